@@ -23,7 +23,7 @@ from oven_core.protocol.rules import Rules
 from oven_core.terminal_text import say, wrapped
 from oven_runs.access import log_reader
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.log.counterfactual import spoken
+from oven_runs.log.counterfactual import decision_text
 from oven_runs.settings.resolution import with_rules
 
 OPEN_LOOP = (
@@ -129,8 +129,8 @@ class Backtest:
             first_divergence=BacktestDivergence(
                 tick=divergences[0].tick,
                 actuator=divergences[0].actuator,
-                logged=spoken(divergences[0].logged),
-                computed=spoken(divergences[0].computed),
+                logged=decision_text(divergences[0].logged),
+                computed=decision_text(divergences[0].computed),
             )
             if divergences
             else None,

@@ -39,7 +39,7 @@ class RunModels:
             self._models["supervisor.worker"] = settings.worker
         providers = catalogue(around.providers_file)
         for name, model in self._models.items():
-            key_of(name, endpoint_of(around.name, model, providers, name), at=name)
+            key_of(name, endpoint_of(around.name, model, providers, name), setting=name)
         self._budget: Budget | None = None
         self._handlers: list[ModelHandler] = []
 

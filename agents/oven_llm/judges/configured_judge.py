@@ -12,9 +12,9 @@ from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.genai_telemetry import OnCall
 from oven_llm.providers.remote_model import RemoteModel
+from oven_runs.settings.committee_members import read_rubric
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, endpoint_of, key_of
-from oven_runs.settings.member_checks import read_rubric
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,13 @@ class Watching:
     swapped: float = 0.0
     """See SelfChecks, as for `asked_again_every`."""
     asked_again_every: int = 0
-    kept: Path | None = None
+    store: Path | None = None
     """Where the results of controls are kept: a JSON file without its suffixes. None: they are not kept."""
 
     def controls(self, judge: str, swap: int = 0, *, of_content: bool = True) -> Controls:
         """Controls for the judge that the member has since its `swap`-th swap. Each swap has its own file, because an
         earlier judge may still have requests under way."""
-        path = self.kept.with_name(f"{self.kept.name}.{swap}.controls") if self.kept else None
+        path = self.store.with_name(f"{self.store.name}.{swap}.controls") if self.store else None
         return Controls(f"{judge} {swap}", path, of_content=of_content)
 
 
@@ -190,14 +190,14 @@ class Judge:
         """Ask about the candidates in this order. If the reply has no usable verdict, ask again and say what was wrong.
         Raises ModelFailure."""
         complaint, prompt = "", shown(request.prompt, self._characters)
-        for left in range(MAX_QUESTIONS - 1, -1, -1):
+        for retries_left in range(MAX_QUESTIONS - 1, -1, -1):
             question = rubric_prompts.question(
                 self.rubric, request.policy, prompt, candidates, complaint, request.domain
             )
             try:
                 return await self._ask(question, candidates, request.deadline_s, tally)
             except ModelFailure as failure:
-                if failure.kind not in UNUSABLE or not left:
+                if failure.kind not in UNUSABLE or not retries_left:
                     raise
                 complaint = failure.detail
         raise AssertionError  # the last iteration returns or raises

@@ -32,9 +32,9 @@ from oven_llm.judges.probe import ProbeResult, probe, probe_committee
 from oven_llm.judges.seat import Seat
 from oven_llm.providers import genai_telemetry as genai
 from oven_runs.home import judge_states
+from oven_runs.settings.committee_members import with_judge
 from oven_runs.settings.committee_settings import CommitteeSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue
-from oven_runs.settings.judges import with_judge
 
 log = logging.getLogger("oven.member")
 
@@ -100,7 +100,7 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
         characters=committee.characters,
         swapped=committee.swapped,
         asked_again_every=committee.asked_again_every,
-        kept=config.parent / judge_states.FOLDER / name,
+        store=config.parent / judge_states.FOLDER / name,
     )
     return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
 

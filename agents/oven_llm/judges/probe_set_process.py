@@ -86,7 +86,7 @@ def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
 
 async def _connect_and_fetch(settings: FrontierSettings, providers_file: str, prompts: Sequence[str]) -> ProbeSet:
     model = endpoint_of("frontier", settings.member, catalogue(providers_file), CALIBRATOR)
-    key = key_of("frontier", model, at=CALIBRATOR)
+    key = key_of("frontier", model, setting=CALIBRATOR)
     endpoint = providers.connect("frontier", replace(model, schema_mode="none"), key, settings.top_logprobs)
     try:
         return await fetch_probes(endpoint, prompts, settings.max_tokens)

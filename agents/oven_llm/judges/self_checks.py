@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 from oven_core.protocol.committee_requests import ScoreRequest
@@ -50,9 +51,6 @@ class _OldGroup:
     first: list[float]
     second: list[float] | None = None
     now: list[float] | None = None
-
-    def of(self, scores: Mapping[str, float]) -> list[float]:
-        return [scores[key] for key in self.candidates]
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ class SelfChecks:
         if self._closed or len(candidates) < 2:
             return
         if _fraction(request.group) < self.swapped:
-            self._enqueue(lambda: self._swap(request, candidates, dict(scores)))
+            self._enqueue(partial(self._swap, request, candidates, dict(scores)))
         if self.every:
             self._keep(request, candidates, scores)
 
@@ -116,20 +114,18 @@ class SelfChecks:
     def _keep(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
         if len(self._old) < OLD_GROUPS:
             if self._groups % APART == 0:
-                group = _OldGroup(request, dict(candidates), [])
-                group.first = group.of(scores)
-                self._old.append(group)
+                self._old.append(_OldGroup(request, dict(candidates), [scores[key] for key in candidates]))
                 if len(self._old) == OLD_GROUPS:
                     self._since = 0
                     for old in self._old:
-                        self._enqueue(lambda old=old: self._ask_again(old))  # type: ignore[misc]
+                        self._enqueue(partial(self._ask_again, old))
             return
         self._since += 1
         if self._since >= self.every:
             self._since = 0
             for old in self._old:
                 old.now = None
-                self._enqueue(lambda old=old: self._ask_again(old))  # type: ignore[misc]
+                self._enqueue(partial(self._ask_again, old))
             self._enqueue(self._compare)
 
     def _enqueue(self, question: Callable[[], Awaitable[None]]) -> None:
@@ -157,11 +153,12 @@ class SelfChecks:
             self.findings.flipped += min(abs(before), abs(after)) > TIE and (before > 0) != (after > 0)
 
     async def _ask_again(self, old: _OldGroup) -> None:
-        scores = old.of(await self._ask(old.request, old.candidates))
+        scores = await self._ask(old.request, old.candidates)
+        ordered = [scores[key] for key in old.candidates]
         if old.second is None:
-            old.second = scores
+            old.second = ordered
         else:
-            old.now = scores
+            old.now = ordered
 
     async def _compare(self) -> None:
         answered = [old for old in self._old if old.second is not None and old.now is not None]

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.structured_reply import ReplyForm, read_reply
+from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
 
 HIGHEST: Final = 10
 """The best score. Scores are whole numbers from 0, and are divided by it."""
 
 # `enum` gives the range, because Anthropic's structured output supports no minimum and maximum. The reason comes before
 # the score, so that the score follows from it.
-SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "verdicts": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "id": {"type": "string"},
-                    "reason": {"type": "string"},
-                    "score": {"type": "integer", "enum": list(range(HIGHEST + 1))},
-                },
-                "required": ["id", "reason", "score"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["verdicts"],
-    "additionalProperties": False,
-}
+SCHEMA: Final = object_schema(
+    verdicts={
+        "type": "array",
+        "items": object_schema(
+            id={"type": "string"},
+            reason={"type": "string"},
+            score={"type": "integer", "enum": list(range(HIGHEST + 1))},
+        ),
+    }
+)
 
 
 class _Verdict(ReplyForm):

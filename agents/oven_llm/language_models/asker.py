@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import ConfigError
 from oven_llm import providers
@@ -25,6 +27,17 @@ from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import AuthorSettings, TunerSettings
 
 Result = TypeVar("Result")
+Settings = TypeVar("Settings", TunerSettings, AuthorSettings)
+
+
+def agent_settings(around: Surroundings, section: str, form: type[Settings]) -> Settings:
+    """The agent's section of the run's settings. Raises ConfigError if it is malformed."""
+    try:
+        return form.model_validate(around.settings.get(section, {}))
+    except ValidationError as error:
+        raise ConfigError(
+            f"the run's settings of `{section}` have {error.error_count()} faults; `up` writes them"
+        ) from None
 
 
 class Asker:
@@ -39,7 +52,7 @@ class Asker:
         self._name, self._deadline_s = around.name, settings.deadline_s
         where = f"{around.name}.llm"
         self._model = endpoint_of(around.name, settings.llm, catalogue(around.providers_file), where)
-        self._key = key_of(around.name, self._model, at=where)
+        self._key = key_of(around.name, self._model, setting=where)
         cap = Cap(BudgetSettings(calls=settings.calls), around.name, around.name)
         self._budget = Budget([cap], around.folder / NAME, around.name)
         self._endpoint: RemoteModel | None = None

@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.window import Window
@@ -20,11 +18,11 @@ from oven_agents.stats.objective import held_out, signed
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.judges.sanitize import data_block
-from oven_llm.language_models.asker import Asker
+from oven_llm.language_models.asker import Asker, agent_settings
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.structured_reply import ReplyForm, read_reply
+from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
 from oven_runs.home.authored_prompts import (
     CHARACTERS,
     AuthoredPrompt,
@@ -146,13 +144,10 @@ class Author(Agent):
         """Read the settings. If they name a model, return the coroutine that asks it."""
         self._name, self._folder = around.name, around.folder
         try:
-            settings = AuthorSettings.model_validate(around.settings.get("author", {}))
+            settings = agent_settings(around, "author", AuthorSettings)
             if settings.llm is None:
                 return None
             self._asker = Asker(around, settings)
-        except ValidationError as error:
-            self._off = f"the run's settings of `author` have {error.error_count()} faults; `up` writes them"
-            return None
         except ConfigError as error:
             self._off = str(error)
             return None
@@ -256,7 +251,7 @@ class Author(Agent):
 
 
 def prompt(lacking: Sequence[Mastery], topics: Mapping[str, Topic], count: int) -> Conversation:
-    """The request for `count` prompts. Its schema has no ranges and lengths, which not all strict modes accept."""
+    """The request for `count` prompts."""
     entries = [
         {
             **asdict(entry),
@@ -267,8 +262,8 @@ def prompt(lacking: Sequence[Mastery], topics: Mapping[str, Topic], count: int) 
     ]
     user = f"Write {count} prompts, most of them for the first topic.\n\n" + data_block({"topics": entries})
     topic = {"type": "string", "enum": [entry.topic for entry in lacking]}
-    item = _object({"topic": topic, "prompt": {"type": "string"}})
-    schema = _object({"prompts": {"type": "array", "items": item}})
+    item = object_schema(topic=topic, prompt={"type": "string"})
+    schema = object_schema(prompts={"type": "array", "items": item})
     return Conversation.question(SYSTEM, user, schema, MAX_TOKENS + TOKENS_PER_PROMPT * count)
 
 
@@ -276,19 +271,19 @@ def read_prompts(text: str, topics: Collection[str], existing: Collection[str], 
     """Check the model's prompts and keep at most `most`. `existing`: normalized texts that count as duplicates. Raises
     ModelFailure: bad_json or schema."""
     dropped: Counter[str] = Counter()
-    kept: dict[str, tuple[str, str]] = {}  # by normalized text
+    accepted: dict[str, tuple[str, str]] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()
         problem = "unknown_topic" if entry.topic not in topics else fault(stripped)
-        if not problem and len(kept) >= most:
+        if not problem and len(accepted) >= most:
             problem = "capped"
-        if not problem and (normalized(stripped) in existing or normalized(stripped) in kept):
+        if not problem and (normalized(stripped) in existing or normalized(stripped) in accepted):
             problem = "duplicate"
         if problem:
             dropped[problem] += 1
         else:
-            kept[normalized(stripped)] = (entry.topic, stripped)
-    return CheckedPrompts(tuple(kept.values()), dropped)
+            accepted[normalized(stripped)] = (entry.topic, stripped)
+    return CheckedPrompts(tuple(accepted.values()), dropped)
 
 
 def mastery(window: Window) -> list[Mastery]:
@@ -312,7 +307,3 @@ def lagging(topics: Sequence[Mastery]) -> list[Mastery]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return round(fmean(values), 3) if values else None
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

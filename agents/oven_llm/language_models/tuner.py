@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
-from collections.abc import Collection, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import Any, Final, Literal
-
-from pydantic import ValidationError
 
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.sdk.agent import Agent, Answer, Notice
@@ -17,12 +13,12 @@ from oven_agents.sdk.window import Window
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
 from oven_llm.judges.sanitize import data_block, visible
-from oven_llm.language_models.asker import Asker
+from oven_llm.language_models.asker import Asker, agent_settings
 from oven_llm.language_models.desk import Desk, counted
-from oven_llm.language_models.window_summary import summary
+from oven_llm.language_models.window_summary import summary, target_metrics
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.structured_reply import ReplyForm, read_reply
+from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
 from oven_runs.settings.language_models import TunerSettings
 
 log = logging.getLogger("oven.agent")
@@ -47,8 +43,8 @@ Rules:
 - Most of the time nothing is right: a change has to beat doing nothing by more than the noise.
 - Propose only a knob of "knobs", with a value between its "low" and its "high". Move a knob on a log scale by a factor
   of at most 3. A knob that was changed a few ticks ago has not shown what it does yet.
-- "target" is the metric that should improve; "expected_change" is by how much, in its own unit and with its sign,
-  within "horizon" ticks. "confidence" is the probability, 0 to 1, that the change is seen to beat doing nothing.
+- "target" is the one of "targets" that should improve; "expected_change" is by how much, in its own unit and with its
+  sign, within "horizon" ticks. "confidence" is the probability, 0 to 1, that the change is seen to beat doing nothing.
 - "reason": one sentence with its figures, at most {REASON_CHARACTERS} characters.
 - Answer with one JSON object and nothing else: {{"decision": "propose" or "nothing", "actuator": ..., "value": ...,
   "target": ..., "expected_change": ..., "horizon": ..., "confidence": ..., "reason": ...}}.
@@ -67,17 +63,6 @@ class Advice(ReplyForm):
     horizon: int = 0
     confidence: float = 0.0
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class WindowQuestion:
-    """A window as the model sees it."""
-
-    figures: dict[str, Any]
-    targets: tuple[str, ...]
-    """Metrics that a change may improve."""
-    knobs: dict[str, tuple[float, float, float]]
-    """Actuator → value, low, high."""
 
 
 class Tuner(Agent):
@@ -103,7 +88,7 @@ class Tuner(Agent):
 
     def __init__(self) -> None:
         self.moves: tuple[str, ...] = ()  # type: ignore[misc]
-        self.desk: Desk[WindowQuestion, Advice | None] = Desk()
+        self.desk: Desk[dict[str, Any], Advice | None] = Desk()
         self.unused: Counter[str] = Counter()
         """Replies that became no vote, by reason: expired, superseded."""
         self._settings = TunerSettings()
@@ -115,13 +100,10 @@ class Tuner(Agent):
         """Read the settings. If they name a model, return the coroutine that asks it."""
         self._name = around.name
         try:
-            settings = TunerSettings.model_validate(around.settings.get("tuner", {}))
+            settings = agent_settings(around, "tuner", TunerSettings)
             if settings.llm is None:
                 return None
             self._asker = Asker(around, settings)
-        except ValidationError as error:
-            self._off = f"the run's settings of `tuner` have {error.error_count()} faults; `up` writes them"
-            return None
         except ConfigError as error:
             self._off = str(error)
             return None
@@ -136,7 +118,7 @@ class Tuner(Agent):
         kinds = {spec.name: spec.kind for spec in run.actuators}
         if not any(kinds.get(name) == "scalar" for name in self.moves):
             return f"the run announces none of {', '.join(self.moves)} as a scalar"
-        if not targets(run):
+        if not target_metrics(run):
             return "the run announces no metric with a better direction, so that no vote could name its target"
         return None
 
@@ -151,11 +133,11 @@ class Tuner(Agent):
         if settled.result is None:
             log.info("%s: the model proposes no change at tick %d", self._name, settled.tick)
             return None
-        advice, question = settled.result, settled.question
+        advice = settled.result
         if window.tick > settled.tick + self._settings.expires:
             return self._discard("expired", f"the answer of tick {settled.tick} came at {window.tick}")
         knob = window.knobs.get(advice.actuator)
-        if knob is None or knob.value != question.knobs[advice.actuator][0]:
+        if knob is None or knob.value != settled.question["knobs"][advice.actuator]["value"]:
             return self._discard("superseded", f"{advice.actuator} has moved since tick {settled.tick}")
         if advice.value == knob.value:
             return self._discard("superseded", f"{advice.actuator} has the value that was proposed")
@@ -174,14 +156,13 @@ class Tuner(Agent):
             return
         if self.desk.posted_tick >= 0 and window.tick < self.desk.posted_tick + self._settings.every:
             return
-        knobs = {name: bounds for name in self.moves if (bounds := _bounds(window, name)) is not None}
-        if knobs:
-            question = WindowQuestion(summary(window, list(knobs)), targets(window.run), knobs)
-            self.desk.post(question, window.tick)
+        figures = summary(window, self.moves)
+        if figures["knobs"]:
+            self.desk.post(figures, window.tick)
 
     async def _companion(self, asker: Asker) -> None:
-        async def answer(question: WindowQuestion) -> Advice | None:
-            return await asker.ask(prompt(question), lambda text: read_advice(text, question.knobs, question.targets))
+        async def answer(figures: dict[str, Any]) -> Advice | None:
+            return await asker.ask(prompt(figures), lambda text: read_advice(text, figures))
 
         try:
             await self.desk.serve(answer)
@@ -198,30 +179,23 @@ class Tuner(Agent):
         return f"{self._asker.status}; unused: {counted(self.unused)}"
 
 
-def prompt(question: WindowQuestion) -> Conversation:
-    """The question with its schema, which is flat, requires every field and has no ranges: all providers' strict modes
-    accept that."""
-    properties: dict[str, Any] = {
-        "decision": {"type": "string", "enum": ["nothing", "propose"]},
-        "actuator": {"type": "string", "enum": list(question.knobs)},
-        "value": {"type": "number"},
-        "target": {"type": "string", "enum": list(question.targets)},
-        "expected_change": {"type": "number"},
-        "horizon": {"type": "integer"},
-        "confidence": {"type": "number"},
-        "reason": {"type": "string"},
-    }
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return Conversation.question(SYSTEM, data_block(question.figures), schema, MAX_TOKENS)
+def prompt(figures: dict[str, Any]) -> Conversation:
+    """The question about a window's `summary`."""
+    schema = object_schema(
+        decision={"type": "string", "enum": ["nothing", "propose"]},
+        actuator={"type": "string", "enum": list(figures["knobs"])},
+        value={"type": "number"},
+        target={"type": "string", "enum": figures["targets"]},
+        expected_change={"type": "number"},
+        horizon={"type": "integer"},
+        confidence={"type": "number"},
+        reason={"type": "string"},
+    )
+    return Conversation.question(SYSTEM, data_block(figures), schema, MAX_TOKENS)
 
 
-def read_advice(text: str, knobs: Mapping[str, tuple[float, float, float]], metrics: Collection[str]) -> Advice | None:
-    """Return the advice; None for "nothing". `knobs`: actuator → value, low, high.
+def read_advice(text: str, figures: dict[str, Any]) -> Advice | None:
+    """Return the advice about a window; None for "nothing".
 
     Raises ModelFailure: bad_json, schema or out_of_range. No value is moved into its bounds, because a model that
     ignores them has not read them.
@@ -229,30 +203,16 @@ def read_advice(text: str, knobs: Mapping[str, tuple[float, float, float]], metr
     advice = read_reply(text, Advice)
     if advice.decision == "nothing":
         return None
-    if advice.actuator not in knobs:
+    if advice.actuator not in figures["knobs"]:
         raise ModelFailure("schema", "the actuator is none of those that may be proposed for")
-    if advice.target not in metrics:
+    if advice.target not in figures["targets"]:
         raise ModelFailure("schema", "the target is none of the run's metrics that have a better direction")
-    _, low, high = knobs[advice.actuator]
+    low, high = (figures["knobs"][advice.actuator][bound] for bound in ("low", "high"))
     if not low <= advice.value <= high:
         raise ModelFailure("out_of_range", f"{advice.actuator} = {advice.value:g} is outside {low:g} to {high:g}")
-    forecast_fits = 1 <= advice.horizon <= MAX_HORIZON and math.isfinite(advice.expected_change)
-    if not (0 <= advice.confidence <= 1 and forecast_fits):
+    if not (0 <= advice.confidence <= 1 and 1 <= advice.horizon <= MAX_HORIZON):
         raise ModelFailure("out_of_range", f"the confidence is not 0 to 1, or the horizon not 1 to {MAX_HORIZON}")
     reason = " ".join(visible(advice.reason).split())
     if not reason:
         raise ModelFailure("schema", "there is no reason")
     return advice.model_copy(update={"reason": reason[:REASON_CHARACTERS]})
-
-
-def targets(run: RunStarted) -> tuple[str, ...]:
-    """Metrics with a better direction."""
-    return tuple(metric.name for metric in run.metrics if metric.better != "neither")
-
-
-def _bounds(window: Window, name: str) -> tuple[float, float, float] | None:
-    """Value, low and high of a bounded scalar; None for anything else."""
-    knob = window.knobs.get(name)
-    if knob is None or knob.spec.kind != "scalar" or knob.spec.low is None or knob.spec.high is None:
-        return None
-    return knob.number, knob.spec.low, knob.spec.high

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import objective
-from oven_core.protocol.messages import Receipt, Value
+from oven_core.protocol.messages import Receipt, RunStarted, Value
 
 MAX_METRICS: Final = 40
 """Metrics in a summary, those with a better direction first. Each costs tokens in every question."""
@@ -24,7 +24,7 @@ DIGITS: Final = 4
 
 
 def summary(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
-    """Plain values. `actuators`: those that the model may propose to change."""
+    """Plain values. `actuators`: those that the model may propose to change, of which bounded scalars are shown."""
     horizon = window.run.horizon
     return {
         "run": {
@@ -36,9 +36,10 @@ def summary(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
             "objective": objective(window.run).name,
         },
         "metrics": _metrics(window),
+        "targets": list(target_metrics(window.run)),
         "knobs": {
             name: {
-                "value": knob.value,
+                "value": knob.number,
                 "low": knob.spec.low,
                 "high": knob.spec.high,
                 "scale": knob.spec.scale,
@@ -46,17 +47,22 @@ def summary(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
                 "changed_at_tick": knob.changed_at,
             }
             for name, knob in window.knobs.items()
-            if name in actuators
+            if name in actuators and knob.spec.kind == "scalar" and None not in (knob.spec.low, knob.spec.high)
         },
         "changes": [_change(window, receipt) for receipt in window.receipts[-MAX_CHANGES:]],
         "open_ballots": sorted(window.open_ballots),
     }
 
 
+def target_metrics(run: RunStarted) -> tuple[str, ...]:
+    """Metrics with a better direction, which a proposal may target."""
+    return tuple(metric.name for metric in run.metrics if metric.better != "neither")
+
+
 def _metrics(window: Window) -> dict[str, Any]:
     announced = {spec.name: spec for spec in window.run.metrics}
     observed = sorted({name for observation in window.observations[-TICKS:] for name in observation.metrics})
-    judged = [name for name, spec in announced.items() if spec.better != "neither" and name in observed]
+    judged = [name for name in target_metrics(window.run) if name in observed]
     summaries: dict[str, Any] = {}
     for name in list(dict.fromkeys([*judged, *observed]))[:MAX_METRICS]:
         readings = window.series(name, last=TICKS)

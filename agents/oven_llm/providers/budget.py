@@ -7,7 +7,6 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from pydantic import ValidationError
@@ -121,7 +120,7 @@ class Budget:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _report(self, error: sqlite3.Error) -> None:

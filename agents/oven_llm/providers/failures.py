@@ -1,6 +1,6 @@
-"""The kinds of failure, a closed set: what stands in `ScoreReply.failure`, in the logs and in the spans.
+"""Kinds of failure, a closed set: they appear in `ScoreReply.failure`, in logs and in spans.
 
-A failure's detail is in our own words: a provider's error text may quote the request, and with it the key.
+Details of a failure are our own words, because a provider's error text may quote the request and with it the key.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias, get_args
 
 Kind: TypeAlias = Literal[
-    # The way there: the SDK tries these again by itself, but for the last three.
+    # On the way to the model. The SDKs retry these, except for the last three.
     "rate_limit",
     "overloaded",
     "server_error",
@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal[
     "auth",
     "not_found",
     "bad_request",
-    # What came back: asked again, twice at most.
+    # In the reply. A judge is asked at most twice more.
     "bad_response",
     "bad_json",
     "schema",
@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal[
     "out_of_range",
     "refusal",
     "truncated",
-    # Here.
+    # On our side.
     "busy",
     "budget",
     "not_configured",
@@ -38,17 +38,17 @@ Kind: TypeAlias = Literal[
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
-"""Every later call of the same model would meet them again, whatever it asks."""
+"""Every later call of the same model would fail in the same way."""
 
 UNUSABLE: Final[frozenset[Kind]] = frozenset(
     ("bad_response", "bad_json", "schema", "wrong_ids", "out_of_range", "refusal", "truncated")
 )
-"""An answer came, and there is no verdict in it."""
+"""A reply arrived without a usable verdict."""
 
 
 class ModelFailure(Exception):
-    """Why there is no answer of a model's, or none that can be used. `detail` never holds text of a provider's, a
-    prompt or a completion."""
+    """A model gave no reply, or none that can be used. `detail` never contains text of a provider, a prompt or a
+    completion."""
 
     def __init__(self, kind: Kind, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
@@ -57,7 +57,7 @@ class ModelFailure(Exception):
 
 
 def kind_of_status(status: int) -> Kind:
-    """Which kind an HTTP status (outside 2xx) is."""
+    """The kind of an HTTP status outside 2xx."""
     match status:
         case 401 | 402 | 403:
             return "auth"

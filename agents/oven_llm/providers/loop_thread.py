@@ -1,4 +1,4 @@
-"""An event loop in its own thread, for programs that are not asynchronous and ask models all the same."""
+"""An event loop in its own thread, for synchronous programs that call models."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ import atexit
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
 class LoopThread:
-    """One loop for the life of the process. A process that was forked from one with a loop starts its own."""
+    """One loop for the life of the process. A forked process starts its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
 
-    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Starts the coroutine there."""
-        return asyncio.run_coroutine_threadsafe(work, self._running())
-
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Its result. The coroutine is cancelled where the wait is interrupted."""
-        future = self.submit(work)
+        """Return the coroutine's result. If the wait is interrupted, the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
             return future.result()
         except BaseException:
@@ -40,11 +35,11 @@ class LoopThread:
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
                 thread = threading.Thread(target=self._loop.run_forever, name="models", daemon=True)
                 thread.start()
-                atexit.register(_end, self._loop, thread, self._pid)
+                atexit.register(_stop, self._loop, thread, self._pid)
             return self._loop
 
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
     if pid == os.getpid():
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -52,4 +47,4 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) ->
 
 
 SHARED = LoopThread()
-"""All that ask models in this process: their connections belong to its loop."""
+"""For all models in this process, because their connections belong to its loop."""

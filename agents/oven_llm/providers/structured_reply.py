@@ -22,6 +22,12 @@ class ReplyForm(BaseModel):
 Form = TypeVar("Form", bound=ReplyForm)
 
 
+def object_schema(**properties: dict[str, Any]) -> dict[str, Any]:
+    """JSON Schema of an object with exactly these properties, as all providers' strict modes accept it. They do not all
+    accept ranges and lengths, so check those when reading."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
 def read_reply(text: str, form: type[Form]) -> Form:
     """Return the whole text as this form. A code fence around it is removed: endpoints that enforce no schema add one.
 

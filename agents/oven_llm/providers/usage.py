@@ -26,12 +26,12 @@ class Usage:
     written_tokens: int = 0
     """Part of the input: written to a cache, which some APIs bill at a higher price."""
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, more: Usage) -> Usage:
         return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.written_tokens + other.written_tokens,
+            self.input_tokens + more.input_tokens,
+            self.output_tokens + more.output_tokens,
+            self.cached_tokens + more.cached_tokens,
+            self.written_tokens + more.written_tokens,
         )
 
     def shares(self, count: int) -> list[Usage]:
@@ -98,16 +98,16 @@ class CallTally:
         self.last_fault = kind
         self.billable -= not billable
 
-    def absorb(self, other: CallTally) -> None:
+    def absorb(self, source: CallTally) -> None:
         """Add another tally's attempts, faults and usage to this one, and reset them there."""
-        self.attempts += other.attempts
-        self.billable += other.billable
-        self.faults += other.faults
-        self.usages += other.usages
-        if other.attempts or other.last_fault:
-            self.last_fault = other.last_fault
-        other.attempts = other.billable = 0
-        other.usages, other.faults = [], Counter()
+        self.attempts += source.attempts
+        self.billable += source.billable
+        self.faults += source.faults
+        self.usages += source.usages
+        if source.attempts or source.last_fault:
+            self.last_fault = source.last_fault
+        source.attempts = source.billable = 0
+        source.usages, source.faults = [], Counter()
 
     @property
     def input_tokens(self) -> int:

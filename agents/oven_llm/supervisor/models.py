@@ -130,7 +130,7 @@ class ProviderHandler(ModelHandler):
         """Connect to the model of some settings. `name` is their name in errors, `options` are the class's. Raises
         ConfigError."""
         endpoint = endpoint_of(name, settings, catalogue(providers_file), name)
-        key = key_of(name, endpoint, at=name)
+        key = key_of(name, endpoint, setting=name)
         return cls(providers.connect(name, endpoint, key), secrets=(key,), **options)
 
     def chat(self, messages: Messages) -> LMResponse:

@@ -73,8 +73,10 @@ def ballot(step: TraceStep, tools: Sequence[Tool], state: str, replies: Iterable
         outcomes.append((student_action, step.outcome))
     groups = _groups(outcomes)
     actions: dict[int, UsableAction] = {}
-    student: UsableAction | Unusable = student_action
-    if isinstance(student_action, Action):
+    student: UsableAction | Unusable
+    if isinstance(student_action, Unusable):
+        student = student_action
+    else:
         student = UsableAction(student_action, step.action, groups[student_action])
         actions[student.group] = student
     by_family: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))

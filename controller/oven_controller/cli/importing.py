@@ -48,11 +48,11 @@ def import_(
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """
-    from oven_controller.importing.command import import_run
-    from oven_controller.importing.declared_knobs import asked
+    from oven_controller.importing.declared_knobs import declared
+    from oven_controller.importing.import_run import import_run
     from oven_runs.home.run_folder import Home
 
-    made = import_run(source, Home(), run, renames(rename or []), asked(knob or []))
+    made = import_run(source, Home(), run, renames(rename or []), declared(knob or []))
     print(json.dumps(made) if as_json else "\n".join(_told(made)))
 
 

@@ -85,7 +85,7 @@ def swap(
     from oven_runs.access.local_run import LocalRun
     from oven_runs.home.run_folder import Home
     from oven_runs.operator.judge_swap import swap_judge
-    from oven_runs.settings.judges import check_judge, first_problem
+    from oven_runs.settings.committee_members import check_judge, first_problem
 
     folder = Home().find(run, running=True)
     settings = _settings(folder)
@@ -150,7 +150,7 @@ def add(
     from oven_core.protocol import names
     from oven_runs.home.run_folder import Home
     from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S
-    from oven_runs.settings.judges import judge_of, new_member
+    from oven_runs.settings.committee_members import judge_of, new_member
 
     folder = Home().find(run, running=True)
     settings, view = _settings(folder), _view(folder)

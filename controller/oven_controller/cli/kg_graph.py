@@ -1,36 +1,43 @@
-"""The commands `kg diagnose`, `query`, `info` and `lint`: questions that a graph alone answers."""
+"""The commands `kg diagnose`, `query`, `info` and `lint`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
 
-from oven_controller.cli.kg_import import about_graph, large_graph, lines
+from oven_controller.cli.kg_import import large_graph, summary_fields, summary_lines
 from oven_controller.cli.kg_options import GraphFile, checked_request, graph_reply
 from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, QueryAnswer, Symptom
 from oven_core.terminal_text import say
 from oven_kg.checked_graph import is_yaml, load, load_unchecked, read_graph
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
 
-FAULTS: Final = 50
-"""Faults that `lint` prints; of more, the first ones."""
+SHOWN_CAUSES: Final = 5
+SHOWN_PATHS: Final = 2
+"""Paths that `diagnose` prints per remedy."""
+SHOWN_FAULTS: Final = 50
+"""Faults that `lint` prints."""
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="a graph, or a folder of `kg import`, instead of the built-in one")
+    Path | None,
+    typer.Argument(metavar="FILE", help="A graph, or a folder of `kg import`, instead of the built-in one."),
 ]
 
 
 def diagnose_symptoms(
-    symptoms: Annotated[list[str], typer.Argument(metavar="SYMPTOM", help="a symptom's id, or id=severity with 0..1")],
-    phase: Annotated[Literal["pretrain", "sft", "grpo"] | None, typer.Option()] = None,
-    k: Annotated[int, typer.Option("-k", min=1, max=50, metavar="N", help="remedies wanted")] = 5,
+    symptoms: Annotated[list[str], typer.Argument(metavar="SYMPTOM", help="A symptom's id, or id=severity with 0..1.")],
+    phase: Annotated[
+        Literal["pretrain", "sft", "grpo"] | None, typer.Option(help="The kind of training. [default: any]")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=50, metavar="N", help="Number of remedies.")] = 5,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
@@ -39,35 +46,39 @@ def diagnose_symptoms(
     Example: oven-controller kg diagnose loss_spike grad_norm_spike --phase pretrain
     """
     graph = load(graph_file)
-    known: Phase = phase or ""
-    asked = DiagnoseRequest(phase=known, symptoms=tuple(_symptom(graph, text) for text in symptoms), k=k)
-    found = diagnose(graph, asked)
-    print(found.model_dump_json(indent=1) if as_json else "\n".join(_lines(graph, found)))
+    request = DiagnoseRequest(phase=phase or "", symptoms=tuple(_symptom(graph, text) for text in symptoms), k=k)
+    diagnosis = diagnose(graph, request)
+    print(diagnosis.model_dump_json(indent=1) if as_json else "\n".join(_diagnosis_lines(graph, diagnosis)))
     return 0
 
 
 def _symptom(graph: Knowledge, text: str) -> Symptom:
     id_, _, severity = text.partition("=")
-    known = [node.id for node in graph.of_kind("symptom")]
-    if id_ not in known:
-        raise UnknownNameError("symptom", id_, known)
+    ids = [node.id for node in graph.of_kind("symptom")]
+    if id_ not in ids:
+        raise UnknownNameError("symptom", id_, ids)
     try:
         return Symptom.model_validate({"id": id_, "severity": severity or 1.0})
     except ValueError:
-        problem = f"{text}: the severity {severity!r} is not a number from 0 to 1; write e.g. {id_}=0.5"
-        raise ConfigError(problem) from None
+        raise ConfigError(
+            f"{text}: the severity {severity!r} is not a number from 0 to 1; write e.g. {id_}=0.5"
+        ) from None
 
 
-def _lines(graph: Knowledge, found: Diagnosis) -> list[str]:
-    said = ["most likely causes (p only ranks them; it is not a calibrated probability)"]
-    said += [f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in found.causes[:5]]
-    said.append("remedies (weight of evidence, as log-odds)")
-    for remedy in found.remedies:
-        does = " and ".join(remedy.changes) or "advice to a person"
-        said.append(f"  {remedy.score:4.2f}  {remedy.id:22} {graph.nodes[remedy.id].text} [{does}]")
-        for way in remedy.paths[:2]:
-            said.append(f"        {way.text} ({', '.join(way.edges)}; grade {way.grade}; {', '.join(way.sources)})")
-    return said
+def _diagnosis_lines(graph: Knowledge, diagnosis: Diagnosis) -> list[str]:
+    lines = ["most likely causes (p only ranks them; it is not a calibrated probability)"]
+    lines += [
+        f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in diagnosis.causes[:SHOWN_CAUSES]
+    ]
+    lines.append("remedies (weight of evidence, as log-odds)")
+    for remedy in diagnosis.remedies:
+        changes = " and ".join(remedy.changes) or "advice to a person"
+        lines.append(f"  {remedy.score:4.2f}  {remedy.id:22} {graph.nodes[remedy.id].text} [{changes}]")
+        for path in remedy.paths[:SHOWN_PATHS]:
+            lines.append(
+                f"        {path.text} ({', '.join(path.edges)}; grade {path.grade}; {', '.join(path.sources)})"
+            )
+    return lines
 
 
 def info(file: File = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
@@ -78,27 +89,30 @@ def info(file: File = None, graph_file: GraphFile = None, as_json: Json = False)
     path = file or graph_file
     if path and not is_yaml(path):
         arrays = large_graph(path)
-        say(*([json.dumps(about_graph(arrays))] if as_json else lines(arrays)))
+        say(*([json.dumps(summary_fields(arrays))] if as_json else summary_lines(arrays)))
         return 0
     graph = load_unchecked(path)
-    info = graph.info()
+    graph_info = graph.info()
     if as_json:
-        print(info.model_dump_json(indent=1))
+        print(graph_info.model_dump_json(indent=1))
         return 0
-    print(f"graph {info.graph}")
-    for what, counts in (("nodes", info.nodes), ("edges", info.edges), ("grades", info.grades)):
-        print(
-            f"{what:14}{sum(counts.values()):>4}  "
-            + ", ".join(f"{count} {name or 'unsaid'}" for name, count in counts.items())
-        )
-    print(f"{'isolated':14}{info.isolated:>4.0%}")
-    if info.contradictions:
-        print("never in flight together: " + "; ".join(f"{one} and {other}" for one, other in info.contradictions))
-    if info.requirements:
-        print("needs: " + "; ".join(f"{change} needs {need}" for change, need in info.requirements))
-    if graph.of_kind("symptom"):
-        print("symptoms: " + ", ".join(node.id for node in graph.of_kind("symptom")))
+    print(f"graph {graph_info.graph}")
+    print(_counts_line("nodes", graph_info.nodes))
+    print(_counts_line("edges", graph_info.edges))
+    print(_counts_line("grades", graph_info.grades))
+    print(f"{'isolated':14}{graph_info.isolated:>4.0%}")
+    if graph_info.contradictions:
+        print("never in flight together: " + "; ".join(" and ".join(pair) for pair in graph_info.contradictions))
+    if graph_info.requirements:
+        print("needs: " + "; ".join(f"{change} needs {need}" for change, need in graph_info.requirements))
+    if symptoms := graph.of_kind("symptom"):
+        print("symptoms: " + ", ".join(node.id for node in symptoms))
     return 0
+
+
+def _counts_line(what: str, counts: Mapping[str, int]) -> str:
+    details = ", ".join(f"{count} {name or 'unsaid'}" for name, count in counts.items())
+    return f"{what:14}{sum(counts.values()):>4}  {details}"
 
 
 def lint_graph(file: File = None) -> int:
@@ -107,35 +121,32 @@ def lint_graph(file: File = None) -> int:
     Example: oven-controller kg lint my_graph.yaml
     """
     if file and not is_yaml(file):
-        from oven_kg.arrays.inspection import faults as large_faults
-
         arrays = large_graph(file)
-        return _faults(large_faults(arrays), arrays.nodes, arrays.edges)
-    records = read_graph(file)
-    return _faults(lint(records), len(records.nodes), len(records.edges))
+        from oven_kg.arrays.inspection import faults as large_graph_faults
 
-
-def _faults(faults: list[str], nodes: int, edges: int) -> int:
-    """The exit code."""
-    say(*faults[:FAULTS])
-    if len(faults) > FAULTS:
-        print(f"and {len(faults) - FAULTS} more")
+        faults, nodes, edges = large_graph_faults(arrays), arrays.nodes, arrays.edges
+    else:
+        records = read_graph(file)
+        faults, nodes, edges = lint(records), len(records.nodes), len(records.edges)
+    say(*faults[:SHOWN_FAULTS])
+    if len(faults) > SHOWN_FAULTS:
+        print(f"and {len(faults) - SHOWN_FAULTS} more")
     print(f"{nodes} nodes, {edges} edges: {f'{len(faults)} faults' if faults else 'sound'}")
     return 1 if faults else 0
 
 
 def query(
     op: Annotated[Literal["neighbors", "path", "ppr", "search"], typer.Argument()],
-    node: Annotated[str, typer.Argument(help="a node's id; for search: words")],
-    to: Annotated[str, typer.Argument(help="for path: where it ends")] = "",
+    node: Annotated[str, typer.Argument(help="A node's id; for search: words.")],
+    to: Annotated[str, typer.Argument(help="For path: the node where it ends.")] = "",
     relation: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="follow edges of this relation alone; may be repeated")
+        list[str] | None, typer.Option(metavar="NAME", help="Follow only edges of this relation; may be repeated.")
     ] = None,
     direction: Annotated[
-        Literal["both", "out", "in"], typer.Option(help="follow edges both ways, along them, or against them")
+        Literal["both", "out", "in"], typer.Option(help="Follow edges both ways, along them, or against them.")
     ] = "both",
-    depth: Annotated[int, typer.Option(help="for neighbors: how many edges away, at most 8")] = 1,
-    limit: Annotated[int, typer.Option(help="rows wanted, at most 200")] = 20,
+    depth: Annotated[int, typer.Option(help="For neighbors: the largest number of edges away, at most 8.")] = 1,
+    limit: Annotated[int, typer.Option(help="Number of rows, at most 200.")] = 20,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
@@ -144,16 +155,23 @@ def query(
 
     Example: oven-controller kg query path weights_shrink rollback_and_lower_decay
     """
-    values = {"op": op, "node": node, "to": to, "limit": limit}
-    values |= {"relations": relation or (), "direction": direction, "depth": depth}
-    found = graph_reply(graph_file, "query", checked_request(GraphQuery, values), QueryAnswer)
+    fields = {
+        "op": op,
+        "node": node,
+        "to": to,
+        "relations": relation or (),
+        "direction": direction,
+        "depth": depth,
+        "limit": limit,
+    }
+    answer = graph_reply(graph_file, "query", checked_request(GraphQuery, fields), QueryAnswer)
     if as_json:
-        say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
+        say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0
-    for row in found.rows:
-        way = {"out": f"→ {row.relation} →", "in": f"← {row.relation} ←", "": ""}[row.towards]
+    for row in answer.rows:
+        arrow = {"out": f"→ {row.relation} →", "in": f"← {row.relation} ←", "": ""}[row.towards]
         score = f"{row.score:.4f}" if op == "ppr" else str(row.depth or "")
-        say("  ".join(part for part in (score, way, row.node, f"({row.kind}) {row.text}") if part))
-    if found.more:
+        say("  ".join(part for part in (score, arrow, row.node, f"({row.kind}) {row.text}") if part))
+    if answer.more:
         print(f"and more; --limit {2 * limit} shows them")
     return 0

@@ -1,4 +1,4 @@
-"""The command `kg import`: a graph of other people as a folder that every question can be asked of."""
+"""The command `kg import`, and the reading and summary of large graphs that other `kg` commands share."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ if TYPE_CHECKING:
     from oven_kg.arrays.graph_arrays import GraphArrays
     from oven_kg.loaders.importing import Imported
 
-NEEDS: Final = 'needs the extra kg: `pip install "oven-controller[kg]"` has it'
+NEEDS_EXTRA: Final = 'needs the extra kg: `pip install "oven-controller[kg]"`'
 SHOWN: Final = 12
-"""Relations or kinds that are printed; of more, the most frequent."""
+"""Relations or kinds that are printed, the most frequent first."""
 
 
 def import_graph_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="the graph's files")],
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="where the graph goes; a new folder")],
-    format_: Annotated[str, typer.Option("--format", metavar="NAME", help="of all files [default: told]")] = "",
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="The graph's files.")],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder for the graph.")],
+    format_: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="The format of all files. [default: detected]")
+    ] = "",
     relations: Annotated[
-        Path | None, typer.Option(metavar="MAP.yaml", help="the files' relations: their names in the graph, or null")
+        Path | None,
+        typer.Option(metavar="MAP.yaml", help="A map from the files' relations to their names in the graph, or null."),
     ] = None,
-    languages: Annotated[str, typer.Option(metavar="en,de", help="of ConceptNet's concepts [default: all]")] = "",
-    least_weight: Annotated[float, typer.Option(min=0, metavar="W", help="leave out edges that weigh less")] = 0.0,
+    languages: Annotated[str, typer.Option(metavar="en,de", help="Of ConceptNet's concepts. [default: all]")] = "",
+    least_weight: Annotated[float, typer.Option(min=0, metavar="W", help="Skip edges with a smaller weight.")] = 0.0,
     cut_cycles: Annotated[
-        bool, typer.Option("--cut-cycles", help="leave out requirements that go in a circle, instead of refusing")
+        bool, typer.Option("--cut-cycles", help="Skip requirements on cycles, instead of refusing the graph.")
     ] = False,
-    licence: Annotated[str, typer.Option(metavar="SPDX", help="what the graph may be used under")] = "",
+    licence: Annotated[str, typer.Option(metavar="SPDX", help="The graph's licence.")] = "",
     as_json: Json = False,
 ) -> int:
     """Convert a graph from other sources to a folder that all `kg` commands read.
@@ -44,9 +47,9 @@ def import_graph_files(
     try:
         from oven_kg.arrays import folder
     except ImportError as error:
-        raise ConfigError(f"`kg import` {NEEDS}") from error
+        raise ConfigError(f"`kg import` {NEEDS_EXTRA}") from error
     folder.check_new(to)
-    found = read_files(
+    imported = read_files(
         files,
         format_,
         relations=relations,
@@ -55,18 +58,18 @@ def import_graph_files(
         cycles="cut" if cut_cycles else "refuse",
         licence=licence,
     )
-    folder.write(to, found.arrays)
+    folder.write(to, imported.arrays)
     if as_json:
-        about = about_graph(found.arrays)
-        print(json.dumps({"folder": str(to), **about, "repeated": found.repeated, "left_out": found.skipped}))
+        fields = {"folder": str(to), **summary_fields(imported.arrays)}
+        print(json.dumps(fields | {"repeated": imported.repeated, "left_out": imported.skipped}))
         return 0
-    say(f"{found.arrays.nodes:,} nodes and {found.arrays.edges:,} edges in {to}")
-    say(*lines(found.arrays))
-    if found.repeated:
-        say(f"{found.repeated:,} edges came again; the largest weight counts")
-    for what, count in found.skipped.items():
+    say(f"{imported.arrays.nodes:,} nodes and {imported.arrays.edges:,} edges in {to}")
+    say(*summary_lines(imported.arrays))
+    if imported.repeated:
+        say(f"{imported.repeated:,} edges were repeated; the largest weight counts")
+    for what, count in imported.skipped.items():
         say(f"{count:,} {what} left out")
-    for name in found.unused_relations:
+    for name in imported.unused_relations:
         say(f"no file has the relation {name!r}, which {relations} names")
     return 0
 
@@ -81,61 +84,61 @@ def read_files(
     cycles: Literal["refuse", "cut", "keep"] = "keep",
     licence: str = "",
 ) -> Imported:
-    """Raises ConfigError, and UnknownNameError for a format that there is not."""
+    """Read a graph from files. Raises ConfigError, and UnknownNameError for an unknown format."""
     try:
         from oven_kg.loaders.batches import Options
         from oven_kg.loaders.formats import has_languages, inputs
         from oven_kg.loaders.importing import Selection, import_graph
         from oven_kg.loaders.relation_map import RelationMap, read_map
     except ImportError as error:
-        raise ConfigError(f"reading {files[0]} {NEEDS}") from error
-    spoken = tuple(language.strip() for language in languages.split(",") if language.strip())
-    if wrong := next((language for language in spoken if not language.isalpha()), None):
-        raise ConfigError(f"--languages {wrong!r} is not a language; write codes as ConceptNet has them, e.g. en,de")
+        raise ConfigError(f"reading {files[0]} {NEEDS_EXTRA}") from error
+    codes = tuple(code.strip() for code in languages.split(",") if code.strip())
+    if invalid := next((code for code in codes if not code.isalpha()), None):
+        raise ConfigError(f"--languages {invalid!r} is not a language; write codes as ConceptNet has them, e.g. en,de")
     selection = Selection(
         relations=read_map(relations) if relations else RelationMap(),
         least_weight=least_weight,
         cycles=cycles,
         licence=licence,
     )
-    read = inputs(files, format_)
-    if spoken and not any(has_languages(loader) for _, loader in read):
-        raise ConfigError(f"--languages chooses among ConceptNet's, and {files[0]} is not ConceptNet's; leave it out")
-    return import_graph(read, Options(languages=spoken), selection)
+    files_and_loaders = inputs(files, format_)
+    if codes and not any(has_languages(loader) for _, loader in files_and_loaders):
+        raise ConfigError(f"--languages selects concepts of ConceptNet, and {files[0]} is not ConceptNet's; remove it")
+    return import_graph(files_and_loaders, Options(languages=codes), selection)
 
 
 def large_graph(path: Path) -> GraphArrays:
-    """A folder that `kg import` wrote, or the graph in a file of another format. Raises ConfigError."""
+    """Load a folder of `kg import`, or the graph in a file of any format. Raises ConfigError."""
     try:
         from oven_kg.arrays import folder
     except ImportError as error:
-        raise ConfigError(f"reading {path} {NEEDS}") from error
+        raise ConfigError(f"reading {path} {NEEDS_EXTRA}") from error
     return folder.open_folder(path) if folder.is_folder(path) else read_files([path]).arrays
 
 
-def about_graph(arrays: GraphArrays) -> dict[str, object]:
-    """The graph's summary, for scripts."""
+def summary_fields(arrays: GraphArrays) -> dict[str, object]:
+    """The graph's summary as JSON fields."""
     from oven_kg.arrays.inspection import summary
 
     return asdict(summary(arrays))
 
 
-def lines(arrays: GraphArrays) -> list[str]:
-    """The graph's summary, for people."""
+def summary_lines(arrays: GraphArrays) -> list[str]:
+    """The graph's summary as text."""
     from oven_kg.arrays.inspection import summary
 
-    held = summary(arrays)
+    graph_summary = summary(arrays)
     return [
-        f"graph {held.graph}",
-        _counted("nodes", held.nodes),
-        _counted("edges", held.edges),
-        f"{'isolated':14}{held.isolated:>4.0%}",
-        f"{'licence':14}{held.licence or 'unsaid; `kg import --licence` records it'}",
+        f"graph {graph_summary.graph}",
+        _counts_line("nodes", graph_summary.nodes),
+        _counts_line("edges", graph_summary.edges),
+        f"{'isolated':14}{graph_summary.isolated:>4.0%}",
+        f"{'licence':14}{graph_summary.licence or 'unknown; `kg import --licence` records it'}",
     ]
 
 
-def _counted(what: str, counts: dict[str, int]) -> str:
-    most = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    shown = ", ".join(f"{count:,} {name or 'unsaid'}" for name, count in most[:SHOWN])
-    more = f", and {len(most) - SHOWN} more" if len(most) > SHOWN else ""
-    return f"{what:14}{sum(counts.values()):,}  {shown}{more}"
+def _counts_line(what: str, counts: dict[str, int]) -> str:
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    details = ", ".join(f"{count:,} {name or 'unsaid'}" for name, count in ranked[:SHOWN])
+    more = f", and {len(ranked) - SHOWN} more" if len(ranked) > SHOWN else ""
+    return f"{what:14}{sum(counts.values()):,}  {details}{more}"

@@ -1,4 +1,4 @@
-"""The commands `kg curriculum` and `token-prior`: questions with a training's own data."""
+"""The commands `kg curriculum` and `kg token-prior`, which ask a graph about a training's own data."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from oven_controller.cli.kg_options import GraphFile, checked_request, graph_reply
 from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
-from oven_core.protocol.graph_requests import (
-    Curriculum,
-    CurriculumRequest,
-    TokenPrior,
-    TokenPriorRequest,
-)
+from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, TokenPrior, TokenPriorRequest
 from oven_core.terminal_text import say
 
-VOCABULARY_BYTES = 64 * 2**20
+MAX_BYTES: Final = 64 * 2**20
+"""The largest vocabulary file, and the largest corpus file."""
 
 
 def curriculum(
     mastery: Annotated[list[str], typer.Argument(metavar="TOPIC=RIGHT/TRIED")],
-    needs: Annotated[list[str] | None, typer.Option(metavar="TOPIC:NEED", help="TOPIC builds on NEED")] = None,
-    threshold: Annotated[float, typer.Option(help="lower bound of mastery that a need must reach")] = 0.5,
-    floor: Annotated[float, typer.Option(help="share that is spread evenly")] = 0.05,
+    needs: Annotated[list[str] | None, typer.Option(metavar="TOPIC:NEED", help="TOPIC builds on NEED.")] = None,
+    threshold: Annotated[
+        float, typer.Option(help="The mastery that a need must reach, by its lower bound, 0 to 1.")
+    ] = 0.5,
+    floor: Annotated[float, typer.Option(help="Share that is spread evenly over all topics.")] = 0.05,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
@@ -38,20 +37,20 @@ def curriculum(
 
     Example: oven-controller kg curriculum add=90/100 multiply=20/100 --needs multiply:add
     """
-    asked = {
+    fields = {
         "mastery": [_mastery(text) for text in mastery],
-        "prerequisites": [_pair(text) for text in needs or ()],
+        "prerequisites": [_prerequisite(text) for text in needs or ()],
         "threshold": threshold,
         "floor": floor,
     }
-    found = graph_reply(graph_file, "curriculum", checked_request(CurriculumRequest, asked), Curriculum)
+    answer = graph_reply(graph_file, "curriculum", checked_request(CurriculumRequest, fields), Curriculum)
     if as_json:
-        say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
+        say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0
-    for topic, weight in found.weights.items():
+    for topic, weight in answer.weights.items():
         say(f"{weight:6.1%}  {topic}")
-    for short in found.unmet:
-        say(f"not yet: {' builds on '.join(short.path)}, of which {short.bound:.0%} is sure")
+    for unmet in answer.unmet:
+        say(f"not yet: {' builds on '.join(unmet.path)}, whose mastery is {unmet.bound:.0%} at least")
     return 0
 
 
@@ -62,21 +61,23 @@ def _mastery(text: str) -> dict[str, Any]:
     return {"topic": match[1], "successes": float(match[2]), "failures": float(match[3]) - float(match[2])}
 
 
-def _pair(text: str) -> tuple[str, str]:
-    topic, found, need = text.partition(":")
-    if not (topic and found and need):
+def _prerequisite(text: str) -> tuple[str, str]:
+    topic, _, need = text.partition(":")
+    if not (topic and need):
         raise ConfigError(f"--needs {text!r} is not a pair; write TOPIC:NEED, e.g. multiply:add")
     return topic, need
 
 
 def token_prior(
-    vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="the tokens' texts by id: a JSON list")],
+    vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="The tokens' texts by id: a JSON list.")],
     corpus: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="token ids, separated by white space (unigram)")
+        Path | None, typer.Option(metavar="FILE", help="Token ids, separated by white space (for unigram).")
     ] = None,
-    method: Annotated[Literal["unigram", "kg"], typer.Option()] = "unigram",
-    k: Annotated[int, typer.Option("-k", help="tokens in it")] = 358,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="where the bytes go")] = None,
+    method: Annotated[
+        Literal["unigram", "kg"], typer.Option(help="Score by the corpus, or by the graph's labels.")
+    ] = "unigram",
+    k: Annotated[int, typer.Option("-k", help="Number of tokens.")] = 358,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the encoded scores to this file.")] = None,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
@@ -87,40 +88,42 @@ def token_prior(
     vocabulary = _vocabulary(vocabulary_file)
     if method == "unigram" and corpus is None:
         raise ConfigError("a unigram prior counts tokens: give --corpus, or --method kg")
-    counts = _counts(corpus, len(vocabulary)) if corpus else ()
-    asked = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
-    found = graph_reply(graph_file, "token_prior", checked_request(TokenPriorRequest, asked), TokenPrior)
+    counts = _token_counts(corpus, len(vocabulary)) if corpus else ()
+    fields = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
+    answer = graph_reply(graph_file, "token_prior", checked_request(TokenPriorRequest, fields), TokenPrior)
     if to:
-        to.write_bytes(base64.b64decode(found.blob))
+        to.write_bytes(base64.b64decode(answer.blob))
     if as_json:
-        print(found.model_dump_json(indent=1))
+        print(answer.model_dump_json(indent=1))
         return 0
-    print(f"{found.tokens} tokens in {found.bytes} bytes ({found.method})")
-    print(f"measured: {found.ablation}")
+    print(f"{answer.tokens} tokens in {answer.bytes} bytes ({answer.method})")
+    print(f"measured: {answer.ablation}")
     return 0
 
 
 def _vocabulary(path: Path) -> list[str]:
-    text = _text(path)
+    text = _read_text(path)
     try:
-        found = json.loads(text) if path.suffix == ".json" else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise ConfigError(f"{path} is not a vocabulary; it is a .json file with a list of the tokens' texts, by id")
-    return found
+        return TypeAdapter(list[str]).validate_json(text if path.suffix == ".json" else "")
+    except ValidationError:
+        raise ConfigError(
+            f"{path} is not a vocabulary, which is a .json file with a list of the tokens' texts, by id"
+        ) from None
 
 
-def _counts(path: Path, size: int) -> tuple[int, ...]:
-    counted = Counter(_text(path).split())
-    if bad := [word for word in counted if not word.isdecimal() or int(word) >= size]:
-        raise ConfigError(f"{path} holds {bad[0][:40]!r}, which is not a token id below {size}")
-    found = Counter({int(word): count for word, count in counted.items()})
-    return tuple(found[id_] for id_ in range(size))
+def _token_counts(path: Path, size: int) -> tuple[int, ...]:
+    """How often each of the `size` token ids occurs in a file."""
+    counts = Counter(_read_text(path).split())
+    if invalid := [word for word in counts if not word.isdecimal() or int(word) >= size]:
+        raise ConfigError(f"{path} holds {invalid[0][:40]!r}, which is not a token id below {size}")
+    counts_by_id = [0] * size
+    for word, count in counts.items():
+        counts_by_id[int(word)] += count
+    return tuple(counts_by_id)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
-        return read_file(path, "the file", VOCABULARY_BYTES).decode()
+        return read_file(path, "the file", MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error

@@ -75,14 +75,14 @@ def review(
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
     from oven_agents.review.review_command import main
-    from oven_controller.importing.declared_knobs import asked
+    from oven_controller.importing.declared_knobs import declared
     from oven_core import plugins
     from oven_runs.settings.resolution import rules_set
 
     _writable(html)
     if source is None:
         source, run = _named(run), None
-    rules, knobs = rules_set(sets or ()), asked(knob or [])
+    rules, knobs = rules_set(sets or ()), declared(knob or [])
     named = [name for said in agent or () for name in said.split(",") if name]
     wanted = named or list(plugins.points("agents"))
     with _opened(source, run, renames(rename or []), knobs) as (name, events, notes):
@@ -150,7 +150,7 @@ def _changed(
 @contextlib.contextmanager
 def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
     """Raises ConfigError, and UnknownNameError where it is neither a path nor a run."""
-    from oven_controller.importing.command import hints, import_run, read
+    from oven_controller.importing.import_run import hints, import_run, read
     from oven_controller.importing.log_source import logged, reader, report_name
     from oven_core.errors import ConfigError
     from oven_runs.home.run_folder import Home

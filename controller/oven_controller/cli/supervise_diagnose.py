@@ -1,4 +1,4 @@
-"""`supervise diagnose RUN`: what is wrong with a run, by its log: by statistics and the graph, and by a model."""
+"""`supervise diagnose RUN`: diagnoses a run from its log, with statistics and the knowledge graph, and with a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from oven_llm.supervisor.log import Role
 from oven_llm.supervisor.models import MAX_TOKENS, ModelHandler
 
 SHOWN = 12
-"""Alarms that are printed; --json has all."""
+"""Maximum alarms to print; --json has all."""
 
 
 def diagnose_run(
@@ -38,28 +38,35 @@ def diagnose_run(
         str, typer.Option("--model", metavar="NAME", help="Have this model write programs over the log.")
     ] = "",
     worker_model: Annotated[
-        str, typer.Option(metavar="NAME", help="Which its programs may ask.", show_default="the same")
+        str, typer.Option(metavar="NAME", help="Model that its programs may call.", show_default="the same")
     ] = "",
     base_url: Annotated[
-        str, typer.Option(metavar="URL", help="Of the server that has them, with /v1; it speaks chat completions.")
+        str, typer.Option(metavar="URL", help="Endpoint of both models with chat completions, including /v1.")
     ] = "",
     key_env: Annotated[
         str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable with the key.", show_default="that of the server"),
+        typer.Option(
+            metavar="VARIABLE",
+            help="Environment variable that holds the key.",
+            show_default="the provider's",
+        ),
     ] = None,
-    until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read no further than this tick.")] = None,
+    until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read the log up to this tick.")] = None,
     knob: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A knob that it may propose for; repeatable.", show_default="all settings"),
+        typer.Option(metavar="NAME", help="Knob that it may change; repeatable.", show_default="all settings"),
     ] = None,
-    max_iterations: Annotated[int, typer.Option(min=1, help="Turns of the model at most.")] = MAX_ITERATIONS,
-    usd: Annotated[float | None, typer.Option(help="Stop at so many US dollars.", show_default="no cap")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Stop at so many tokens.", show_default="no cap")] = None,
-    log_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the conversation there.")] = None,
+    max_iterations: Annotated[int, typer.Option(min=1, help="Maximum turns of the model.")] = MAX_ITERATIONS,
+    usd: Annotated[
+        float | None,
+        typer.Option(help="Cap on US dollars.", show_default="none"),
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Cap on tokens.", show_default="none")] = None,
+    log_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the conversation to this folder.")] = None,
     as_json: Json = False,
 ) -> int:
     """Say what is wrong with a run, since when and why. Statistics and the knowledge graph answer first; with --model,
-    a model also writes programs over the log, and every figure that it states is computed again.
+    a model also writes programs over the log, and every figure in its answer is recomputed.
 
     Exit code 1 if the model gave no valid diagnosis.
 
@@ -68,23 +75,25 @@ def diagnose_run(
     if bool(model) != bool(base_url):
         raise ConfigError("a model needs both --model NAME and --base-url URL, e.g. http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
-    ask = answers()
-    seen = view(log.alarms, log.started, ask)
-    plain = by_detectors(log, seen)
-    found: DiagnosisResult | None = None
+    graph_view = view(log.alarms, log.started, answers())
+    plain = by_detectors(log, graph_view)
+    result: DiagnosisResult | None = None
     if model:
         caps = Caps(usd=usd, tokens=tokens)
-        named = model, worker_model or model
-        found = asyncio.run(_asked(log, seen, named, base_url, key_env, caps, config, knob, max_iterations, log_dir))
+        models = model, worker_model or model
+        result = asyncio.run(
+            _ask_model(log, graph_view, models, base_url, key_env, caps, config, knob, max_iterations, log_dir)
+        )
     if as_json:
-        print(json.dumps(_object(run, log, seen, plain, found)))
+        print(json.dumps(_object(run, log, graph_view, plain, result)))
     else:
-        say(*(line for text in _lines(run, log, seen, plain, found) for line in wrapped(text)))
-    return int(found is not None and found.diagnosis is None)
+        say(*(line for text in _lines(run, log, graph_view, plain, result) for line in wrapped(text)))
+    return int(result is not None and result.diagnosis is None)
 
 
 def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
-    """The log, and the run's settings where its folder has them. Raises ConfigError for a log without observations."""
+    """Return the log, and the run's settings if its folder has them. Raises ConfigError for a log without
+    observations."""
     log = LogContext()
     with opened(run) as (name, events, folder):
         for event in events():
@@ -103,9 +112,9 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     return log, config
 
 
-async def _asked(
+async def _ask_model(
     log: LogContext,
-    seen: GraphView,
+    graph_view: GraphView,
     models: tuple[str, str],
     base_url: str,
     key_env: str | None,
@@ -120,36 +129,38 @@ async def _asked(
 
     with handler("supervisor", models[0]) as supervisor, handler("worker", models[1]) as worker:
         return await diagnose(
-            log, seen, supervisor, worker,
+            log, graph_view, supervisor, worker,
             caps=caps, config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
         )  # fmt: skip
 
 
 def _object(
-    run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: DiagnosisResult | None
+    run: str, log: LogContext, graph_view: GraphView, plain: Diagnosis, result: DiagnosisResult | None
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "run": run,
         "observations": len(log.ticks),
         "ticks": [log.ticks[0], log.ticks[-1]],
         "alarms": [alarm.plain() for alarm in log.alarms],
-        "graph": seen.plain(),
+        "graph": graph_view.plain(),
         "by_detectors": plain.plain(),
         "model": None,
     }
-    if found is not None:
-        told["model"] = {
-            "diagnosis": found.diagnosis.plain() if found.diagnosis else None,
-            "failure": found.kind or None,
-            "why": found.why,
-            "calls": found.result.calls,
-            "cost_usd": found.cost_usd,
-            "seconds": round(found.result.elapsed, 3),
+    if result is not None:
+        report["model"] = {
+            "diagnosis": result.diagnosis.plain() if result.diagnosis else None,
+            "failure": result.kind or None,
+            "why": result.why,
+            "calls": result.result.calls,
+            "cost_usd": result.cost_usd,
+            "seconds": round(result.result.elapsed, 3),
         }
-    return told
+    return report
 
 
-def _lines(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: DiagnosisResult | None) -> list[str]:
+def _lines(
+    run: str, log: LogContext, graph_view: GraphView, plain: Diagnosis, result: DiagnosisResult | None
+) -> list[str]:
     lines = [f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"]
     shown = sorted(log.alarms, key=lambda alarm: -alarm.size)[:SHOWN]
     lines += [
@@ -160,27 +171,29 @@ def _lines(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: 
     if len(log.alarms) > SHOWN:
         lines.append(f"  and {len(log.alarms) - SHOWN} weaker ones")
     if not log.alarms:
-        lines.append("  no alarm: no metric that is watched changed for good")
-    if seen.ranked:
-        ranked = ", ".join(f"{cause} ({p:.2f})" for cause, p in seen.ranked[:5])
+        lines.append("  no alarm: no watched metric has a lasting change")
+    if graph_view.ranked:
+        ranked = ", ".join(f"{cause} ({p:.2f})" for cause, p in graph_view.ranked[:5])
         lines.append(f"most likely causes by the knowledge graph (ranks, not probabilities): {ranked}")
-    lines.append(f"by statistics and the graph alone: {_said(plain)}")
-    if found is None:
-        lines.append("no model was asked; --model NAME --base-url URL has one write programs over the log")
-    elif found.diagnosis is None:
-        lines.append(f"the model gave no answer that holds ({found.kind}): {found.why}")
+    lines.append(f"by statistics and the graph alone: {_diagnosis_text(plain)}")
+    if result is None:
+        lines.append("no model was asked; with --model NAME --base-url URL a model writes programs over the log")
+    elif result.diagnosis is None:
+        lines.append(f"the model gave no valid answer ({result.kind}): {result.why}")
     else:
-        lines.append(f"by the model: {_said(found.diagnosis)}")
-    if found is not None:
-        cost = "at a price that is not known" if found.cost_usd is None else f"for {found.cost_usd:.4f} USD"
-        lines.append(f"{found.result.calls} calls in {found.result.elapsed:.1f} s, {cost}")
+        lines.append(f"by the model: {_diagnosis_text(result.diagnosis)}")
+    if result is not None:
+        cost = "at an unknown price" if result.cost_usd is None else f"for {result.cost_usd:.4f} USD"
+        lines.append(f"{result.result.calls} calls in {result.result.elapsed:.1f} s, {cost}")
     return lines
 
 
-def _said(found: Diagnosis) -> str:
-    if not found.evidence:
-        return found.cause
-    figures = "; ".join(f"{one.metric} {show(one.value)} at ticks {one.from_} to {one.to}" for one in found.evidence)
-    change = f"; set {found.knob} to {show(found.value)}" if found.knob else ""
-    back = f", and back if {found.revert_if.text()}" if found.revert_if else ""
-    return f"{found.cause} since tick {found.onset} ({figures}){change}{back}, confidence {found.confidence:.2f}"
+def _diagnosis_text(result: Diagnosis) -> str:
+    if not result.evidence:
+        return result.cause
+    figures = "; ".join(
+        f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in result.evidence
+    )
+    change = f"; set {result.knob} to {show(result.value)}" if result.knob else ""
+    back = f", and revert if {result.revert_if.text()}" if result.revert_if else ""
+    return f"{result.cause} since tick {result.onset} ({figures}){change}{back}, confidence {result.confidence:.2f}"

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import Json
-from oven_controller.cli.traces_source import From, Source
+from oven_controller.cli.traces_options import From, Source
 from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
 from oven_core.terminal_text import say
 from oven_runs.traces import completeness, jsonl

@@ -1,4 +1,4 @@
-"""`oven-controller traces gate`: what asking fewer teachers would have cost and found, by a recorded replay."""
+"""`oven-controller traces gate`: what asking fewer teachers would have cost and yielded, from a recorded replay."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli.options import Json
-from oven_controller.cli.traces_pairs import Replies, SkipBad, read_replies
-from oven_controller.cli.traces_source import From, Source
+from oven_controller.cli.traces_options import From, Replies, SkipBad, Source
+from oven_controller.cli.traces_pairs import read_replies
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.terminal_text import say
 from oven_llm.trace_replay.gate import GATES, NOTHING, Curve, RecordedReplay, Tiers, cheapest, curve, replayed, tiers
 from oven_runs.traces.formats.table import read_traces
+
+SHARES = range(20, 100, 20)
+"""Shares of the cost, in percent, that the table shows."""
 
 
 def gate(
@@ -23,7 +26,9 @@ def gate(
     replies: Replies,
     cheap: Annotated[
         list[str] | None,
-        typer.Option("--cheap", metavar="TEACHER", help="Ask this one first; repeatable.", show_default="the cheapest"),
+        typer.Option(
+            "--cheap", metavar="TEACHER", help="Teacher to ask first; repeatable.", show_default="the cheapest"
+        ),
     ] = None,
     from_: From = None,
     skip_bad: SkipBad = False,
@@ -34,73 +39,69 @@ def gate(
 
     Example: oven-controller traces gate traces.jsonl replies.jsonl --cheap small
     """
-    asked = read_replies(replies, ())
-    replay = replayed(read_traces(source, from_, skip_bad=skip_bad), asked)
+    replay = replayed(read_traces(source, from_, skip_bad=skip_bad), read_replies(replies, ()))
     for name in cheap or ():
         if name not in replay.teachers:
             raise UnknownNameError("teacher", name, replay.teachers)
     if not replay.states:
         raise ConfigError(
-            f"{replies}: no state of {source} has replies of all of {', '.join(replay.teachers)}, and gates are judged "
-            "on such states: finish the replay"
+            f"{replies}: no state of {source} has replies of all of {', '.join(replay.teachers)}, which gates are "
+            "judged on: finish the replay"
         )
-    found = {name: curve(replay, name) for name in GATES}
-    least = cheapest(replay)
-    asked_first = cheap or ([] if least is None else [least])
-    first = tiers(replay, asked_first) if asked_first else None
+    curves = {name: curve(replay, name) for name in GATES}
+    cheapest_teacher = cheapest(replay)
+    first_teachers = cheap or ([] if cheapest_teacher is None else [cheapest_teacher])
+    tiered = tiers(replay, first_teachers) if first_teachers else None
     if as_json:
-        print(json.dumps(report(replay, found, first)))
+        print(json.dumps(report(replay, curves, tiered)))
     else:
-        say(*_text(replay, found, first))
-    return 0 if any(isinstance(one, Curve) for one in found.values()) else 1
+        say(*_lines(replay, curves, tiered))
+    return 0 if any(isinstance(result, Curve) for result in curves.values()) else 1
 
 
-def report(replay: RecordedReplay, found: Mapping[str, Curve | str], first: Tiers | None) -> dict[str, Any]:
-    """All that is to be said, for JSON. A gate that cannot be judged is null, with the reason under `not_judged`."""
+def report(replay: RecordedReplay, curves: Mapping[str, Curve | str], tiered: Tiers | None) -> dict[str, Any]:
+    """Return the output of `--json`. A gate that cannot be judged is null, with the reason under `not_judged`."""
     return {
         "states": len(replay.states),
         "partial_states": replay.partial,
-        "pairs": sum(one.rule is not None for one in replay.states),
-        "cost": sum(one.cost for one in replay.states),
+        "pairs": sum(state.rule is not None for state in replay.states),
+        "cost": sum(state.cost for state in replay.states),
         "unit": replay.unit,
         "unpriced_failures": replay.unpriced_failures,
         "teachers": list(replay.teachers),
-        "gates": {name: asdict(one) if isinstance(one, Curve) else None for name, one in found.items()},
-        "not_judged": {name: one for name, one in found.items() if isinstance(one, str)},
-        "tiers": None if first is None else asdict(first),
+        "gates": {name: asdict(result) if isinstance(result, Curve) else None for name, result in curves.items()},
+        "not_judged": {name: result for name, result in curves.items() if isinstance(result, str)},
+        "tiers": None if tiered is None else asdict(tiered),
     }
 
 
-def _text(replay: RecordedReplay, found: Mapping[str, Curve | str], first: Tiers | None) -> Iterator[str]:
-    cost = sum(one.cost for one in replay.states)
-    price = (
-        f"${cost:.4f}"
-        if replay.unit == "usd"
-        else f"{cost:,.0f} tokens (the price of some replies is not known, or all were free)"
-    )
-    pairs = sum(one.rule is not None for one in replay.states)
+def _lines(replay: RecordedReplay, curves: Mapping[str, Curve | str], tiered: Tiers | None) -> Iterator[str]:
+    cost = sum(state.cost for state in replay.states)
+    price = f"${cost:.4f}"
+    if replay.unit == "tokens":
+        price = f"{cost:,.0f} tokens (the price of some replies is unknown, or all were free)"
+    pairs = sum(state.rule is not None for state in replay.states)
     yield f"{len(replay.states):,} states, {pairs:,} pairs, {price}; teachers: {', '.join(replay.teachers)}"
     if replay.partial:
-        yield f"  left out, since some teacher was not asked: {replay.partial:,} states"
+        yield f"  skipped, because some teacher was not asked: {replay.partial:,} states"
     if replay.unpriced_failures:
         yield f"  failures of unknown cost, in no sum: {replay.unpriced_failures:,}"
-    if NOTHING in found.values():
+    if NOTHING in curves.values():
         yield f"  {NOTHING}"
         return
-    yield "  share of pairs when this share of the cost is paid, and the gain over asking at random:"
-    yield "  " + f"{'gate':14}" + "".join(f"{share:>7} %" for share in range(20, 100, 20)) + "    gain"
-    for name, one in found.items():
-        if isinstance(one, str):
-            yield f"  {name:14}   not judged: {one}"
+    yield "  share of pairs for this share of the cost, and the gain over asking at random:"
+    yield "  " + f"{'gate':14}" + "".join(f"{share:>7} %" for share in SHARES) + "    gain"
+    for name, result in curves.items():
+        if isinstance(result, str):
+            yield f"  {name:14}   not judged: {result}"
             continue
-        shares = "".join(f"{one.points[share // 10].pairs:9.2f}" for share in range(20, 100, 20))
-        between = "" if one.low is None or one.high is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
-        unscored = f"; cannot tell at {one.unscored:,}" if one.unscored else ""
-        yield f"  {name:14}{shares}    {one.gain:+.3f}{between}{unscored}"
-    if first is not None:
-        names = ", ".join(first.first)
-        rules = ", ".join(f"{rule.replace('_', ' ')} {share:.0%}" for rule, share in first.by_rule.items())
+        shares = "".join(f"{result.points[share // 10].pairs:9.2f}" for share in SHARES)
+        interval = "" if result.low is None or result.high is None else f" [{result.low:+.3f}, {result.high:+.3f}]"
+        unscored = f"; no score for {result.unscored:,} states" if result.unscored else ""
+        yield f"  {name:14}{shares}    {result.gain:+.3f}{interval}{unscored}"
+    if tiered is not None:
+        rules = ", ".join(f"{rule.replace('_', ' ')} {share:.0%}" for rule, share in tiered.by_rule.items())
         yield (
-            f"  tiers: {names} first, the others at {first.asked:.0%} of states: "
-            f"{first.cost:.0%} of the cost, {first.pairs:.0%} of the pairs ({rules})"
+            f"  tiers: {', '.join(tiered.first)} first, the others at {tiered.asked:.0%} of states: "
+            f"{tiered.cost:.0%} of the cost, {tiered.pairs:.0%} of the pairs ({rules})"
         )

@@ -1,4 +1,4 @@
-"""`traces replay` and `traces cost`: teachers asked at an agent's own states, and what that will cost."""
+"""`traces replay` and `traces cost`: ask teachers at an agent's own states, and forecast the cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from typer import Option
 
 from oven_controller.cli.options import Json
-from oven_controller.cli.traces_source import From, Source
+from oven_controller.cli.traces_options import From, SkipBad, Source
 from oven_core.cancellation import call_at_end
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
@@ -35,15 +35,14 @@ from oven_runs.traces.formats.table import read_traces
 from oven_runs.traces.records import Reply, Trace
 
 PROGRESS_S: Final = 5.0
-"""Seconds between two lines that say how far a replay is."""
+"""Seconds between two progress lines."""
 
 TeachersOption = Annotated[
-    Path, Option("--teachers", metavar="FILE", help="The teachers: models, families, samples, budget (YAML).")
+    Path, Option("--teachers", metavar="FILE", help="YAML file of teachers: models, families, samples, budget.")
 ]
-Out = Annotated[Path, Option("--out", metavar="FILE", help="The file of replies; one that is there is continued.")]
-SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out lines that hold no trace.")]
+Out = Annotated[Path, Option("--out", metavar="FILE", help="File of replies. An existing one is continued.")]
 First = Annotated[
-    int | None, Option("--first", metavar="N", min=1, help="Only so many traces, spread evenly over the file.")
+    int | None, Option("--first", metavar="N", min=1, help="Use only this many traces, spread evenly over the file.")
 ]
 
 
@@ -54,7 +53,7 @@ def replay(
     first: First = None,
     again: Annotated[
         bool,
-        Option("--again", help="Ask again, and pay again, where a teacher refused or an earlier call was cut off."),
+        Option("--again", help="Ask again, and pay again, if a teacher refused or an earlier call was interrupted."),
     ] = False,
     format_: From = None,
     skip_bad: SkipBad = False,
@@ -67,38 +66,40 @@ def replay(
 
     Example: oven-controller traces replay traces.jsonl --teachers teachers.yaml --out replies.jsonl
     """
-    found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
+    selected, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
-    keys = {name: key_of(name, asked, at=f"teachers.{name}") for name, asked in endpoints.items()}
+    keys = {name: key_of(name, endpoint, setting=f"teachers.{name}") for name, endpoint in endpoints.items()}
     described = {name: teacher.described() for name, teacher in file.teachers.items()}
     families = {name: teacher.family for name, teacher in file.teachers.items()}
     with ExitStack() as opened:
         providers_log = logging.getLogger("oven.member")
         opened.callback(providers_log.setLevel, providers_log.level)
-        providers_log.setLevel(logging.ERROR)  # single calls that failed are counted in the report
-        replies = RepliesFile(out, found, described, families, again=again)
+        providers_log.setLevel(logging.ERROR)  # the report counts failed calls
+        replies = RepliesFile(out, selected, described, families, again=again)
         opened.callback(replies.close)
         if not as_json:
-            _announce(file, replies, found)
-            if _left(file, replies, found):
-                say(*cost_forecast.lines(forecast_all(file, endpoints, found, out, again=again)), flush=True)
-        outcome = asyncio.run(_replayed(found, file, endpoints, keys, replies, opened, quiet=as_json))
-    said = replay_report.report(found, jsonl.read(out, Reply) if out.exists() and out.stat().st_size else ())
-    left = _left(file, replies, found)
+            _announce(file, replies, selected)
+            if _remaining(file, replies, selected):
+                say(*cost_forecast.lines(forecast_all(file, endpoints, selected, out, again=again)), flush=True)
+        outcome = asyncio.run(_replay(selected, file, endpoints, keys, replies, opened, quiet=as_json))
+    result = replay_report.report(selected, jsonl.read(out, Reply) if out.exists() and out.stat().st_size else ())
+    remaining = _remaining(file, replies, selected)
     if as_json:
-        print(json.dumps(replay_report.as_json(said) | {"this_call": _outcome_json(outcome, replies), "left": left}))
+        this_call = _outcome_json(outcome, replies)
+        print(json.dumps(replay_report.as_json(result) | {"this_call": this_call, "left": remaining}))
     else:
-        say(*replay_report.lines(said), *_outcome_lines(outcome, replies, left))
-    unanswered = sum(teacher.states - teacher.answered for teacher in said.teachers.values())
-    return 1 if left or unanswered or outcome.given_up else 0
+        say(*replay_report.lines(result), *_outcome_lines(outcome, remaining))
+    unanswered = sum(teacher.states - teacher.answered for teacher in result.teachers.values())
+    return 1 if remaining or unanswered or outcome.given_up else 0
 
 
 def cost(
     traces: Source,
     teachers: TeachersOption,
     out: Annotated[
-        Path, Option("--replies", metavar="FILE", help="Replies to fit the forecast to, and not to pay for again.")
+        Path,
+        Option("--replies", metavar="FILE", help="Replies that the forecast is fitted to."),
     ] = Path("replies.jsonl"),
     first: First = None,
     format_: From = None,
@@ -109,13 +110,13 @@ def cost(
 
     Example: oven-controller traces cost traces.jsonl --teachers teachers.yaml --replies replies.jsonl
     """
-    found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
-    forecasts = forecast_all(file, file.endpoints(), found, out)
+    selected, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
+    forecasts = forecast_all(file, file.endpoints(), selected, out)
     if as_json:
         print(json.dumps(cost_forecast.as_json(forecasts)))
     else:
         say(*cost_forecast.lines(forecasts))
-    return 1 if any(one.usd is None for one in forecasts) else 0
+    return 1 if any(forecast.usd is None for forecast in forecasts) else 0
 
 
 def spread_traces(
@@ -139,31 +140,33 @@ def forecast_all(
     *,
     again: bool = False,
 ) -> list[Forecast]:
-    """One of each teacher, for the states that it has still to be asked about. `again`: as in `traces replay`. Raises
-    ConfigError."""
+    """Return a forecast per teacher for the states that it must still be asked about. `again`: as in `traces replay`.
+    Raises ConfigError."""
     sizes: dict[tuple[str, int], StateSize] = {}
     digests: dict[tuple[str, int], str] = {}
     for trace in traces:
         for size, digest in zip(state_sizes(trace), trace.digests(), strict=True):
             sizes[(trace.id, size.step)] = size
             digests[(trace.id, size.step)] = digest
-    there = [
+    matching = [
         reply
         for reply in (jsonl.read(replies, Reply, cut=True) if replies.exists() and replies.stat().st_size else ())
         if digests.get((reply.trace, reply.step)) == reply.state
     ]
-    settled, found = Settled(there), []
+    settled, forecasts = Settled(matching), []
     for name, teacher in file.teachers.items():
-        left = [
+        remaining = [
             size
             for key, size in sizes.items()
             if not settled.answered((name, *key)) and (again or not settled.failed((name, *key)))
         ]
-        found.append(cost_forecast.forecast(name, teacher.samples, teacher.lanes, endpoints[name], left, there, sizes))
-    return found
+        forecasts.append(
+            cost_forecast.forecast(name, teacher.samples, teacher.lanes, endpoints[name], remaining, matching, sizes)
+        )
+    return forecasts
 
 
-async def _replayed(
+async def _replay(
     traces: Sequence[Trace],
     file: TeachersFile,
     endpoints: Mapping[str, ModelEndpoint],
@@ -177,12 +180,12 @@ async def _replayed(
     budget = opened.enter_context(Budget([Cap(file.budget, "budget")], spent))
     teachers: list[Teacher] = []
     try:
-        for name, asked in endpoints.items():
-            model = providers.connect(name, asked, keys[name], budget=budget, account=name)
+        for name, endpoint in endpoints.items():
+            model = providers.connect(name, endpoint, keys[name], budget=budget, account=name)
             teachers.append(Teacher(name, file.teachers[name], model))
-        whole = sum(len(trace.steps) for trace in traces) * len(teachers)
-        running = Replay(traces, teachers, replies, (lambda _: None) if quiet else _Progress(whole).told)
-        call_at_end(partial(running.stop, "it was told to end"))
+        total = sum(len(trace.steps) for trace in traces) * len(teachers)
+        running = Replay(traces, teachers, replies, (lambda _: None) if quiet else _Progress(total).show)
+        call_at_end(partial(running.stop, "it was interrupted"))
         outcome = await running.run()
         outcome.booked_usd = budget.cost_usd
         return outcome
@@ -192,31 +195,31 @@ async def _replayed(
 
 
 class _Progress:
-    """A line on standard error now and then."""
+    """Prints a line on standard error now and then."""
 
-    def __init__(self, whole: int) -> None:
-        self._whole = whole
+    def __init__(self, total: int) -> None:
+        self._total = total
         self._next = time.monotonic() + PROGRESS_S
 
-    def told(self, outcome: Outcome) -> None:
+    def show(self, outcome: Outcome) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PROGRESS_S
             failed = sum(outcome.failed.values())
-            print(f"{outcome.asked} of {self._whole} states, {failed} without an answer", file=sys.stderr, flush=True)
+            print(f"{outcome.asked} of {self._total} states, {failed} without an answer", file=sys.stderr, flush=True)
 
 
 def _announce(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace]) -> None:
     if replies.interrupted:
         say(
-            f"{replies.interrupted} states were with a teacher when an earlier call was cut off, and may be paid for: "
-            "they are not asked again (--again asks)"
+            f"{replies.interrupted} states were in flight when an earlier run was interrupted, and may have been "
+            "billed: they are not asked again without --again"
         )
     if len(file.families) < 2:
-        say(f"all teachers are of the family {file.families[0]!r}: no pair can come of it, for two families must agree")
-    say(f"{_left(file, replies, traces)} states are left to ask about", flush=True)
+        say(f"all teachers are of the family {file.families[0]!r}, and two families must agree for a pair")
+    say(f"{_remaining(file, replies, traces)} states remain", flush=True)
 
 
-def _left(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace]) -> int:
+def _remaining(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace]) -> int:
     return sum(
         replies.wants((teacher, trace.id, step))
         for teacher in file.teachers
@@ -228,11 +231,11 @@ def _left(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace]) -> 
 def _check_prices(file: TeachersFile, endpoints: Mapping[str, ModelEndpoint]) -> None:
     if file.budget.usd is None:
         return
-    for name, asked in endpoints.items():
-        if not is_priced(asked):
+    for name, endpoint in endpoints.items():
+        if not is_priced(endpoint):
             raise ConfigError(
-                f"the price of {asked.model!r}, the model of the teacher {name!r}, is not known, so a cap in US "
-                f"dollars cannot be kept; write teachers.{name}.price (US dollars per million tokens), or cap "
+                f"the price of {endpoint.model!r}, the model of the teacher {name!r}, is unknown, so a cap in US "
+                f"dollars cannot be kept; set teachers.{name}.price (US dollars per million tokens), or cap "
                 "budget.tokens"
             )
 
@@ -251,14 +254,14 @@ def _outcome_json(outcome: Outcome, replies: RepliesFile) -> dict[str, object]:
     }
 
 
-def _outcome_lines(outcome: Outcome, replies: RepliesFile, left: int) -> Iterator[str]:
+def _outcome_lines(outcome: Outcome, remaining: int) -> Iterator[str]:
     faults = ", ".join(f"{kind} {count}" for kind, count in outcome.faults.most_common())
-    yield f"this call: {outcome.asked} states in {outcome.seconds:.1f} s; faults on the way: {faults or 'none'}"
+    yield f"this run: {outcome.asked} states in {outcome.seconds:.1f} s; failed attempts: {faults or 'none'}"
     if outcome.booked_usd is not None:
-        yield f"booked: ${outcome.booked_usd:.4f} for all calls so far, what got lost at its greatest cost"
-    for teacher, why in outcome.given_up.items():
-        yield f"{teacher} was given up: {why}"
+        yield f"booked: ${outcome.booked_usd:.4f} for all calls so far, lost calls at their maximum cost"
+    for teacher, reason in outcome.given_up.items():
+        yield f"{teacher} was given up: {reason}"
     if outcome.stopped:
         yield f"it stopped early: {outcome.stopped}"
-    if left:
-        yield f"{left} states are left; the same command continues"
+    if remaining:
+        yield f"{remaining} states remain; the same command continues"

@@ -21,7 +21,7 @@ from oven_runs.home import probe_set
 from oven_runs.home.run_folder import IMPORTED, Home, RunFolder
 from oven_runs.server import embedded as servers
 from oven_runs.settings.agents import AgentSpec, agent_specs, per_process
-from oven_runs.settings.member_checks import check_keys
+from oven_runs.settings.committee_members import check_keys
 from oven_runs.settings.model import ATTACHED, Settings
 from oven_runs.settings.resolution import Resolved
 

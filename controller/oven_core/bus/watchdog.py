@@ -32,8 +32,8 @@ async def watch(client: Client) -> None:
     writer, received, ping = _writer(client), _received(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(LOOK_S)
-        if (now := _writer(client)) is not writer:
-            writer, silent, ping = now, 0, _Ping()
+        if (current := _writer(client)) is not writer:
+            writer, silent, ping = current, 0, _Ping()
         elif client.is_connected and (ping.answered or _received(client) != received):
             silent = 0
         else:
@@ -48,13 +48,13 @@ async def watch(client: Client) -> None:
             continue
         silent = 0
         if client.is_connected:
-            log.warning("the bus was silent for %g s: the connection is made anew", LOOK_S * SILENT_LOOKS)
+            log.warning("the bus was silent for %g s: reconnecting", LOOK_S * SILENT_LOOKS)
             warned = True
         abort(client)
         if client.is_connected:  # its reader may have ended and would not notice the abort
             await client._process_op_err(StaleConnectionError())
         elif client.is_reconnecting and _gave_up(client):
-            log.error("the connection to the bus could not be made anew")
+            log.error("the connection to the bus could not be restored")
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(1):
                     await client.close()

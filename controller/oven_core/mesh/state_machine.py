@@ -297,7 +297,7 @@ class Mesh:
         spec, before = state.specs[actuator], state.effective.get(actuator)
         return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
 
-    def _result(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> plans.BallotResult:
+    def _result(self, ballot: Ballot, without: frozenset[str], adopted_with: Sequence[str]) -> plans.BallotResult:
         """The verdict of tally and guardrails on one ballot."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
@@ -305,7 +305,7 @@ class Mesh:
         verdict: Verdict = "rejected"
         value, reason, note = count.value, count.reason, count.reason
         if count.passed:
-            ruling = guardrails.rule(state, spec, count, beside)
+            ruling = guardrails.rule(state, spec, count, adopted_with)
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
         return plans.BallotResult(

@@ -103,18 +103,18 @@ class Keyring:
     def _verify_start(self, event: Event, body: RunStarted) -> Malformed | None:
         if not body.keys:
             if self._learner:
-                return _unsigned("it names no keys, and this run is a signed one")
+                return _unsigned("it has no keys, but this run is signed")
             if self.keys is None:
                 self.keys, self._incarnation = {}, body.incarnation
             return None
         try:
             keys = {name: public_key(text) for name, text in body.keys.items()}
         except ValueError as error:
-            return _wrong(f"it names a key that is none: {error}")
+            return _wrong(f"it has an invalid key: {error}")
         if LEARNER not in keys:
-            return _wrong("it names keys, and not the learner's")
+            return _wrong("it has keys, but not the learner's")
         if self._learner and body.keys[LEARNER] != self._learner:
-            return _wrong("it names another learner's key than this run's")
+            return _wrong("it has another learner's key than this run")
         if fault := _check_signature(LEARNER, keys[LEARNER], event):
             return fault
         self._learner = body.keys[LEARNER]
@@ -124,14 +124,14 @@ class Keyring:
 
     def _verify_signer(self, event: Event, kind: str) -> Malformed | None:
         if self.keys is None:
-            return _unsigned("it stands before the run's start, which says whose signatures count")
+            return _unsigned("it comes before the run's start, which has the keys")
         if not self.keys:
             return None
         name = SIGNERS.get(kind, event.author)
         if kind not in SIGNERS and (kind != "operator" or name in (LEARNER, MESH)):
-            return _unsigned(f"no one signs as {name!r} on a subject of the kind {kind!r}")
+            return _unsigned(f"no one signs as {name!r} on subjects of the kind {kind!r}")
         if name not in self._verify_keys:
-            return _unsigned(f"RunStarted names no key of {name!r}")
+            return _unsigned(f"RunStarted has no key of {name!r}")
         changes = isinstance(event.body, OperatorKey)
         fault = _check_signature(name, self._verify_keys[name], event, self._check or changes)
         return self._persons_key(name, event.body) if fault is None and isinstance(event.body, OperatorKey) else fault
@@ -139,13 +139,13 @@ class Keyring:
     def _persons_key(self, signer: str, body: OperatorKey) -> Malformed | None:
         """Add or revoke a person's key."""
         if signer != OPERATOR:
-            return _unsigned(f"only {OPERATOR!r} says whose keys count, and {signer!r} signed it")
+            return _unsigned(f"only {OPERATOR!r} may add and revoke keys, and {signer!r} signed it")
         if body.name in (LEARNER, MESH, OPERATOR) or not names.NAME.fullmatch(body.name):
-            return _unsigned(f"the key of {body.name!r} is not one that comes and goes")
+            return _unsigned(f"the key of {body.name!r} cannot be added or revoked")
         try:
             key = public_key(body.key) if body.key else None
         except ValueError as error:
-            return _wrong(f"it names a key that is none: {error}")
+            return _wrong(f"it has an invalid key: {error}")
         keys, verify_keys = dict(self.keys or {}), dict(self._verify_keys)
         if key is None:
             keys.pop(body.name, None)

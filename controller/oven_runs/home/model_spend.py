@@ -15,6 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
+from operator import add
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +60,8 @@ class Spend:
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def __add__(self, other: Spend) -> Spend:
-        return Spend(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, more: Spend) -> Spend:
+        return Spend(*map(add, astuple(self), astuple(more)))
 
 
 @dataclass(frozen=True, slots=True)

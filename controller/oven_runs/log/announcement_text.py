@@ -1,4 +1,4 @@
-"""What the learner announced while a run was under way, in one sentence each: for lines, the monitor and `explain`."""
+"""One sentence for each announcement that a learner makes during a run: for `log`, the monitor and `explain`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NAMES = 8
 
 
 def announced(body: ActuatorAnnounced) -> str:
-    """Which actuator, what it can be set to, and its value now."""
+    """Return the actuator with its range and current value."""
     spec = body.actuator
     now = "" if spec.value is None else f", now {text(spec.value)}"
     return f"announced {spec.name} at step {body.step}: {_range(spec)}{now}"
 
 
 def injected(body: PromptsInjected) -> str:
-    """How many prompts came from whom and why, and what had to make room."""
+    """Return the number of prompts, their author and reason, and how many older ones made room."""
     count = len(body.hashes)
     room = f", {body.evicted} older ones made room" if body.evicted else ""
     prompts = "1 prompt" if count == 1 else f"{count} prompts"

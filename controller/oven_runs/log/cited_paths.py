@@ -1,8 +1,8 @@
-"""Paths through the knowledge graph that votes cite, read back from the text of their evidence.
+"""Paths through the knowledge graph that votes cite, parsed from the text of their evidence.
 
 An agent's process writes them as
-"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". A vote's evidence is free text:
-what does not read like that is left alone.
+"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". A vote's evidence is free text.
+Other text is ignored.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _CITED: Final = re.compile(
 
 
 class CitedPath(BaseModel):
-    """A way through the graph, as one or several votes cite it."""
+    """A path through the graph that one or more votes cite."""
 
     model_config = ConfigDict(frozen=True)
 
-    role: Role = Field(description="speaks for or against the change; chosen: why this plan and not another")
-    nodes: tuple[str, ...] = Field(description="in the order in which it is read: symptom, cause, remedy")
+    role: Role = Field(description="for or against the change; chosen: why this plan and not another")
+    nodes: tuple[str, ...] = Field(description="in reading order: symptom, cause, remedy")
     relations: tuple[str, ...] = Field(description="between each node and the next")
-    backwards: bool = Field(description="each relation leads from the later node to the earlier: A ← CAUSES ← B")
+    backwards: bool = Field(description="whether relations lead from the later node to the earlier: A ← CAUSES ← B")
     remark: str = ""
     edges: tuple[str, ...] = Field(default=(), description="the edges' ids in the graph")
-    grade: str = Field(default="", description="A to D, of its weakest edge")
+    grade: str = Field(default="", description="of its weakest edge, A to D")
     sources: tuple[str, ...] = ()
-    agents: tuple[str, ...] = Field(default=(), description="whose votes cite it")
+    agents: tuple[str, ...] = Field(default=(), description="the agents whose votes cite it")
 
     @property
     def text(self) -> str:
-        """On one line."""
+        """The path on one line."""
         arrow = "←" if self.backwards else "→"
         parts = [self.nodes[0]]
         for relation, node in zip(self.relations, self.nodes[1:], strict=True):
@@ -48,11 +48,11 @@ class CitedPath(BaseModel):
         return " ".join(parts)
 
     def drawn(self) -> list[str]:
-        """A node a line, and the relation between two of them on a line with its arrow and its edge."""
+        """Return one line per node, and between two nodes a line with an arrow, the relation and its edge."""
         arrow = "↑" if self.backwards else "↓"
         lines = [self.nodes[0]]
-        for at, (relation, node) in enumerate(zip(self.relations, self.nodes[1:], strict=True)):
-            edge = f" {self.edges[at]}" if at < len(self.edges) else ""
+        for i, (relation, node) in enumerate(zip(self.relations, self.nodes[1:], strict=True)):
+            edge = f" {self.edges[i]}" if i < len(self.edges) else ""
             lines += [f"  {arrow} {relation}{edge}", node]
         if self.remark:
             lines[-1] += f" ({self.remark})"
@@ -60,17 +60,17 @@ class CitedPath(BaseModel):
 
 
 def read_path(entry: str) -> CitedPath | None:
-    """The path that an entry of a vote's evidence cites; None where it cites none."""
-    role, _, rest = entry.partition(": ")
-    found = next((one for one in ROLES if one == role), "")
-    match = _CITED.fullmatch(rest if found else entry)
-    assert match is not None  # it takes any text
+    """Parse an entry of a vote's evidence; None if it does not cite a path."""
+    prefix, _, rest = entry.partition(": ")
+    role = next((known for known in ROLES if known == prefix), "")
+    match = _CITED.fullmatch(rest if role else entry)
+    assert match is not None  # the expression matches any text
     parts = _STEP.split(match["text"])
     if len(parts) < 3:
         return None
     last, _, remark = parts[-1].partition(" (")
     return CitedPath(
-        role=found,
+        role=role,
         nodes=(*parts[:-1:2], last),
         relations=tuple(parts[1::2]),
         backwards="←" in match["text"],
@@ -82,12 +82,12 @@ def read_path(entry: str) -> CitedPath | None:
 
 
 def cited_paths(votes: Mapping[str, Vote]) -> tuple[CitedPath, ...]:
-    """What the votes (agent → vote) cite, each path once, with the agents that cite it."""
-    found: dict[CitedPath, list[str]] = {}
+    """Return each path that the votes (agent → vote) cite, with its agents."""
+    agents_by_path: dict[CitedPath, list[str]] = {}
     for agent, vote in sorted(votes.items()):
         for path in _paths(vote.evidence):
-            found.setdefault(path, []).append(agent)
-    return tuple(path.model_copy(update={"agents": tuple(agents)}) for path, agents in found.items())
+            agents_by_path.setdefault(path, []).append(agent)
+    return tuple(path.model_copy(update={"agents": tuple(agents)}) for path, agents in agents_by_path.items())
 
 
 def _paths(evidence: Iterable[str]) -> Iterable[CitedPath]:

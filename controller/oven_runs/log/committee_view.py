@@ -1,4 +1,4 @@
-"""A committee's remote members as a log shows them: who judges, with which weight, and in which state. Pure."""
+"""The remote members of a reward committee by the log: their models, weights and states. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
 
 WEIGHTS = "reward.weights"
 SCORED = "committee/skipped_groups"
-"""A metric of every step in which the committee was asked."""
+"""A metric of every step that the committee scored."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class MemberLine:
 
     member: str
     judge: str
-    """Identity of the model that judges, or OFF."""
+    """Identity of its model, or OFF."""
     role: str
     weight: float | None
-    """Its share; None where the run does not announce any."""
+    """Its share; None if the run announces none."""
     state: str
-    """scoring, muted, quarantined, "abstaining: <kinds>" in the newest step that was scored, or "not asked"."""
+    """scoring, muted, quarantined, "abstaining: <kinds>" in the newest scored step, or "not asked"."""
     choices: tuple[str, ...]
-    """What `set committee.<member>` takes."""
+    """Values of `set committee.<member>`."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class CommitteeView:
     started: RunStarted | None = None
     knobs: dict[str, Value] = field(default_factory=dict)
     newest: Mapping[str, float] = field(default_factory=dict)
-    """Metrics of the newest step in which the committee was asked."""
+    """Metrics of the newest step that the committee scored."""
 
     def feed(self, event: Event) -> None:
-        """One event of the log."""
+        """Add the next event."""
         match event.body:
             case RunStarted() as body:
                 self.started = body
@@ -57,22 +57,22 @@ class CommitteeView:
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Member → what may judge as it; one that was removed has nothing but OFF, and is left out."""
+        """Member → its models. A removed member, whose only choice is OFF, is left out."""
         specs = self.started.actuators if self.started is not None else ()
         return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name) and spec.choices != (OFF,)}
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Every member's weight, rules among them; nothing where the run announces none."""
+        """The weight of every member, including rules; empty if the run announces none."""
         weights = self.knobs.get(WEIGHTS)
         return weights if isinstance(weights, Mapping) else {}
 
     def judge(self, member: str) -> str:
-        """Identity of the model that judges as it, or OFF."""
+        """Return the identity of a member's model, or OFF."""
         return str(self.knobs.get(actuator_of(member)))
 
     def lines(self, roles: Mapping[str, str]) -> list[MemberLine]:
-        """By member, in the order in which they were announced; `roles` are those of the run's settings."""
+        """Return the members in the order of their announcement. `roles` come from the run's settings."""
         return [
             MemberLine(
                 member,
@@ -98,10 +98,10 @@ class CommitteeView:
 
 
 def abstains(member: str, kind: str) -> str:
-    """The metric of a member's abstentions of a kind, in a step in which there are some."""
+    """Return the name of the metric that counts a member's abstentions of one kind."""
     return f"rewards/{member}/abstain/{kind}"
 
 
 def fields(lines: list[MemberLine]) -> list[dict[str, Any]]:
-    """The same for scripts."""
+    """Return the lines as JSON values."""
     return [asdict(line) for line in lines]

@@ -1,8 +1,8 @@
-"""Open-loop counterfactuals: a changed mesh over a recorded run, and where it parts from the log.
+"""Open-loop counterfactuals: a changed mesh over a recorded run, and where it diverges from the log.
 
-Open loop: the metrics are those of the recording whatever is decided, so only the first divergence is sure; what comes
-after it rests on a run that would not have gone that way. Receipts count for decisions that this mesh made as well, and
-for nothing else. What the learner announces, at a start or later, comes with the recording's values.
+The metrics are those of the recording, whatever this mesh decides. So only the first divergence is certain; after it
+the recording is that of a different run. Receipts only count for decisions that this mesh made, too. Announcements of
+the learner keep the recording's values.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from oven_core.protocol.rules import Rules
 
 
 class _Mesh(Mesh):
-    """Ids come from the recording's sequences, also where something that was added caused them: so an id is the logged
-    one wherever the same event decides."""
+    """Takes ids from the recording's sequences, even for what an added message caused. So an id equals the logged one
+    if the same event leads to the decision."""
 
-    at = made = 0
+    current_seq = ids_issued = 0
 
     def _next_id(self) -> str:
-        self.made += 1
-        return f"{self.at:012d}-{self.made - 1:02d}"
+        self.ids_issued += 1
+        return f"{self.current_seq:012d}-{self.ids_issued - 1:02d}"
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A decision on which log and mesh part. One of the two is None where only the other decided at that tick."""
+    """A decision that differs between log and mesh. One of the two is None if only the other decided at that tick."""
 
     tick: int
     actuator: str
@@ -55,8 +55,8 @@ class Divergence:
     computed: Decision | None
 
 
-def spoken(decision: Decision | None) -> str:
-    """A decision in words."""
+def decision_text(decision: Decision | None) -> str:
+    """Describe a decision for people."""
     if decision is None:
         return "nothing was decided"
     what = "" if decision.value is None else f" {show(decision.value)}"
@@ -65,25 +65,25 @@ def spoken(decision: Decision | None) -> str:
 
 @dataclass
 class Verdicts:
-    """Decisions on one actuator by verdict."""
+    """Counts of the decisions on one actuator by verdict."""
 
     logged: Counter[str] = field(default_factory=Counter)
     computed: Counter[str] = field(default_factory=Counter)
 
 
 class OpenLoop:
-    """Feed it the recorded events in order, and between them whatever else was to be said."""
+    """Feed it the recorded events in order, and additional messages between them."""
 
     def __init__(self, run: str, rules: Callable[[Rules], Rules] = lambda rules: rules) -> None:
-        """`rules` makes those to decide by from those of the recording."""
-        self.logged: list[tuple[int, Decision]] = []  # with its sequence
+        """`rules` changes the recording's rules."""
+        self.logged: list[tuple[int, Decision]] = []  # with their sequences
         self.computed: list[Decision] = []
         self.ignored_receipts = 0
         self._mesh = _Mesh(run)
         self._rules = rules
-        self._taken = 0
-        self._ids: dict[str, str] = {}  # a logged ballot → the computed one that stands for it
-        self._decided: dict[str, Decision] = {}  # what was logged, by id
+        self._steps = 0
+        self._ids: dict[str, str] = {}  # id of a logged ballot → id of the same computed ballot
+        self._decided: dict[str, Decision] = {}  # logged decisions by id
 
     @property
     def started(self) -> bool:
@@ -94,120 +94,126 @@ class OpenLoop:
         return self._mesh.state.tick
 
     def take(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
-        """What this mesh heard of a recorded event (nothing of the log's own outputs, nor of receipts for decisions
-        that it did not make), and what it made of it."""
-        self._mesh.at, self._mesh.made = event.seq, 0
+        """Add the next recorded event. Returns the message that this mesh received, if any, and its outputs.
+
+        It does not receive the outputs of the recording's mesh, nor receipts for decisions that it did not make.
+        """
+        self._mesh.current_seq, self._mesh.ids_issued = event.seq, 0
         if isinstance(event.body, Malformed):
             return None, self._step(event)
         if names.kind(event.subject) in OUTPUTS:
             self._note(event.seq, event.body)
             return None, []
-        body = self._heard(event.body)
+        body = self._translated(event.body)
         return body, [] if body is None else self._step(replace(event, body=body))
 
-    def add(self, subject: str, body: LogMessage, beside: Event) -> list[Output]:
-        """Something that the recording does not hold, right after the event that was taken last."""
-        return self._step(Event(beside.seq, subject, body.wire(), beside.time, body))
+    def add(self, subject: str, body: LogMessage, after: Event) -> list[Output]:
+        """Add a message that the recording does not have, right after its last event `after`."""
+        return self._step(Event(after.seq, subject, body.wire(), after.time, body))
 
     def ballot(self, actuator: str) -> str:
-        """The id of the ballot that is open on it, if one is."""
-        found = self._mesh.ballots.get(actuator)
-        return found.opened.id if found else ""
+        """Return the id of the open ballot on an actuator; empty if there is none."""
+        ballot = self._mesh.ballots.get(actuator)
+        return ballot.opened.id if ballot else ""
 
     def value(self, actuator: str) -> Value:
-        """What this mesh takes the actuator's value to be."""
+        """Return the actuator's value, as this mesh knows it."""
         return self._mesh.state.effective.get(actuator)
 
     def divergences(self) -> list[Divergence]:
-        """In ticks. Decisions are told apart by tick, actuator and place among those; what would be carried out is what
-        counts, not the wording of a reason. At the end of a log that continues, one that was computed is not in it yet.
+        """Return the decisions that differ, in the order of their ticks.
+
+        Decisions are matched by tick, actuator and their order among those. Differences in the wording of a reason do
+        not count. At the end of an unfinished log, the last tick's decisions may not be logged yet.
         """
-        logged, computed = _by_place(decision for _, decision in self.logged), _by_place(self.computed)
+        logged, computed = _by_key(decision for _, decision in self.logged), _by_key(self.computed)
         seqs = {decision.id: seq for seq, decision in self.logged}
-        found = []
-        for place in sorted(logged.keys() | computed.keys()):
-            was, now = logged.get(place), computed.get(place)
-            if was is None and place[0] == self.tick and not self._mesh.state.ended:
+        divergences = []
+        for key in sorted(logged.keys() | computed.keys()):
+            was, now = logged.get(key), computed.get(key)
+            tick, actuator, _ = key
+            if was is None and tick == self.tick and not self._mesh.state.ended:
                 continue
-            if was is None or now is None or _deed(was) != _deed(now):
+            if was is None or now is None or _effect(was) != _effect(now):
                 id_ = was.id if was is not None else now.id if now is not None else ""
                 subject = self._mesh.subjects.decision(id_)
-                found.append(Divergence(place[0], place[1], seqs[id_] if was else None, subject, was, now))
-        return found
+                divergences.append(Divergence(tick, actuator, seqs[id_] if was else None, subject, was, now))
+        return divergences
 
     def verdicts(self) -> dict[str, Verdicts]:
-        """By actuator."""
-        found: dict[str, Verdicts] = {}
+        """Return the counts of verdicts by actuator."""
+        counts: dict[str, Verdicts] = {}
         for _, decision in self.logged:
-            found.setdefault(decision.actuator, Verdicts()).logged[decision.verdict] += 1
+            counts.setdefault(decision.actuator, Verdicts()).logged[decision.verdict] += 1
         for decision in self.computed:
-            found.setdefault(decision.actuator, Verdicts()).computed[decision.verdict] += 1
-        return dict(sorted(found.items()))
+            counts.setdefault(decision.actuator, Verdicts()).computed[decision.verdict] += 1
+        return dict(sorted(counts.items()))
 
     def _step(self, event: Event) -> list[Output]:
-        self._taken += 1
-        outputs = self._mesh.step(replace(event, seq=self._taken))
+        self._steps += 1
+        outputs = self._mesh.step(replace(event, seq=self._steps))
         self._mesh.pending.clear()  # nothing is published
         self.computed += [output.message for output in outputs if isinstance(output.message, Decision)]
         return outputs
 
     def _note(self, seq: int, body: LogMessage) -> None:
-        """Remember what the recording's mesh said, and which computed ballot is the same."""
+        """Remember an output of the recording's mesh, and which computed ballot is the same."""
         if isinstance(body, Decision):
             self.logged.append((seq, body))
             self._decided[body.id] = body
         elif isinstance(body, BallotOpened):
             ballot = self._mesh.ballots.get(body.actuator)
             if ballot is not None:
-                mine = ballot.opened
-                if (mine.opened_by, mine.proposal) == (body.opened_by, body.proposal):
-                    self._ids[body.id] = mine.id
+                own = ballot.opened
+                if (own.opened_by, own.proposal) == (body.opened_by, body.proposal):
+                    self._ids[body.id] = own.id
 
-    def _heard(self, body: LogMessage) -> LogMessage | None:
-        """The message with this mesh's ids in place of the log's."""
+    def _translated(self, body: LogMessage) -> LogMessage | None:
+        """The message with this mesh's ids; None for a receipt of a decision that it did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:
-            mine = self._made(body.decision_id)
-            if mine is None:
+            own = self._own_decision(body.decision_id)
+            if own is None:
                 self.ignored_receipts += 1
                 return None
-            return body.model_copy(update={"decision_id": mine.id})
+            return body.model_copy(update={"decision_id": own.id})
         if isinstance(body, Vote):
             return body.model_copy(update={"ballot": self._ids.get(body.ballot, body.ballot)})
         if isinstance(body, AgentStatus):
             return body.model_copy(update={"seen": self._ids.get(body.seen, body.seen)})
         if isinstance(body, OperatorCommand):
-            mine = self._made(body.subject_id)
+            own = self._own_decision(body.subject_id)
             return body.model_copy(
-                update={"subject_id": mine.id if mine else self._ids.get(body.subject_id, body.subject_id)}
+                update={"subject_id": own.id if own else self._ids.get(body.subject_id, body.subject_id)}
             )
         return body
 
-    def _made(self, logged: str) -> Decision | None:
-        """The decision of this mesh that does the same as a logged one."""
-        theirs = self._decided.get(logged)
-        if theirs is None:
+    def _own_decision(self, logged_id: str) -> Decision | None:
+        """This mesh's decision with the same effect as a logged one."""
+        logged = self._decided.get(logged_id)
+        if logged is None:
             return None
-        lately = takewhile(lambda mine: mine.tick >= theirs.tick, reversed(self.computed))
-        return next((mine for mine in lately if _same(mine, theirs)), None)
+        candidates = takewhile(lambda own: own.tick >= logged.tick, reversed(self.computed))
+        return next((own for own in candidates if _same(own, logged)), None)
 
 
-def _same(mine: Decision, theirs: Decision) -> bool:
-    return mine.tick == theirs.tick and mine.actuator == theirs.actuator and _deed(mine) == _deed(theirs)
+def _same(own: Decision, logged: Decision) -> bool:
+    return own.tick == logged.tick and own.actuator == logged.actuator and _effect(own) == _effect(logged)
 
 
-def _deed(decision: Decision) -> tuple[object, ...]:
+def _effect(decision: Decision) -> tuple[object, ...]:
     if decision.verdict == "rejected":
         return (decision.verdict,)
     return (decision.verdict, decision.value, decision.apply_at_tick, decision.expires_at_tick)
 
 
-def _by_place(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
-    found: dict[tuple[int, str, int], Decision] = {}
-    times: Counter[tuple[int, str]] = Counter()
+def _by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
+    """Decisions by tick, actuator and their number among those."""
+    by_key: dict[tuple[int, str, int], Decision] = {}
+    counts: Counter[tuple[int, str]] = Counter()
     for decision in decisions:
-        place = (decision.tick, decision.actuator)
-        found[(*place, times[place])] = decision
-        times[place] += 1
-    return found
+        key = (decision.tick, decision.actuator)
+        by_key[(*key, counts[key])] = decision
+        counts[key] += 1
+    return by_key

@@ -1,4 +1,4 @@
-"""A decision in one row: when, who, what, the verdict, what was read back, and the effect."""
+"""A decision in one row: step, proposer, change, verdict, receipt and outcome."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ class DecisionRow(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     id: str
-    ballot: str = Field(description="empty where none was open")
+    ballot: str = Field(description="empty if there was none")
     seq: int = Field(description="of its event in the log")
     time: datetime
     tick: int
-    step: int = Field(description="the optimizer step at which it was decided; a rollback takes it back")
+    step: int = Field(description="the optimizer step at which it was decided; it decreases after a rollback")
     who: str = Field(description="the agent that proposed it, or the person who gave the command")
     by_operator: bool = Field(description="whether `who` is a person")
     actuator: str
-    before: Value = Field(description="the value that the mesh knew of")
-    value: Value = Field(description="what to set; on a rejected ballot what was asked for")
+    before: Value = Field(description="the value that the mesh knew")
+    value: Value = Field(description="the value to set; of a rejected ballot the proposed value")
     verdict: Verdict
     reason: str
-    approved_by: str = Field(description="the decision that carries this advice out; empty while none does")
+    approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
     receipt: str | None = Field(description="applied, noop, rejected, skipped, expired or unknown; null: none yet")
     after: Value = Field(description="the value that was read back")
     receipt_step: int | None
     target: str = Field(description="the metric by which it is judged; empty: none was named")
-    expected_change: Real = Field(description="of the target within the horizon, as it was proposed")
+    expected_change: Real = Field(description="the proposed change of the target within the horizon")
     forecast: Real | None = Field(description="the same in the target's better direction; null: there is no outcome")
-    gain: Real | None = Field(description="what the target gained, in its better direction; null: not known")
+    gain: Real | None = Field(description="the target's gain in its better direction; null: not known")
     noise: Real | None = Field(description="the gain's standard error")
-    scored: bool | None = Field(description="whether the outcome says anything; null: there is none yet")
+    scored: bool | None = Field(description="whether the outcome could be scored; null: there is none yet")
     outcome: str = Field(description="the outcome's reason; empty: there is none yet")
 
 
-def row(found: Explanation) -> DecisionRow:
-    """The explanation in one row."""
-    decision, receipt, outcome = found.decision, found.receipt, found.outcome
+def row(explanation: Explanation) -> DecisionRow:
+    """Return the explanation as one row."""
+    decision, receipt, outcome = explanation.decision, explanation.receipt, explanation.outcome
     return DecisionRow(
         id=decision.id,
         ballot=decision.ballot,
-        seq=found.seq,
-        time=found.time,
+        seq=explanation.seq,
+        time=explanation.time,
         tick=decision.tick,
-        step=found.step,
-        who=found.proposer,
-        by_operator=bool(found.operator),
+        step=explanation.step,
+        who=explanation.proposer,
+        by_operator=bool(explanation.operator),
         actuator=decision.actuator,
         before=decision.before,
         value=decision.value,
         verdict=decision.verdict,
         reason=decision.reason,
-        approved_by=found.approved_by,
+        approved_by=explanation.approved_by,
         receipt=receipt and receipt.status,
         after=receipt and receipt.after,
         receipt_step=receipt and receipt.step,
@@ -82,31 +82,31 @@ def row(found: Explanation) -> DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which decisions are asked for; empty: all."""
+class DecisionFilter:
+    """Conditions on decisions. An empty one matches all."""
 
     since: Since = BEGINNING
     actuator: str = ""
     agent: str = ""
-    """One that voted on it, opened it, or gave the command."""
+    """An agent that voted on it, or the agent or operator that proposed it."""
     verdict: str = ""
 
-    def holds(self, found: Explanation, newest: datetime | None) -> bool:
-        """`newest`: the time of the log's newest event."""
-        decision = found.decision
-        voted = {line.agent for line in decision.tally if line.stance != "silent"} | {found.proposer}
+    def matches(self, explanation: Explanation, newest: datetime | None) -> bool:
+        """Whether the decision meets all conditions. `newest`: the time of the log's newest event."""
+        decision = explanation.decision
+        voters = {line.agent for line in decision.tally if line.stance != "silent"} | {explanation.proposer}
         return (
-            self.since.holds(found.step, found.time, newest)
+            self.since.includes(explanation.step, explanation.time, newest)
             and self.actuator in ("", decision.actuator)
-            and (not self.agent or self.agent in voted)
+            and (not self.agent or self.agent in voters)
             and self.verdict in ("", decision.verdict)
         )
 
-    def check(self, found: Iterable[Explanation]) -> None:
-        """Raises UnknownNameError where no decision of the run has such an actuator or agent, but others."""
-        decisions = list(found)
-        actuators = {one.decision.actuator for one in decisions}
-        agents = {line.agent for one in decisions for line in one.decision.tally} | {one.proposer for one in decisions}
+    def check(self, explanations: Iterable[Explanation]) -> None:
+        """Raise UnknownNameError if the run has decisions, but none with this actuator or agent."""
+        explanations = list(explanations)
+        actuators = {e.decision.actuator for e in explanations}
+        agents = {line.agent for e in explanations for line in e.decision.tally} | {e.proposer for e in explanations}
         for kind, name, known in (("actuator", self.actuator, actuators), ("agent", self.agent, agents - {""})):
             if name and known and name not in known:
                 raise UnknownNameError(f"{kind} with a decision", name, known)
@@ -116,24 +116,24 @@ STEP, WHO, WHAT, VERDICT = 6, 16, 40, 8
 HEAD: Final = f"{'step':>{STEP}}  {'who':<{WHO}}  {'what':<{WHAT}}  {'verdict':<{VERDICT}}  id, receipt, outcome"
 
 
-def line(found: DecisionRow) -> str:
-    """The row for people. Its first columns keep their width, so that rows that come later stand below."""
-    who = f"operator {found.who}" if found.by_operator else found.who
-    what = f"{found.actuator} {text(found.before)} → {text(found.value)}"
-    rest = "; ".join(part for part in (found.id, _receipt(found), _outcome(found)) if part)
-    return f"{found.step:>{STEP}}  {who:<{WHO}}  {what:<{WHAT}}  {found.verdict:<{VERDICT}}  {rest}"
+def line(row: DecisionRow) -> str:
+    """Format the row as text. The columns have fixed widths, so that later rows line up."""
+    who = f"operator {row.who}" if row.by_operator else row.who
+    what = f"{row.actuator} {text(row.before)} → {text(row.value)}"
+    rest = "; ".join(part for part in (row.id, _receipt(row), _outcome(row)) if part)
+    return f"{row.step:>{STEP}}  {who:<{WHO}}  {what:<{WHAT}}  {row.verdict:<{VERDICT}}  {rest}"
 
 
-def _receipt(found: DecisionRow) -> str:
-    if found.receipt is None:
-        waits = found.verdict == "adopted"
-        return "no receipt yet" if waits else f"approved by {found.approved_by}" if found.approved_by else ""
-    return f"{found.receipt} {text(found.after)} at step {found.receipt_step}"
+def _receipt(row: DecisionRow) -> str:
+    if row.receipt is None:
+        pending = row.verdict == "adopted"
+        return "no receipt yet" if pending else f"approved by {row.approved_by}" if row.approved_by else ""
+    return f"{row.receipt} {text(row.after)} at step {row.receipt_step}"
 
 
-def _outcome(found: DecisionRow) -> str:
-    if found.gain is None:
-        return f"not scored: {found.outcome}" if found.scored is False else found.outcome
-    forecast = f", forecast {found.forecast:+.3g}" if found.forecast is not None else ""
-    noise = f" ± {found.noise:.2g}" if found.noise is not None else ""
-    return f"{found.target} {found.gain:+.3g}{noise}{forecast}"
+def _outcome(row: DecisionRow) -> str:
+    if row.gain is None:
+        return f"not scored: {row.outcome}" if row.scored is False else row.outcome
+    forecast = f", forecast {row.forecast:+.3g}" if row.forecast is not None else ""
+    noise = f" ± {row.noise:.2g}" if row.noise is not None else ""
+    return f"{row.target} {row.gain:+.3g}{noise}{forecast}"

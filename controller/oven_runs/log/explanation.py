@@ -1,4 +1,4 @@
-"""One decision with all that the log says of it: its votes, its receipt and its outcome. A pure fold."""
+"""A decision with everything the log has about it: votes, receipt and outcome. A pure fold."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import OperatorCommand
 
 SHOWN = 4
-"""Ids that an ambiguous beginning of one names."""
+"""Ids that an error about an ambiguous prefix lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision and its outcome."""
+    """A decision, its votes and its outcome."""
 
     decision: Decision
     seq: int
-    """Of the decision's event, as is `time`."""
+    """Sequence of the decision's event."""
     time: datetime
+    """When that event was stored."""
     step: int
     """The optimizer step at which it was decided."""
     opened: BallotOpened | None = None
-    """None where no ballot was open: an operator's `set`, a plan's other parts, a refusal."""
+    """None without a ballot: an operator's `set`, the other parts of a plan, a refusal."""
     votes: Mapping[str, Vote] = field(default_factory=dict)
     """Agent → its last vote on the ballot."""
     operator: str = ""
-    """Who gave the command behind it; empty where none did."""
+    """The operator who gave the command; empty if there was none."""
     approved_by: str = ""
-    """The decision that carries this advice out; empty while none does."""
+    """The decision that carries out this advice; empty if there is none."""
     receipt: Receipt | None = None
     outcome: Outcome | None = None
     announced: ActuatorAnnounced | None = None
-    """Its actuator, where the learner had announced it anew before."""
+    """The last announcement of its actuator during the run, if there was one."""
     injected: tuple[PromptsInjected, ...] = ()
-    """Prompts that were added from its tick on until it was judged: a change of the data beside its own."""
+    """Prompts added between its tick and its outcome, which also changed the data."""
     later: Receipt | None = None
-    """What the learner said of the actuator by itself after the decision was carried out: which weights the run ended
-    with (run.best), or that a loop undid its change."""
+    """The learner's own later receipt for the actuator: which weights the run ended with (run.best), or that a loop
+    undid the change."""
 
     @property
     def proposer(self) -> str:
-        """The operator behind it, else who opened the ballot, else the first in the tally who proposed."""
+        """The operator, else the agent that opened the ballot, else the first proposer in the tally."""
         if self.operator:
             return self.operator
         if self.opened is not None:
@@ -64,26 +65,26 @@ class Explanation:
 
 @dataclass
 class Explanations:
-    """Feed it the log's events in order, judged."""
+    """Feed it the log's verified events in order."""
 
-    found: dict[str, Explanation] = field(default_factory=dict)
-    """By the decision's id, as far as they are filled in while the log is read: `whole` adds the rest."""
+    by_id: dict[str, Explanation] = field(default_factory=dict)
+    """By the decision's id, without the prompts, which `whole` adds."""
     newest: datetime | None = None
     """The time of the newest event."""
     step: int = 0
     tick: int = 0
     changed: str = ""
-    """The id of the decision that the last event was about; empty where it was about none."""
-    _actuators: set[str] = field(default_factory=set)  # those that were announced: votes may name any
+    """The id of the decision that the last event was about; empty if it was about none."""
+    _actuators: set[str] = field(default_factory=set)  # the announced ones: votes may name any
     _open: dict[str, BallotOpened] = field(default_factory=dict)
     _votes: dict[str, dict[str, Vote]] = field(default_factory=dict)  # actuator → agent → its last vote
-    _commands: dict[str, str] = field(default_factory=dict)  # command → who gave it
-    _carried_out: dict[str, str] = field(default_factory=dict)  # actuator → the decision that was applied last
-    _announced: dict[str, ActuatorAnnounced] = field(default_factory=dict)  # actuator → its newest
+    _commands: dict[str, str] = field(default_factory=dict)  # command → operator
+    _applied: dict[str, str] = field(default_factory=dict)  # actuator → the last applied decision
+    _announced: dict[str, ActuatorAnnounced] = field(default_factory=dict)  # actuator → last announcement
     _injected: list[PromptsInjected] = field(default_factory=list)
 
     def feed(self, event: Event) -> None:
-        """Take the next event in."""
+        """Add the next event."""
         self.newest, self.changed = event.time, ""
         match event.body:
             case Observation() as body:
@@ -112,82 +113,84 @@ class Explanations:
                 pass
 
     def _decided(self, event: Event, decision: Decision) -> None:
-        said = {line.agent for line in decision.tally if line.stance != "silent"}
+        voters = {line.agent for line in decision.tally if line.stance != "silent"}
         opened = self._open.pop(decision.ballot, None)
         votes = self._votes.get(decision.actuator, {})
         if opened is not None or all(ballot.actuator != decision.actuator for ballot in self._open.values()):
             self._votes.pop(decision.actuator, None)
-        self.found[decision.id] = Explanation(
+        self.by_id[decision.id] = Explanation(
             decision,
             event.seq,
             event.time,
             self.step,
             opened,
-            {agent: vote for agent, vote in sorted(votes.items()) if agent in said},
+            {agent: vote for agent, vote in sorted(votes.items()) if agent in voters},
             self._commands.get(decision.command, ""),
             announced=self._announced.get(decision.actuator),
         )
         self.changed = decision.id
-        if decision.approves in self.found:
-            self.found[decision.approves] = replace(self.found[decision.approves], approved_by=decision.id)
+        if decision.approves in self.by_id:
+            self.by_id[decision.approves] = replace(self.by_id[decision.approves], approved_by=decision.id)
 
     def _receipt(self, receipt: Receipt) -> None:
         if receipt.decision_id:
             self._amend(receipt.decision_id, receipt=receipt)
             if receipt.status == "applied":
-                self._carried_out[receipt.actuator] = receipt.decision_id
-        elif not receipt.command and (made := self._carried_out.get(receipt.actuator)) is not None:
-            self._amend(made, later=receipt)
+                self._applied[receipt.actuator] = receipt.decision_id
+        elif not receipt.command and (decision_id := self._applied.get(receipt.actuator)) is not None:
+            self._amend(decision_id, later=receipt)
 
     def _amend(self, id_: str, **change: object) -> None:
-        if id_ in self.found:
-            self.found[id_] = replace(self.found[id_], **change)  # type: ignore[arg-type]
+        if id_ in self.by_id:
+            self.by_id[id_] = replace(self.by_id[id_], **change)  # type: ignore[arg-type]
             self.changed = id_
 
     def whole(self, id_: str) -> Explanation:
-        """The decision with this id, with the prompts that were added meanwhile. Raises KeyError."""
-        found = self.found[id_]
-        judged = found.decision.tick + max(found.decision.horizon, 1)
-        judged = found.outcome.tick if found.outcome is not None else judged
-        injected = tuple(one for one in self._injected if found.decision.tick <= one.tick <= judged)
-        return replace(found, injected=injected)
+        """Return the decision with this id, with the prompts added until its outcome. Raises KeyError."""
+        explanation = self.by_id[id_]
+        decision, outcome = explanation.decision, explanation.outcome
+        end = outcome.tick if outcome is not None else decision.tick + max(decision.horizon, 1)
+        injected = tuple(prompts for prompts in self._injected if decision.tick <= prompts.tick <= end)
+        return replace(explanation, injected=injected)
 
     def find(self, name: str) -> Explanation | None:
-        """Of the decision with this id, or on this ballot; else the newest that passed on this actuator, else the
-        newest on it; else the only one whose id begins so. None where there is none. Raises ConfigError where several
-        ids begin so, and for a ballot that is still open, which says how it stands."""
-        decisions = [one.decision for one in self.found.values()]
-        named = [decision for decision in decisions if name in (decision.id, decision.ballot)]
-        of = [decision for decision in decisions if decision.actuator == name]
-        passed = [decision for decision in of if decision.verdict != "rejected"]
-        for choice in (named, passed, of):
-            if choice:
-                return self.whole(choice[-1].id)
+        """Find a decision by its id or ballot, its actuator, or the beginning of its id.
+
+        Of an actuator it is the newest decision that passed, else the newest. Raises ConfigError if several ids begin
+        with `name`, or for a ballot that is still open, with its votes so far.
+        """
+        decisions = [explanation.decision for explanation in self.by_id.values()]
+        same_id = [decision for decision in decisions if name in (decision.id, decision.ballot)]
+        same_actuator = [decision for decision in decisions if decision.actuator == name]
+        passed = [decision for decision in same_actuator if decision.verdict != "rejected"]
+        for matches in (same_id, passed, same_actuator):
+            if matches:
+                return self.whole(matches[-1].id)
         if (opened := self._open.get(name)) is not None:
             raise ConfigError(self._undecided(opened))
-        begun = beginning(name, self.found) or beginning(name, (one.ballot for one in decisions))
-        if len(begun) > 1:
-            shown = ", ".join(begun[:SHOWN]) + (", …" if len(begun) > SHOWN else "")
-            raise ConfigError(f"{len(begun)} ids begin with {name[:40]!r}: {shown}; write more of the one you mean")
-        return self.find(begun[0]) if begun else None
+        ids = matching_ids(name, self.by_id) or matching_ids(name, (decision.ballot for decision in decisions))
+        if len(ids) > 1:
+            shown = ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
+            raise ConfigError(f"{len(ids)} ids begin with {name[:40]!r}: {shown}; write more of the id")
+        return self.find(ids[0]) if ids else None
 
     def _undecided(self, opened: BallotOpened) -> str:
         votes = self._votes.get(opened.actuator, {})
-        said = [f"{agent} {votes[agent].stance}" for agent in opened.eligible if agent in votes]
-        stands = f"it closes at tick {opened.closes_at_tick}, so far: {', '.join(said) or 'no vote'}"
+        stances = [f"{agent} {votes[agent].stance}" for agent in opened.eligible if agent in votes]
         return (
-            f"the ballot {opened.id} on {opened.actuator} is still open, and there is nothing to explain yet; {stands}"
+            f"the ballot {opened.id} on {opened.actuator} is still open, so there is nothing to explain yet; it closes "
+            f"at tick {opened.closes_at_tick}, so far: {', '.join(stances) or 'no vote'}"
         )
 
 
-def beginning(name: str, ids: Iterable[str]) -> list[str]:
-    """The ids that begin so, with or without their leading zeros; of those whose number is just this one alone."""
+def matching_ids(prefix: str, ids: Iterable[str]) -> list[str]:
+    """Return the ids with this prefix, with or without leading zeros; only one if its number equals the prefix."""
     ids = list(dict.fromkeys(ids))
-    begun = [id_ for id_ in ids if name and (id_.startswith(name) or short(id_).startswith(name))]
-    exact = [id_ for id_ in begun if short(id_).partition("-")[0] == name]
-    return exact if len(exact) == 1 else begun
+    matches = [id_ for id_ in ids if prefix and (id_.startswith(prefix) or short(id_).startswith(prefix))]
+    exact = [id_ for id_ in matches if short(id_).partition("-")[0] == prefix]
+    return exact if len(exact) == 1 else matches
 
 
 def short(id_: str) -> str:
-    """An id without its leading zeros, as it may be typed: "000000000412-00" is "412-00"."""
+    """Return an id without leading zeros, as people type it: "412-00" for "000000000412-00"."""
     return id_.lstrip("0") or id_

@@ -1,4 +1,4 @@
-"""An explanation as `explain --json` prints it: the messages as they are in the log, and what they come to."""
+"""An explanation as `explain --json` prints it: the log's messages, and what follows from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_runs.log.other_rules import OtherRuling
 
 
 class ExplanationReport(BaseModel):
-    """A decision with what the log says of it; null where it says nothing."""
+    """A decision with everything the log has about it; null if the log has nothing."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -27,34 +27,34 @@ class ExplanationReport(BaseModel):
     decision: Decision
     opened: BallotOpened | None
     votes: dict[str, Vote] = Field(description="agent → its last vote on the ballot, as it was cast")
-    paths: tuple[CitedPath, ...] = Field(description="through the knowledge graph, as votes cite them")
-    approved_by: str = Field(description="the decision that carries this advice out; empty while none does")
+    paths: tuple[CitedPath, ...] = Field(description="paths through the knowledge graph that votes cite")
+    approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
     receipt: Receipt | None
     outcome: Outcome | None
-    later: Receipt | None = Field(description="what the learner said of the actuator afterwards by itself")
+    later: Receipt | None = Field(description="the learner's own later receipt for the actuator")
     announced: ActuatorAnnounced | None
-    injected: tuple[PromptsInjected, ...] = Field(description="prompts that were added until it was judged")
-    other_rules: OtherRuling | None = Field(description="null: none were asked about")
+    injected: tuple[PromptsInjected, ...] = Field(description="prompts added until its outcome")
+    other_rules: OtherRuling | None = Field(description="the decision under other rules; null: none were requested")
 
 
-def report(run: str, found: Explanation, other: OtherRuling | None = None) -> ExplanationReport:
-    """The explanation as one message."""
+def report(run: str, explanation: Explanation, other: OtherRuling | None = None) -> ExplanationReport:
+    """Return the explanation as one message."""
     return ExplanationReport(
         run=run,
-        seq=found.seq,
-        time=found.time,
-        step=found.step,
-        who=found.proposer,
-        by_operator=bool(found.operator),
-        decision=found.decision,
-        opened=found.opened,
-        votes=dict(found.votes),
-        paths=cited_paths(found.votes),
-        approved_by=found.approved_by,
-        receipt=found.receipt,
-        outcome=found.outcome,
-        later=found.later,
-        announced=found.announced,
-        injected=found.injected,
+        seq=explanation.seq,
+        time=explanation.time,
+        step=explanation.step,
+        who=explanation.proposer,
+        by_operator=bool(explanation.operator),
+        decision=explanation.decision,
+        opened=explanation.opened,
+        votes=dict(explanation.votes),
+        paths=cited_paths(explanation.votes),
+        approved_by=explanation.approved_by,
+        receipt=explanation.receipt,
+        outcome=explanation.outcome,
+        later=explanation.later,
+        announced=explanation.announced,
+        injected=explanation.injected,
         other_rules=other,
     )

@@ -1,4 +1,4 @@
-"""Report of what the mesh knew at a tick: settings, agents, open ballots, decisions in flight."""
+"""Report of the mesh's state at a tick: settings, agents, open ballots, decisions in flight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oven_core.mesh.state_machine import Mesh
 
 
 def report_of(mesh: Mesh) -> dict[str, Any]:
-    """As plain data, for people and for `--json`."""
+    """Return the mesh's state as JSON values."""
     state = mesh.state
     return {
         "tick": state.tick,
@@ -45,21 +45,21 @@ def report_of(mesh: Mesh) -> dict[str, Any]:
     }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    """The same in words."""
-    out = [f"what the mesh knew at tick {found['tick']}"]
-    out += [f"  {name} = {show(value)}" for name, value in found["effective"].items() if value is not None]
-    for name, agent in found["agents"].items():
+def lines(report: dict[str, Any]) -> list[str]:
+    """Return the report as lines for people."""
+    out = [f"what the mesh knew at tick {report['tick']}"]
+    out += [f"  {name} = {show(value)}" for name, value in report["effective"].items() if value is not None]
+    for name, agent in report["agents"].items():
         life = "live" if agent["live"] else f"silent since tick {agent['last_tick']}"
-        why = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
-        out.append(f"  agent {name}: {life}, reputation {agent['reputation']:.3g}{why}")
-    for ballot in found["open_ballots"]:
+        obstacle = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
+        out.append(f"  agent {name}: {life}, reputation {agent['reputation']:.3g}{obstacle}")
+    for ballot in report["open_ballots"]:
         votes = ", ".join(f"{name} {stance}" for name, stance in ballot["votes"].items())
         out.append(
             f"  open until tick {ballot['closes_at_tick']}: {ballot['actuator']}, {ballot['opened_by']} proposed "
             f"{show(ballot['proposal'])} ({votes})"
         )
-    for flight in found["in_flight"]:
-        out.append(f"  on its way: {flight['actuator']} to {show(flight['value'])} (decision {flight['id']})")
-    out.append(f"  {found['adopted']} decisions adopted, {found['interventions_left']} interventions left")
+    for flight in report["in_flight"]:
+        out.append(f"  in flight: {flight['actuator']} to {show(flight['value'])} (decision {flight['id']})")
+    out.append(f"  {report['adopted']} decisions adopted, {report['interventions_left']} interventions left")
     return out

@@ -1,4 +1,4 @@
-"""Gaps in the numbering of learner messages: n counts up by one in each incarnation."""
+"""Gaps in the numbers of learner messages, which count up from 0 in each incarnation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from oven_core.protocol.messages import LearnerMessage, RunEnded, RunStarted
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
-    """Messages `first` to `last` of an incarnation are not in the log."""
+class Gap:
+    """Messages `first` to `last` of an incarnation, which are not in the log."""
 
     incarnation: int
     first: int
@@ -21,20 +21,21 @@ class Hole:
 
 @dataclass
 class Numbering:
-    """Feed it the learner's messages in the log's order. One that comes twice is none."""
+    """Feed it the learner's messages in the log's order. Duplicates are ignored."""
 
-    holes: list[Hole] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
     ended: bool = False
-    """The last incarnation has said its last word."""
+    """Whether the last incarnation has ended."""
     dropped: int = 0
-    """Observations that incarnations said themselves they had to drop, when they ended."""
+    """Observations that incarnations reported at their end as dropped."""
     _last: tuple[int, int] | None = None
 
     def take(self, body: LearnerMessage) -> None:
+        """Add the next message."""
         if self._last is not None and (body.incarnation, body.n) <= self._last:
             return
         if self._last is not None and self._last[0] == body.incarnation and body.n > self._last[1] + 1:
-            self.holes.append(Hole(body.incarnation, self._last[1] + 1, body.n - 1))
+            self.gaps.append(Gap(body.incarnation, self._last[1] + 1, body.n - 1))
         self._last = (body.incarnation, body.n)
         if isinstance(body, RunEnded):
             self.ended = True
@@ -44,5 +45,5 @@ class Numbering:
 
     @property
     def missing(self) -> int:
-        """Messages that are not in the log, and that no one said had been dropped."""
-        return max(0, sum(map(len, self.holes)) - self.dropped)
+        """Number of messages that are not in the log and were not reported as dropped."""
+        return max(0, sum(map(len, self.gaps)) - self.dropped)

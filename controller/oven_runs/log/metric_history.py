@@ -1,4 +1,4 @@
-"""The measurements of one metric over a run, and fewer of them where there are many. A pure fold."""
+"""The measurements of one metric over a run, thinned if there are many. A pure fold."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from oven_runs.log.since import BEGINNING, Since
 
 
 class Point(BaseModel):
-    """One measurement, as it is in the log."""
+    """One measurement in the log."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     tick: int
-    step: int = Field(description="goes back after a rollback")
+    step: int = Field(description="it decreases after a rollback")
     value: Real
 
 
 class MetricHistory(BaseModel):
-    """What was measured."""
+    """The measurements of a metric."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -35,17 +35,17 @@ class MetricHistory(BaseModel):
     unit: str
     better: str = Field(description="up, down or neither; empty: the run does not announce it")
     held_out: bool = Field(description="measured on data that the run never trains on")
-    measured: int = Field(description="measurements that were asked for")
-    not_finite: int = Field(description="of those: NaN or infinite")
+    measured: int = Field(description="number of measurements")
+    not_finite: int = Field(description="how many of them are NaN or infinite")
     least: Real | None
     greatest: Real | None
     first: Real | None
     last: Real | None
     points: tuple[Point, ...] = Field(
-        description="all of them where they are few enough; else, of equal stretches, each one's least and greatest, "
+        description="all measurements, if they are few enough. Else the least and greatest of each of equal intervals, "
         "and its first that is not finite. Each is a real measurement; none is an average"
     )
-    thinned: bool = Field(description="whether some were left out of `points`")
+    thinned: bool = Field(description="whether `points` omits some measurements")
 
 
 @dataclass
@@ -54,66 +54,72 @@ class MetricReader:
 
     name: str
     since: Since = BEGINNING
-    _found: list[tuple[int, int, float, datetime]] = field(default_factory=list)  # tick, step, value, time
-    _known: set[str] = field(default_factory=set)
+    _measured: list[tuple[int, int, float, datetime]] = field(default_factory=list)  # tick, step, value, time
+    _names: set[str] = field(default_factory=set)
     _spec: MetricSpec | None = None
     _newest: datetime | None = None
 
     def feed(self, event: Event) -> None:
-        """Take the next event in."""
+        """Add the next event."""
         self._newest = event.time
         match event.body:
             case RunStarted() as started:
-                self._known |= {spec.name for spec in started.metrics}
+                self._names |= {spec.name for spec in started.metrics}
                 self._spec = next((spec for spec in started.metrics if spec.name == self.name), self._spec)
             case Observation() | RunEnded() as body:
-                if not body.metrics.keys() <= self._known:
-                    self._known |= body.metrics.keys()
+                if not body.metrics.keys() <= self._names:
+                    self._names |= body.metrics.keys()
                 if (value := body.metrics.get(self.name)) is not None:
-                    self._found.append((body.tick, body.step, value, event.time))
+                    self._measured.append((body.tick, body.step, value, event.time))
 
     def history(self, run: str, most: int) -> MetricHistory:
-        """With at most so many points. Raises UnknownNameError where the run has no such metric."""
-        if self.name not in self._known:
-            raise UnknownNameError("metric", self.name, self._known)
-        found = [one for one in self._found if self.since.holds(one[1], one[3], self._newest)]
-        values = [value for _, _, value, _ in found]
+        """Return the measurements with at most `most` points. Raises UnknownNameError if the run has no such metric."""
+        if self.name not in self._names:
+            raise UnknownNameError("metric", self.name, self._names)
+        selected = [
+            (tick, step, value)
+            for tick, step, value, time in self._measured
+            if self.since.includes(step, time, self._newest)
+        ]
+        values = [value for _, _, value in selected]
         finite = [value for value in values if math.isfinite(value)]
-        kept = thinned(values, most)
+        indices = thinned(values, most)
         return MetricHistory(
             run=run,
             name=self.name,
             unit=self._spec.unit if self._spec else "",
             better=self._spec.better if self._spec else "",
             held_out=self._spec.held_out if self._spec else False,
-            measured=len(found),
-            not_finite=len(found) - len(finite),
+            measured=len(selected),
+            not_finite=len(selected) - len(finite),
             least=min(finite, default=None),
             greatest=max(finite, default=None),
             first=values[0] if values else None,
             last=values[-1] if values else None,
             points=tuple(
-                Point(tick=tick, step=step, value=value) for tick, step, value, _ in map(found.__getitem__, kept)
+                Point(tick=tick, step=step, value=value) for tick, step, value in (selected[i] for i in indices)
             ),
-            thinned=len(kept) < len(found),
+            thinned=len(indices) < len(selected),
         )
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Indices of at most so many of them, in their order: each of equal stretches has its least, its greatest and its
-    first that is not finite; the first and the last of all are always among them. `most` is at least 5."""
+    """Return the indices of at most `most` (at least 5) values, in order.
+
+    They are the first and the last value, and the least, the greatest and the first non-finite one of equal intervals.
+    """
     if len(values) <= most:
         return list(range(len(values)))
-    stretches = (most - 2) // 3
-    kept = {0, len(values) - 1}
-    for at in range(stretches):
-        kept |= _telling(values, range(at * len(values) // stretches, (at + 1) * len(values) // stretches))
-    return sorted(kept)
+    intervals = (most - 2) // 3
+    indices = {0, len(values) - 1}
+    for i in range(intervals):
+        indices |= _extremes(values, range(i * len(values) // intervals, (i + 1) * len(values) // intervals))
+    return sorted(indices)
 
 
-def _telling(values: Sequence[float], indices: Iterable[int]) -> set[int]:
+def _extremes(values: Sequence[float], indices: Iterable[int]) -> set[int]:
     finite = [index for index in indices if math.isfinite(values[index])]
-    wrong = [index for index in indices if not math.isfinite(values[index])][:1]
+    not_finite = [index for index in indices if not math.isfinite(values[index])][:1]
     if not finite:
-        return set(wrong)
-    return {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__), *wrong}
+        return set(not_finite)
+    return {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__), *not_finite}

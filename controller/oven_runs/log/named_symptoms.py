@@ -1,11 +1,11 @@
-"""The symptoms that agents named in a run, and what the knowledge graph is to know of the run. A pure fold."""
+"""The symptoms that agents named in a run, and a question about them to the knowledge graph. A pure fold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,20 +16,28 @@ from oven_runs.log.since import BEGINNING, Since
 
 SYMPTOM: Final = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""
-ASKED: Final = 64
-"""Symptoms that a question to the graph may hold (`DiagnoseRequest.symptoms`)."""
+MOST_SYMPTOMS: Final = 64
+"""Symptoms that one question may have (`DiagnoseRequest.symptoms`)."""
 
 
 class NamedSymptom(BaseModel):
-    """A symptom, and who saw it."""
+    """A symptom and the agents that named it."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
-    votes: int = Field(description="that name it")
+    votes: int = Field(description="votes that name it")
     last_step: int
     last_tick: int
     agents: tuple[str, ...]
+
+
+class _Mention(NamedTuple):
+    symptom: str
+    agent: str
+    step: int
+    tick: int
+    time: datetime
 
 
 @dataclass
@@ -41,10 +49,10 @@ class NamedSymptoms:
     _step: int = 0
     _tick: int = 0
     _newest: datetime | None = None
-    _seen: list[tuple[str, str, int, int, datetime]] = field(default_factory=list)
+    _mentions: list[_Mention] = field(default_factory=list)
 
     def feed(self, event: Event) -> None:
-        """Take the next event in."""
+        """Add the next event."""
         self._newest = event.time
         match event.body:
             case RunStarted() as started:
@@ -52,34 +60,37 @@ class NamedSymptoms:
             case Observation() as body:
                 self._step, self._tick = body.step, max(self._tick, body.tick)
             case Vote() as vote:
-                named = (entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
-                self._seen += [(id_, event.author, self._step, self._tick, event.time) for id_ in dict.fromkeys(named)]
+                named = [entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM)]
+                self._mentions += [
+                    _Mention(symptom, event.author, self._step, self._tick, event.time)
+                    for symptom in dict.fromkeys(named)
+                ]
 
-    def found(self) -> list[NamedSymptom]:
-        """The newest first."""
-        by_id: dict[str, list[tuple[str, str, int, int, datetime]]] = {}
-        for one in self._seen:
-            if self.since.holds(one[2], one[4], self._newest):
-                by_id.setdefault(one[0], []).append(one)
-        named = [
+    def symptoms(self) -> list[NamedSymptom]:
+        """Return the symptoms, newest first."""
+        by_id: dict[str, list[_Mention]] = {}
+        for mention in self._mentions:
+            if self.since.includes(mention.step, mention.time, self._newest):
+                by_id.setdefault(mention.symptom, []).append(mention)
+        symptoms = [
             NamedSymptom(
                 id=id_,
-                votes=len(seen),
-                last_step=seen[-1][2],
-                last_tick=seen[-1][3],
-                agents=tuple(sorted({agent for _, agent, *_ in seen})),
+                votes=len(mentions),
+                last_step=mentions[-1].step,
+                last_tick=mentions[-1].tick,
+                agents=tuple(sorted({mention.agent for mention in mentions})),
             )
-            for id_, seen in by_id.items()
+            for id_, mentions in by_id.items()
         ]
-        return sorted(named, key=lambda one: (-one.last_tick, one.id))
+        return sorted(symptoms, key=lambda symptom: (-symptom.last_tick, symptom.id))
 
     def question(self, symptoms: Sequence[str], remedies: int) -> DiagnoseRequest:
-        """What to ask the graph of them; at most ASKED are asked about."""
+        """Return a request for causes and `remedies` remedies of at most MOST_SYMPTOMS symptoms."""
         run = self._started
         phase: Phase = "grpo" if run and any(metric.name == "reward" for metric in run.metrics) else ""
         return DiagnoseRequest(
             phase=phase,
-            symptoms=tuple(Symptom(id=id_) for id_ in symptoms[:ASKED]),
+            symptoms=tuple(Symptom(id=id_) for id_ in symptoms[:MOST_SYMPTOMS]),
             actuators=tuple(spec.name for spec in run.actuators) if run else (),
             metrics=tuple(metric.name for metric in run.metrics) if run else (),
             held_out=any(metric.held_out for metric in run.metrics) if run else False,

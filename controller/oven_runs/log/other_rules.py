@@ -1,5 +1,5 @@
-"""What other rules would have made of one decision. Open loop (oven_runs.log.counterfactual), so that an earlier
-divergence, which is named, makes the answer less sure."""
+"""A logged decision under other rules. Open loop (oven_runs.log.counterfactual): an earlier divergence, which the
+answer names, makes it less certain."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.protocol.rules import Rules
-from oven_runs.log.counterfactual import OpenLoop, spoken
+from oven_runs.log.counterfactual import OpenLoop, decision_text
 
-BEYOND: Final = 100
-"""Ticks after the decision in which other rules may still decide on its actuator, as those with a longer window do."""
+MORE_TICKS: Final = 100
+"""Ticks after the decision in which other rules may still decide on its actuator, such as those with a longer
+window."""
 
 
 class OtherRuling(BaseModel):
-    """The answer."""
+    """The decision under other rules."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
-    rules: dict[str, Any] = Field(description="those that were put in place of the run's")
-    same: bool = Field(description="whether they come to the same: verdict, value and ticks")
+    rules: dict[str, Any] = Field(description="the rules that replace the run's")
+    same: bool = Field(description="whether verdict, value and ticks are the same")
     decision: Decision | None = Field(
-        description="what they would have decided then, else next on this actuator; null: nothing"
+        description="the decision at that tick, else the next one on this actuator; null: none"
     )
     earlier_divergence: str = Field(
-        description="the first decision before it that comes out otherwise: from there on the recording is one of "
-        "another run. Empty: none"
+        description="the first earlier decision that would differ, after which the log is that of a different run; "
+        "empty: none"
     )
 
     def lines(self) -> list[str]:
-        """In words."""
+        """Return the answer as lines for people."""
         decided_by = ", ".join(f"rules.{name} = {value}" for name, value in self.rules.items())
-        what = "the same" if self.same else spoken(self.decision)
+        what = "the same" if self.same else decision_text(self.decision)
         out = [f"with {decided_by}: {what}"]
         if self.earlier_divergence:
             out.append(f"  open loop: {self.earlier_divergence} would have come out otherwise before it")
@@ -45,34 +46,34 @@ class OtherRuling(BaseModel):
 class OtherRules:
     """Feed it the log's events in order, until it is `done`."""
 
-    def __init__(self, run: str, about: Decision, given: Mapping[str, Any], rules: Callable[[Rules], Rules]) -> None:
-        """`given`: the rules in question; `rules` puts them in place of a recording's."""
+    def __init__(self, run: str, about: Decision, changes: Mapping[str, Any], rules: Callable[[Rules], Rules]) -> None:
+        """`changes`: the other rules; `rules` applies them to the run's."""
         self._loop = OpenLoop(run, rules)
-        self._about, self._given = about, dict(given)
+        self._about, self._changes = about, dict(changes)
 
     def feed(self, event: Event) -> None:
-        """Take the next event in."""
+        """Add the next event."""
         self._loop.take(event)
 
     @property
     def done(self) -> bool:
-        """Whether nothing that comes later changes the answer."""
+        """Whether later events cannot change the answer."""
         return self._loop.tick > self._about.tick and (
-            self._next() is not None or self._loop.tick > self._about.tick + BEYOND
+            self._next() is not None or self._loop.tick > self._about.tick + MORE_TICKS
         )
 
     def _next(self) -> Decision | None:
-        of = (one for one in self._loop.computed if one.actuator == self._about.actuator)
-        return next((one for one in of if one.tick >= self._about.tick), None)
+        decisions = (d for d in self._loop.computed if d.actuator == self._about.actuator)
+        return next((d for d in decisions if d.tick >= self._about.tick), None)
 
     def answer(self) -> OtherRuling:
-        """What was found."""
-        parted = self._loop.divergences()
-        mine = next((one for one in parted if one.logged is not None and one.logged.id == self._about.id), None)
-        before = next((one for one in parted if one.tick < self._about.tick), None)
+        """Return the decision under the other rules."""
+        divergences = self._loop.divergences()
+        own = next((d for d in divergences if d.logged is not None and d.logged.id == self._about.id), None)
+        earlier = next((d for d in divergences if d.tick < self._about.tick), None)
         return OtherRuling(
-            rules=self._given,
-            same=mine is None,
-            decision=self._about if mine is None else mine.computed or self._next(),
-            earlier_divergence=f"{before.actuator} at tick {before.tick}" if before is not None else "",
+            rules=self._changes,
+            same=own is None,
+            decision=self._about if own is None else own.computed or self._next(),
+            earlier_divergence=f"{earlier.actuator} at tick {earlier.tick}" if earlier is not None else "",
         )

@@ -1,4 +1,4 @@
-"""Replay: every ballot, decision and closed step computed again from the log, and compared."""
+"""Replay: compute every ballot, decision and closed step again from the log, and compare."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from oven_core.protocol.messages import VERSION, Decision
 from oven_core.protocol.subjects import kinds_by
 
 GROUND: Final = kinds_by("learner", "mesh")
-"""What a replay rests on. Of these a message of another schema version means that another program wrote the log; an
-agent's or an operator's is one that the mesh skipped, and so does a replay."""
+"""Kinds of messages that a replay needs. One of these in another schema version means that another version of the
+program wrote the log. The mesh skips such messages of agents and operators, and so does a replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where the log first says something else. `logged` is None for a missing output, `computed` for one too many."""
+    """The first difference. `logged` is None for a missing output, `computed` for an unexpected one."""
 
     subject: str
     seq: int | None
@@ -34,19 +34,19 @@ class Difference:
 
 @dataclass
 class ReplayReport:
-    """What a replay found. `same` is the answer; the rest is for anyone who has to find out why it is no."""
+    """The result of a replay. `same` is the answer; the rest helps to find the cause of a difference."""
 
     run: str
     events: int = 0
     by_kind: Counter[str] = field(default_factory=Counter)
-    counters: Counter[str] = field(default_factory=Counter)  # what the mesh ignored, and why
+    counters: Counter[str] = field(default_factory=Counter)  # why the mesh ignored messages
     decisions: int = 0
     adopted: int = 0
     equal: int = 0
     different: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
-    pending: list[str] = field(default_factory=list)  # computed at the head of a log that goes on
+    pending: list[str] = field(default_factory=list)  # computed at the end of an unfinished log
     first: Difference | None = None
     tick: int = 0
     finished: bool = False
@@ -58,16 +58,16 @@ class ReplayReport:
 
 
 class Replay:
-    """A fresh mesh over a log, an event at a time: what it computes is held against what was logged."""
+    """A new mesh over a log. Its outputs are compared with the logged ones."""
 
     def __init__(self, run: str) -> None:
         self.mesh = Mesh(run)
         self._report = ReplayReport(run)
-        self._waiting: dict[str, tuple[int, Output]] = {}  # computed, not yet seen in the log
+        self._waiting: dict[str, tuple[int, Output]] = {}  # computed, but not yet read from the log
         self._computed = self._last_logged = 0
 
     def take(self, event: Event) -> None:
-        """Raises ConfigError on a log of another schema version."""
+        """Add the next event. Raises ConfigError for a log of another schema version."""
         report, kind = self._report, names.kind(event.subject)
         report.events += 1
         report.by_kind[kind] += 1
@@ -84,10 +84,10 @@ class Replay:
                 report.adopted += output.message.verdict == "adopted"
 
     def report(self) -> ReplayReport:
-        """What was found so far. Ask once, at the end.
+        """Return the result. Call it once, at the end.
 
-        An output that is not in the log is `pending` if the run has not ended and nothing computed after it is in the
-        log either (the replicas publish in order); otherwise it is `missing`.
+        An output that is not in the log is `pending` if the run has not ended and no later output is in the log,
+        because replicas publish in order. Otherwise it is `missing`.
         """
         report, state = self._report, self.mesh.state
         report.finished, report.mesh_code, report.tick = state.ended, state.mesh_code, state.tick
@@ -115,15 +115,15 @@ class Replay:
 
 
 def replay(events: Iterable[Event], run: str) -> ReplayReport:
-    """The whole of a log at once."""
-    again = Replay(run)
+    """Replay a whole log."""
+    replayed = Replay(run)
     for event in events:
-        again.take(event)
-    return again.report()
+        replayed.take(event)
+    return replayed.report()
 
 
 def refuse_another_version(event: Event) -> None:
-    """Raises ConfigError where a replay would have to skip what the run rests on."""
+    """Raise ConfigError if this version cannot read an event that a replay needs."""
     if not isinstance(event.body, Malformed):
         return
     if event.body.fault == "removed":
@@ -135,6 +135,6 @@ def refuse_another_version(event: Event) -> None:
     except (ValueError, KeyError, TypeError, RecursionError):
         version = "unknown"
     raise ConfigError(
-        f"event {event.seq} on {event.subject} is of schema version {version}, and this program reads version "
+        f"event {event.seq} on {event.subject} has schema version {version}, but this program reads version "
         f"{VERSION}; replay it with the version of oven-controller that wrote it (its RunStarted has `versions`)"
     )

@@ -1,4 +1,4 @@
-"""Summary of a run so far: a pure fold over its log, from which `status` and `up`'s lines are drawn."""
+"""Summary of a run so far, for `status` and the lines of `up`: a pure fold over its log."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ from oven_core.protocol.rules import Autonomy
 from oven_runs.log.standing_alerts import StandingAlerts
 
 OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
-"""How the names end of what an evaluation says of itself."""
+"""Endings of the names of an evaluation's metrics about itself."""
 CONSTANT = 3
-"""Equal measurements after which a metric says nothing."""
+"""Equal measurements after which a metric counts as constant."""
 
 
 @dataclass
 class AgentView:
+    """An agent's state and counts."""
+
     live: bool = False
     cannot_fire: str = ""
     shadow: str = ""
-    """Why its votes do not count; empty where they do."""
+    """Why its votes do not count; empty if they do."""
     heard_tick: int = 0
-    """The run's tick when it last said something."""
+    """The run's tick at its last message."""
     last_vote: Vote | None = None
     proposals: int = 0
     against: int = 0
     own_shadow: bool = False
-    """It joined as a shadow."""
+    """Whether it joined as a shadow."""
     backed: int = 0
-    """Adopted decisions that it proposed or was for."""
+    """Adopted decisions that it proposed or voted for."""
     newcomer: bool = False
-    """On probation where it last voted: its votes carry nothing and veto nothing."""
+    """Whether it was on probation at its last vote, so that the vote neither counted nor vetoed."""
 
 
 @dataclass
@@ -67,40 +69,42 @@ class RunSummary:
     first: dict[str, float] = field(default_factory=dict)
     """Each metric's first value in this training."""
     still: dict[str, int] = field(default_factory=dict)
-    """How often each metric was measured while it kept that value; 0 when it has had another one."""
+    """How often each metric had only its first value; 0 once it had another one."""
     knobs: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
     rejected: int = 0
     alerts: StandingAlerts = field(default_factory=StandingAlerts)
     alert: Alert | None = None
-    """What the last event raised or cleared; None where it did neither."""
+    """The alert that the last event raised or cleared; None if it did neither."""
     advised: dict[str, Decision] = field(default_factory=dict)
-    """By actuator: what a person may still approve, if it has not lapsed."""
+    """By actuator: advice that a person can still approve, unless it has lapsed."""
     autonomy: dict[str, Autonomy] = field(default_factory=dict)
-    """What operators set, by actuator; "" for every other one."""
+    """Levels that operators set, by actuator; "" for all others."""
     muted: dict[str, str] = field(default_factory=dict)
     """Agent → the operator who muted it."""
     commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
-    """Those that wait for their answer: id → (operator, command)."""
+    """Commands without an answer: id → (operator, command)."""
     outcomes: int = 0
-    """Those that say something."""
+    """Scored outcomes."""
     receipts: dict[str, int] = field(default_factory=dict)
+    """Status → number of receipts for decisions."""
     injected: int = 0
-    """Prompts that were added to those that training draws."""
+    """Prompts added to the training data."""
     evicted: int = 0
-    """Of those: prompts that had to make room."""
+    """How many of them were removed again to make room."""
     judge_tokens: float = 0.0
-    """That remote judges took, by their own account; those of steps that a rollback threw away among them."""
+    """Tokens that remote judges reported, including those of steps that a rollback discarded."""
     judge_usd: float = 0.0
-    """US dollars of those whose price is known."""
+    """US dollars for models with a known price."""
     held: str = ""
-    """Why the run is held; empty while it is not."""
+    """Why the run is held; empty if it is not."""
     ended_with: str = ""
-    """Which weights it ended with, in words; empty where those are the last and nothing else was asked for."""
+    """The weights that the run ended with, for people; empty if they are the last ones, as usual."""
     malformed: int = 0
 
     def feed(self, event: Event) -> None:
+        """Add the next event."""
         self.seq = event.seq
         self.last_time = event.time
         self.alert = self.alerts.feed(event)
@@ -109,13 +113,13 @@ class RunSummary:
                 self._start(body)
             case RunEnded() as body:
                 self.ended, self.step, self.tick = body, body.step, max(self.tick, body.tick)
-                self._measured(body.metrics)
+                self._measure(body.metrics)
             case Observation() as body:
                 self.tick, self.step, self.progress = max(self.tick, body.tick), body.step, body.progress
                 self.observations += 1
                 self.judge_tokens += body.metrics.get("committee/tokens", 0.0)
                 self.judge_usd += body.metrics.get("committee/cost_usd", 0.0)
-                self._measured(body.metrics)
+                self._measure(body.metrics)
             case AgentStatus() as body:
                 self._take_status(event.author, body)
             case Vote() as body:
@@ -134,32 +138,32 @@ class RunSummary:
             case Malformed():
                 self.malformed += 1
             case ActuatorAnnounced() | PromptsInjected() as body:
-                self._announced(body)
+                self._announce(body)
             case _:
                 pass
 
     def lapsed(self, decision: Decision) -> bool:
-        """Whether advice came too long ago to be approved."""
+        """Whether advice is too old to be approved."""
         return self.tick > decision.expires_at_tick
 
     def _start(self, started: RunStarted) -> None:
         if self.started is not None and self.started.training != started.training:
-            self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
+            self.metrics, self.first, self.still = {}, {}, {}  # they belong to other weights and data
         self.started, self.ended, self.held, self.ended_with = started, None, "", ""
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
-        self._shadows()
+        self._update_shadows()
 
-    def _announced(self, said: ActuatorAnnounced | PromptsInjected) -> None:
-        if isinstance(said, PromptsInjected):
-            self.injected += len(said.hashes)
-            self.evicted += said.evicted
+    def _announce(self, body: ActuatorAnnounced | PromptsInjected) -> None:
+        if isinstance(body, PromptsInjected):
+            self.injected += len(body.hashes)
+            self.evicted += body.evicted
             return
         if self.started is None:
             return
-        started = with_announced(self.started, said)
+        started = with_announced(self.started, body)
         if started is not self.started:
-            self.started, self.knobs = started, {**self.knobs, said.actuator.name: said.actuator.value}
+            self.started, self.knobs = started, {**self.knobs, body.actuator.name: body.actuator.value}
 
     def _take_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
@@ -168,12 +172,12 @@ class RunSummary:
             agent.cannot_fire = status.reason
         elif status.state == "joined":
             agent.cannot_fire, agent.own_shadow = "", status.shadow
-            self._shadows()
+            self._update_shadows()
 
     def _take_decision(self, decision: Decision) -> None:
         self.adopted += decision.verdict == "adopted"
         self.rejected += decision.verdict == "rejected"
-        if decision.verdict != "rejected":  # whatever passed takes the place of older advice
+        if decision.verdict != "rejected":  # a decision that passed replaces older advice
             self.advised.pop(decision.actuator, None)
         if decision.verdict == "advised":
             self.advised[decision.actuator] = decision
@@ -187,7 +191,7 @@ class RunSummary:
 
     def _take_receipt(self, receipt: Receipt) -> None:
         if not receipt.decision_id:
-            self._answered(receipt)
+            self._take_other_receipt(receipt)
             return
         self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
         if receipt.status in ("applied", "noop"):
@@ -195,9 +199,9 @@ class RunSummary:
         if receipt.actuator == "run.hold" and receipt.status == "applied":
             self.held = "a decision holds the run"
 
-    def _answered(self, receipt: Receipt) -> None:
-        """The learner's word on a hold, a resume, a stop, or the weights that it ended with; its own have no operator
-        behind them."""
+    def _take_other_receipt(self, receipt: Receipt) -> None:
+        """Handle a receipt for an operator's command (hold, resume, stop) or the learner's own about its last
+        weights."""
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
         name, command = self.commands.pop(receipt.command, ("", None))
@@ -225,17 +229,18 @@ class RunSummary:
         elif command.action == "unmute":
             self.muted.pop(command.agent, None)
         elif command.action == "veto":
-            kept, vetoed = self.advised.items(), command.subject_id or command.actuator
-            self.advised = {a: d for a, d in kept if answer.decision or vetoed not in (d.id, a)}
-        self._shadows()
+            vetoed = command.subject_id or command.actuator
+            self.advised = {a: d for a, d in self.advised.items() if answer.decision or vetoed not in (d.id, a)}
+        self._update_shadows()
 
-    def _shadows(self) -> None:
-        ruled = self.started.rules.shadow if self.started else ()
+    def _update_shadows(self) -> None:
+        by_rule = self.started.rules.shadow if self.started else ()
         for name, agent in self.agents.items():
             muted = f"muted by {self.muted[name]}" if name in self.muted else ""
-            agent.shadow = muted or ("rules.shadow" if name in ruled else "by its own word" if agent.own_shadow else "")
+            own = "by its own word" if agent.own_shadow else ""
+            agent.shadow = muted or ("rules.shadow" if name in by_rule else own)
 
-    def _measured(self, metrics: dict[str, float]) -> None:
+    def _measure(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)
         for name, value in metrics.items():
             if self.first.setdefault(name, value) != value:
@@ -244,8 +249,10 @@ class RunSummary:
                 self.still[name] = self.still.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Held-out metrics, those with a direction first, and the whole before its parts: `eval/accuracy` before
-        `eval/accuracy/len3`. Where none is announced, what an evaluation measured beside its own speed."""
+        """Return the held-out metrics, or an evaluation's metrics except for its speed if none are announced.
+
+        Metrics with a direction come first, and a whole before its parts: `eval/accuracy` before `eval/accuracy/len3`.
+        """
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
             ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))
@@ -254,26 +261,30 @@ class RunSummary:
         return sorted(measured, key=lambda name: name.count("/"))
 
     def target(self) -> str | None:
-        """The metric that says how the run is doing: the first held-out one, else what the training itself optimises;
-        and none that CONSTANT measurements found to stand still, while another moves. None before any was measured."""
+        """Return the metric that shows how well the run is doing; None before one was measured.
+
+        It is the first held-out metric, else the training signal. A metric that was constant for CONSTANT measurements
+        is passed over if another one changes.
+        """
         held_out = [name for name in self.held_out() if name in self.metrics]
         signal = training_signal(self.metrics)
-        wanted = [*held_out, *([signal] if signal else [])]
-        return next((name for name in wanted if self.still[name] < CONSTANT), wanted[0] if wanted else None)
+        candidates = [*held_out, *([signal] if signal else [])]
+        changing = (name for name in candidates if self.still[name] < CONSTANT)
+        return next(changing, candidates[0] if candidates else None)
 
 
 def training_signal(metrics: Collection[str]) -> str | None:
-    """The name of what the training itself optimises, among the run's metrics: the reward, else the loss."""
-    for wanted in ("reward", "loss"):
-        near = [name for name in metrics if wanted in name.split("/")[-1] and not name.startswith("eval/")]
-        exact = [name for name in near if name.split("/")[-1] == wanted]
+    """Return the metric that the training itself optimises: the reward, else the loss."""
+    for objective in ("reward", "loss"):
+        near = [name for name in metrics if objective in name.split("/")[-1] and not name.startswith("eval/")]
+        exact = [name for name in near if name.split("/")[-1] == objective]
         if exact or near:
             return (exact or near)[0]
     return None
 
 
 def text(value: Value) -> str:
-    """A knob's value for people."""
+    """Format a knob's value for people."""
     if value is None:
         return "–"
     if isinstance(value, dict):

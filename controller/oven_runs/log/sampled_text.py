@@ -1,5 +1,7 @@
-"""A sampled group in words for a terminal: prompt, completions, scores with reasons, advantages. Whatever the texts
-hold, a line is a line and steers nothing."""
+"""A sampled group as lines for a terminal: prompt, completions, scores with reasons, advantages.
+
+The texts are cleaned, so that they cannot break lines or control the terminal.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +12,24 @@ from oven_core.protocol.completion_messages import MemberScores, SampledGroup, S
 from oven_core.terminal_text import clean
 
 MISSING = "–"
-"""In the place of a number that there is not."""
+"""Shown in place of a missing number."""
 BAR_CELLS = 8
-"""Of the longest bar, to either side of the middle."""
+"""Length of the longest bar, on either side of the middle."""
 
 
 def group_lines(stored: StoredGroup) -> Iterator[str]:
-    """The group, a line at a time, of any length."""
+    """Yield the group's lines, which may have any length."""
     group = stored.group
     yield heading(group, stored.time)
     yield "  prompt"
     yield from _quoted(group.prompt)
     widest = greatest_advantage(group)
-    for place, completion in enumerate(group.completions):
-        worth = f"reward {number(completion.reward)}, advantage {signed(completion.advantage)}"
-        yield f"  {place + 1}  {worth}  {bar(completion.advantage, widest)}".rstrip()
+    for index, completion in enumerate(group.completions):
+        scores = f"reward {number(completion.reward)}, advantage {signed(completion.advantage)}"
+        yield f"  {index + 1}  {scores}  {bar(completion.advantage, widest)}".rstrip()
         yield from _quoted(completion)
         for member in group.members:
-            yield f"       {member_words(member, place)}"
+            yield f"       {member_line(member, index)}"
     if not group.completions:
         yield "  no completions"
     if group.left_out:
@@ -35,23 +37,23 @@ def group_lines(stored: StoredGroup) -> Iterator[str]:
 
 
 def heading(group: SampledGroup, time: str = "") -> str:
-    """Which group of which step."""
+    """Return a heading with the group's step, number and time."""
     when = f", {time[:19].replace('T', ' ')}" if time else ""
-    of = f"group {group.group + 1} of {group.groups}"
-    return clean(f"step {group.step} (tick {group.tick}), {of}{when}{', redacted' if group.redacted else ''}")
+    position = f"group {group.group + 1} of {group.groups}"
+    return clean(f"step {group.step} (tick {group.tick}), {position}{when}{', redacted' if group.redacted else ''}")
 
 
-def member_words(member: MemberScores, place: int) -> str:
-    """What a member said of the completion at a place."""
-    score = member.scores[place] if place < len(member.scores) else None
-    why = member.reasons[place] if place < len(member.reasons) else ""
+def member_line(member: MemberScores, index: int) -> str:
+    """Return a committee member's score and reason for the completion at `index`."""
+    score = member.scores[index] if index < len(member.scores) else None
+    reason = member.reasons[index] if index < len(member.reasons) else ""
     if score is None and member.abstained:
         return clean(f"{member.member} {MISSING} ({member.abstained})")
-    return clean(f"{member.member} {number(score)}" + (f": {why}" if why else ""))
+    return clean(f"{member.member} {number(score)}" + (f": {reason}" if reason else ""))
 
 
 def text_lines(shown: ShownText) -> list[str]:
-    """The text as it has line breaks, each line clean, and how much was left out of it."""
+    """Return the cleaned lines of the text, with a note about omitted characters."""
     if not (shown.text or shown.cut or shown.end):
         return ["(empty)"]
     lines = [clean(line) for line in _split(shown.text)]
@@ -62,23 +64,23 @@ def text_lines(shown: ShownText) -> list[str]:
 
 
 def number(value: float | None) -> str:
-    """Three digits, or a sign that there is none."""
+    """Format a number with three digits, or MISSING."""
     return MISSING if value is None or math.isnan(value) else f"{value:.3g}"
 
 
 def signed(value: float | None) -> str:
-    """With its sign."""
+    """Format a number with its sign, or MISSING."""
     return MISSING if value is None or math.isnan(value) else f"{value:+.3g}"
 
 
 def greatest_advantage(group: SampledGroup) -> float:
-    """By absolute value; 0 where there is none."""
-    known = (one.advantage for one in group.completions if one.advantage is not None)
-    return max((abs(value) for value in known if math.isfinite(value)), default=0.0)
+    """Return the greatest absolute advantage; 0 if there is none."""
+    advantages = (c.advantage for c in group.completions if c.advantage is not None)
+    return max((abs(value) for value in advantages if math.isfinite(value)), default=0.0)
 
 
 def bar(value: float | None, greatest: float, cells: int = BAR_CELLS) -> str:
-    """Left of the middle where it is below 0, right of it where above; empty where there is none."""
+    """Draw a bar to the left of the middle for a negative value and to the right for a positive one; empty for None."""
     if value is None or not math.isfinite(value) or greatest <= 0:
         return ""
     length = round(cells * min(1.0, abs(value) / greatest))
@@ -90,5 +92,5 @@ def _quoted(shown: ShownText) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """At line breaks alone: a form feed or a Unicode separator is a sign like any other, and is cleaned."""
+    """Split only at line breaks. A form feed or a Unicode separator is a character like any other and is cleaned."""
     return text.replace("\r\n", "\n").split("\n")

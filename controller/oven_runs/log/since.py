@@ -1,4 +1,4 @@
-"""A point of a run from which on something is wanted: a step, or a time before the newest event that was read."""
+"""A start for a query of a run: a step, or a time before the newest event."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FORMS: Final = "a step such as 120, or a time such as 90s, 30m, 2h or 1d"
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """One of the two. Neither: from the beginning."""
+    """A step or a number of seconds; without either, the beginning of the run."""
 
     step: int | None = None
     seconds: float | None = None
 
     @classmethod
     def read(cls, text: str | None) -> Since:
-        """Raises ConfigError for what is neither a step nor a time."""
+        """Parse a step or a time. Raises ConfigError."""
         if not text:
             return cls()
         if text.isascii() and text.isdigit() and len(text) <= 15:
@@ -32,8 +32,8 @@ class Since:
             return cls(seconds=float(match[1]) * _UNITS[match[2]])
         raise ConfigError(f"since {text[:40]!r} is neither a step nor a time; write {FORMS}")
 
-    def holds(self, step: int, time: datetime, newest: datetime | None) -> bool:
-        """Whether something at this step and time is wanted. `newest`: the time of the newest event that was read."""
+    def includes(self, step: int, time: datetime, newest: datetime | None) -> bool:
+        """Whether this step and time are after the start. `newest`: the time of the newest event."""
         if self.step is not None:
             return step >= self.step
         if self.seconds is not None and newest is not None:
@@ -42,4 +42,4 @@ class Since:
 
 
 BEGINNING: Final = Since()
-"""All of the run."""
+"""The whole run."""

@@ -1,11 +1,11 @@
-"""Calibration of agents' votes: the probabilities that they stated against the changes' outcomes.
+"""Calibration of agents' votes: the probabilities that they claimed against the outcomes of the changes.
 
-The event is what a confidence is the probability of, that a change beat doing nothing: its gain is above 0. A target
-that stopped being finite is a failure, one that is finite again a success. `Outcome.beat`, 0 to 1, is taken as the
-probability y that the event happened, given the noise. (Reputations move on more: on how far the gain is beyond noise
-and half of what was promised, `mesh/reputation.py`.) The probability p is what the vote claimed: its confidence for
-`propose` and `for`, 1 less it for `against`, and at least even odds for the side that was taken. Votes on changes that
-were not carried out, or whose outcome was not scored, say nothing here.
+A vote's confidence is the probability that the change beats doing nothing, which means a gain above 0. A target that
+stopped being finite counts as a failure, one that is finite again as a success. `Outcome.beat`, 0 to 1, is the
+probability y that this happened, given the noise. (Reputations also depend on how far the gain is beyond noise and half
+of the forecast: `mesh/reputation.py`.) The probability p is the confidence of `propose` and `for`, 1 minus the
+confidence of `against`, and at least 0.5 for the side that the vote took. Votes on changes that were not carried out or
+not scored do not count.
 
 Brier 1950, "Verification of forecasts expressed in terms of probability"; the table is the reliability diagram's
 (Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature").
@@ -25,7 +25,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One vote whose change was judged: the probability given, and that of its having come true, both 0 to 1."""
+    """A vote on a scored change: the claimed probability p, and the probability y that it came true, both 0 to 1."""
 
     agent: str
     p: float
@@ -34,7 +34,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The claims with low ≤ p < high (of the last: ≤ high): how many, and their means."""
+    """The number and means of the claims with low ≤ p < high (in the last bin: ≤ high)."""
 
     low: float
     high: float
@@ -45,19 +45,20 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`constant` is the one probability that would have scored best, the mean y: known only afterwards, so who
-    beats it tells good changes from bad ones. None where there is no claim."""
+    """Brier scores and the reliability diagram of some claims. The scores are None without claims."""
 
     count: int
     brier: float | None
     constant: float | None
+    """The mean y, the constant probability with the best score. It is only known afterwards, so an agent that beats it
+    can tell good changes from bad ones."""
     constant_brier: float | None
     bins: tuple[Bin, ...]
-    """Those with a claim in them, from the lowest p on."""
+    """Bins that have claims, from the lowest p on."""
 
 
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """Of outcomes that were scored, in their order; shadow agents' too."""
+    """Return the claims about scored outcomes, in their order, including those of shadow agents."""
     return [
         Claim(line.agent, claimed(line.stance, line.confidence), outcome.beat)
         for outcome in outcomes
@@ -66,38 +67,39 @@ def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
     ]
 
 
-def calibration(of: Sequence[Claim]) -> Calibration:
-    if not of:
+def calibration(claims: Sequence[Claim]) -> Calibration:
+    """Return the calibration of these claims."""
+    if not claims:
         return Calibration(0, None, None, None, ())
-    constant = mean([claim.y for claim in of])
+    constant = mean([claim.y for claim in claims])
     return Calibration(
-        count=len(of),
-        brier=mean([brier(claim.p, claim.y) for claim in of]),
+        count=len(claims),
+        brier=mean([brier(claim.p, claim.y) for claim in claims]),
         constant=constant,
-        constant_brier=mean([brier(constant, claim.y) for claim in of]),
-        bins=_bins(of),
+        constant_brier=mean([brier(constant, claim.y) for claim in claims]),
+        bins=_bins(claims),
     )
 
 
-def by_agent(of: Iterable[Claim]) -> dict[str, Calibration]:
-    """In the order of their names."""
-    found: dict[str, list[Claim]] = {}
-    for claim in of:
-        found.setdefault(claim.agent, []).append(claim)
-    return {agent: calibration(found[agent]) for agent in sorted(found)}
+def by_agent(claims: Iterable[Claim]) -> dict[str, Calibration]:
+    """Return the calibration of each agent, in the order of their names."""
+    by_name: dict[str, list[Claim]] = {}
+    for claim in claims:
+        by_name.setdefault(claim.agent, []).append(claim)
+    return {agent: calibration(by_name[agent]) for agent in sorted(by_name)}
 
 
-def _bins(of: Sequence[Claim]) -> tuple[Bin, ...]:
-    within: dict[int, list[Claim]] = {}
-    for claim in of:
-        within.setdefault(min(int(claim.p * BINS), BINS - 1), []).append(claim)
+def _bins(claims: Sequence[Claim]) -> tuple[Bin, ...]:
+    by_bin: dict[int, list[Claim]] = {}
+    for claim in claims:
+        by_bin.setdefault(min(int(claim.p * BINS), BINS - 1), []).append(claim)
     return tuple(
         Bin(
-            low=at / BINS,
-            high=(at + 1) / BINS,
-            count=len(inside),
-            p=mean([claim.p for claim in inside]),
-            y=mean([claim.y for claim in inside]),
+            low=number / BINS,
+            high=(number + 1) / BINS,
+            count=len(members),
+            p=mean([claim.p for claim in members]),
+            y=mean([claim.y for claim in members]),
         )
-        for at, inside in sorted(within.items())
+        for number, members in sorted(by_bin.items())
     )

@@ -176,12 +176,8 @@ def _docstrings(agent: type) -> dict[str, str]:
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for statement, following in itertools.pairwise(body):
         match statement, following:
-            case ast.Assign(targets=targets), ast.Expr(value=ast.Constant(value=str(text))):
-                pass
-            case ast.AnnAssign(target=target), ast.Expr(value=ast.Constant(value=str(text))):
-                targets = [target]
-            case _:
-                continue
-        sentence = " ".join(text.split()).split(". ")[0].removesuffix(".")
-        for target in targets:
-            yield from ((node.id, sentence) for node in ast.walk(target) if isinstance(node, ast.Name))
+            case (ast.Assign() | ast.AnnAssign()) as assignment, ast.Expr(value=ast.Constant(value=str(text))):
+                targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+                sentence = " ".join(text.split()).split(". ")[0].removesuffix(".")
+                nodes = (node for target in targets for node in ast.walk(target))
+                yield from ((node.id, sentence) for node in nodes if isinstance(node, ast.Name))

@@ -6,11 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ModelSettings(BaseModel):
-    """A language model that an agent asks: which, and whose."""
+    """A language model that an agent asks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    provider: str = Field(min_length=1, description="whose API, as of a committee member")
+    provider: str = Field(min_length=1, description="whose API, as for a committee member")
     model: str = Field(min_length=1, description="the model's name at its provider")
     base_url: str = Field(default="", pattern=r"^$|^https?://[^@?#\s]+$", description="empty: the provider's own")
     key_env: str = Field(
@@ -21,7 +21,7 @@ class ModelSettings(BaseModel):
 
 
 class TunerSettings(BaseModel):
-    """The agent `tuner`: a language model that is asked for a vote now and then, and never waited for."""
+    """The agent `tuner`: a language model that is asked for a vote now and then; nothing waits for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,55 +30,58 @@ class TunerSettings(BaseModel):
         default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
         min_length=1,
         max_length=16,
-        description="scalars that it may propose for, as far as the run has them",
+        description="scalars that it may propose to change, if the run has them",
     )
-    shadow: bool = Field(default=True, description="its votes are logged and scored, and do not count")
-    every: int = Field(default=20, ge=1, description="ticks between two questions at least")
+    shadow: bool = Field(default=True, description="log and score its votes without counting them")
+    every: int = Field(default=20, ge=1, description="minimum ticks between two questions")
     expires: int = Field(default=10, ge=1, description="ticks after which an answer is too old for a vote")
     calls: int = Field(default=50, ge=1, le=10_000, description="billed calls in the whole run, resumed or not")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
 
 
 class AuthorSettings(BaseModel):
-    """The agent `author`: a language model that writes prompts for the topics that lag."""
+    """The agent `author`: a language model that writes prompts for the topics in which training lags."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     llm: ModelSettings | None = Field(default=None, description="which model; none: it is off")
-    every: int = Field(default=100, ge=1, description="ticks between two requests at least")
-    prompts: int = Field(default=10, ge=1, le=50, description="prompts of one request at most; more are cut off")
-    total: int = Field(default=500, ge=1, le=10_000, description="prompts that the learner takes in a run at most")
+    every: int = Field(default=100, ge=1, description="minimum ticks between two requests")
+    prompts: int = Field(default=10, ge=1, le=50, description="maximum prompts per request; further ones are dropped")
+    total: int = Field(default=500, ge=1, le=10_000, description="maximum prompts that the learner accepts in a run")
     share: float = Field(
-        default=0.25, gt=0, le=1, description="highest data.authored_share, of the draws of a topic that has any"
+        default=0.25,
+        gt=0,
+        le=1,
+        description="upper bound of data.authored_share: authored prompts' share of a topic's draws",
     )
     examples: int = Field(
-        default=2, ge=0, le=8, description="of the data's prompts, shown to the model for each topic; 0: names only"
+        default=2, ge=0, le=8, description="training prompts that the model is shown for each topic; 0: names only"
     )
     calls: int = Field(default=50, ge=1, le=10_000, description="billed calls in the whole run, resumed or not")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
 
 
 class SupervisorSettings(BaseModel):
-    """The agent `supervisor`: a language model that writes programs over the run's log, and is never waited for."""
+    """The agent `supervisor`: a language model that writes programs over the run's log; nothing waits for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: ModelSettings | None = Field(default=None, description="which model writes programs; none: it is off")
     worker: ModelSettings | None = Field(
-        default=None, description="which model its programs may ask; none: the same one"
+        default=None, description="model that its programs may ask; none: the same one"
     )
     actuators: tuple[str, ...] = Field(
         default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
         min_length=1,
         max_length=16,
-        description="settings that it may propose for, as far as the run has them",
+        description="settings that it may propose to change, if the run has them",
     )
-    shadow: bool = Field(default=True, description="its votes are logged and scored, and do not count")
-    every: int = Field(default=20, ge=1, description="ticks between two diagnoses at least")
+    shadow: bool = Field(default=True, description="log and score its votes without counting them")
+    every: int = Field(default=20, ge=1, description="minimum ticks between two diagnoses")
     expires: int = Field(default=20, ge=1, description="ticks after which an answer is too old for a vote")
     diagnoses: int = Field(default=10, ge=1, le=1000, description="diagnoses in the whole run, resumed or not")
     usd: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="US dollars in the run; the models' prices must be known"
     )
-    tokens: int | None = Field(default=1_000_000, ge=1, description="tokens in the run, of both models together")
+    tokens: int | None = Field(default=1_000_000, ge=1, description="tokens in the run for both models together")
     seconds: float = Field(default=300.0, gt=0, le=3600, description="seconds that a diagnosis may take")

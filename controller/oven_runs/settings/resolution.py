@@ -18,6 +18,7 @@ from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.rules import Rules
 from oven_runs.settings.agents import agent_spec, selected_agents, with_agent_rules
+from oven_runs.settings.committee_members import with_checked_members
 from oven_runs.settings.completions import with_checked_redaction
 from oven_runs.settings.layers import (
     Layer,
@@ -30,7 +31,6 @@ from oven_runs.settings.layers import (
     read_yaml,
     validated,
 )
-from oven_runs.settings.member_checks import with_checked_members
 from oven_runs.settings.model import ATTACHED, Settings
 from oven_runs.settings.notifications import NotifySettings
 from oven_runs.settings.strict_yaml import key_lines

@@ -14,8 +14,8 @@ from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_core.protocol.messages import Receipt
 from oven_learner.baking.operator_commands import CommandRefusedError
 from oven_learner.rewards import Committee
+from oven_runs.settings.committee_members import first_problem
 from oven_runs.settings.committee_settings import MemberSettings
-from oven_runs.settings.judges import first_problem
 
 Command = Callable[..., Receipt | None]
 """Has an operator's command carried out; raises CommandRefusedError."""

@@ -20,8 +20,8 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.named_teachers import NamedTeachers
+from oven_runs.settings.committee_members import check_judge
 from oven_runs.settings.committee_settings import CommitteeSettings
-from oven_runs.settings.judges import check_judge
 
 TEACHER = "teacher.active"
 

@@ -1,4 +1,4 @@
-"""The callback of an attached trainer: it speaks to the controller, and calls each feature at its moments of a step."""
+"""The callback of an attached trainer: it talks to the controller and calls each feature at its moments of a step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ log = logging.getLogger("oven.learner")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `attach` was given; see there."""
+    """The arguments of `attach`; see there."""
 
     actuators: Actuators
     lr_bounds: tuple[float, float]
@@ -74,21 +74,21 @@ class Options:
     mixture: Mixture | None
     stateful: Mapping[str, Stateful]
     sampling: Sampling | None
-    """How completions are shown; None: they are not."""
+    """How completions are shown; None if they are not."""
 
 
 class Attachment(TrainerCallback):
-    """The callback that `attach` adds. It holds the trainer, which callbacks are not given."""
+    """The callback that `attach` adds. It has the trainer, which transformers does not pass to callbacks."""
 
     def __init__(self, trainer: Trainer, link: Link | None, connection: Connection | None, options: Options) -> None:
         self.trainer = trainer
         self.actuators = options.actuators
-        """The knobs of the training under way, once it has begun."""
+        """The knobs of the current training."""
         self.client: OvenClient | None = None
         self.rollback: Rollback | None = None
-        """What the training under way goes back to."""
+        """How the current training rolls back."""
         self.resumable = False
-        """Whether checkpoints are taken by themselves where copies in memory would do for rollback."""
+        """Whether checkpoints are taken regularly although copies in memory suffice for rollback."""
         run = connection.run if connection else ""
         self.checkpoints = TrainerCheckpoints(
             trainer, run, options.stateful, lambda: options.training or next_training_name(run, link)
@@ -97,19 +97,19 @@ class Attachment(TrainerCallback):
         self.readback = Readback(self._publish, ABSENT_IF_NAN)
         self._link, self._connection, self._options = link, connection, options
         self._lockstep = bool(connection and connection.lockstep)
-        self._charge = options.charge_rollbacks
+        self._charge_rollbacks = options.charge_rollbacks
         self._last_evaluation: dict[str, float] = {}
         self._ranks: Ranks | None = None
         self._budget = StepBudget(None, False, 0, 0)
         self._numbers: dict[str, torch.Tensor] = {}
         self._not_finite: Counter[str] = Counter()
-        self._users = UserValues()
+        self._user_values = UserValues()
         self._sigterm = EndOnSigterm(self._stop)
         self._channels = tuple(getattr(trainer, "channels", ()))
         self._make_hooks()
 
     def _make_hooks(self) -> None:
-        """In the order in which their metrics are announced and published."""
+        """Make the hooks, in the order in which their metrics are announced and published."""
         trainer, options, last = self.trainer, self._options, self._last_evaluation
         committee, evaluate = options.committee, options.evaluate
         self._step_metrics = StepMetrics(trainer)
@@ -147,24 +147,24 @@ class Attachment(TrainerCallback):
         return timing
 
     def _frontier(self) -> list[StepHook]:
-        """The calibrator, where the run's settings name a model and this training writes text."""
+        """Return the calibration hook, if the run's settings name a model."""
         settings = self._connection.committee.frontier if self._connection else None
         if settings is None or not settings.model or self.checkpoints.run_folder is None:
             return []
         return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
 
     def _samples(self) -> list[StepHook]:
-        """What shows completions, where they are shown; it wraps what all before it have wrapped."""
+        """Return the hook that shows completions, if they are shown. It wraps calls that earlier hooks have wrapped."""
         sampling, committee = self._options.sampling, self._options.committee
         return [CompletionSamples(self.trainer, committee, sampling, lambda: self.client)] if sampling else []
 
     @property
     def last_evaluation(self) -> dict[str, float]:
-        """What was measured last on held-out data."""
+        """The newest metrics of held-out data."""
         return dict(self._last_evaluation)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Announce the run. A second `train()` is a new incarnation of it, as a restart would be."""
+        """Announce the run. A second `train()` is a new incarnation of the run, like a restart."""
         if self.client is not None:
             self.client.close("failed", detail="training began again before it ended")
         trainer, options, connection = self.trainer, self._options, self._connection
@@ -178,7 +178,7 @@ class Attachment(TrainerCallback):
         self._announce_knobs()
         self.checkpoints.restore(trainer.callback_handler.train_dataloader)
         self.rollback = self._choose_rollback(self._ranks)
-        self._budget = self._steps_to_make(state, self._ranks)
+        self._budget = self._step_budget(state, self._ranks)
         self.epochs.begin(state)
         announced = self._announced()
         self.client = OvenClient(
@@ -189,7 +189,7 @@ class Attachment(TrainerCallback):
             metrics=announced,
             max_steps=state.max_steps if state.max_steps > 0 else None,
             seconds=options.seconds,
-            charge_rollbacks=self._charge,
+            charge_rollbacks=self._charge_rollbacks,
             rules=connection.rules if connection else None,
             lockstep=self._lockstep,
             snapshots=self.rollback,
@@ -197,7 +197,7 @@ class Attachment(TrainerCallback):
             versions=installed_versions(),
             keys=connection.keys if connection else None,
             ranks=self._ranks,
-            save=self._saving.ask,
+            save=self._saving.request,
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
             best=choose_best(trainer, announced, self._user_evaluation, self._ranks),
@@ -207,7 +207,7 @@ class Attachment(TrainerCallback):
         self.client.start(state.global_step, saved.actuators if saved else {})
         if isinstance(options.mixture, PromptSource):
             options.mixture.log_to(self.client)
-        self.checkpoints.went_on()
+        self.checkpoints.finish_relaunch()
         self._sigterm.begin()
         if self._user_evaluation is not None:
             first = self._user_evaluation.first()
@@ -217,7 +217,7 @@ class Attachment(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Take what is measured between clipping and update."""
+        """Measure between clipping and update."""
         self._numbers = {}
         for hook in self._hooks:
             self._numbers |= hook.before_update()
@@ -225,14 +225,14 @@ class Attachment(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Ask the device for the step's numbers."""
+        """Measure after the update, and request the step's numbers from the device."""
         for hook in self._hooks:
             self._numbers |= hook.after_update()
-        if self._ranks is not None and self._ranks.leader:  # nobody hears the others
+        if self._ranks is not None and self._ranks.leader:  # the other ranks publish nothing
             self.readback.request(self._numbers)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Publish the step, and apply what was decided."""
+        """Publish the step, and apply decisions."""
         assert self.client is not None
         self._budget.trained += 1
         last = self._budget.spent(state.global_step)
@@ -254,21 +254,21 @@ class Attachment(TrainerCallback):
             hook.after_poll(control, self.client)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note the order of the data, for checkpoints."""
+        """Note the state that the order of the data is drawn from, for checkpoints."""
         self.checkpoints.epoch_began(self.trainer.callback_handler.train_dataloader)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """End after the epochs that the trainer had in mind, unless rollbacks threw steps away."""
+        """Stop after the planned epochs, unless rollbacks threw steps away."""
         if self.epochs.over() and not self._budget.thrown_away(state.global_step):
             control.should_training_stop = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Complete the checkpoint that the trainer has written."""
+        """Add the controller's files to the checkpoint that the trainer has written."""
         assert self.client is not None
         self._saving.saved(state, self.client, self._budget, self.rollback)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """The trainer has logged, and TRL begins its means anew."""
+        """Note that the trainer has logged, and that TRL restarts its means."""
         self._step_metrics.logged()
 
     def on_evaluate(
@@ -279,13 +279,13 @@ class Attachment(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """The trainer has evaluated; the next step publishes it."""
+        """Keep the trainer's evaluation, which the next step publishes."""
         measured = self._evaluation.evaluated(metrics or {})
         if self.client is not None:
             self.client.evaluated(measured)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Settle which weights the run ends with, announce the end, and send what is left."""
+        """Choose the final weights, announce the end, and send the rest."""
         assert self.client is not None
         self.client.finish()
         self._close_hooks()
@@ -297,8 +297,10 @@ class Attachment(TrainerCallback):
             log.warning("%s was not finite in %d steps of %d", name, steps, self._budget.trained)
 
     def failed(self, error: BaseException) -> None:
-        """Training raised: say so in the log, and send what is left. A launcher that ends this rank because another
-        died has sent its SIGTERM by now: that must not cut the last words off."""
+        """Log that training raised, and send the rest.
+
+        A launcher that ends this rank because another died has sent its SIGTERM by now; it must not interrupt this.
+        """
         self._close_hooks()
         if self.client is not None and isinstance(error, KeyboardInterrupt):
             self.client.close("stopped", detail="interrupted from the keyboard")
@@ -306,11 +308,12 @@ class Attachment(TrainerCallback):
             self.client.close("failed", detail=f"{type(error).__name__}: {error}"[:500])
         self._sigterm.end()
 
-    def _steps_to_make(self, state: TrainerState, ranks: Ranks) -> StepBudget:
+    def _step_budget(self, state: TrainerState, ranks: Ranks) -> StepBudget:
         before = self.checkpoints.origin.trained(state.global_step)
-        self._charge = ranks.same(self._charge or bool(self._connection and self._connection.charge_rollbacks))
-        limit = max(1, state.max_steps - before if self._charge else state.max_steps) if state.max_steps > 0 else None
-        return StepBudget(limit, self._charge, before, state.global_step)
+        charge = ranks.same(self._charge_rollbacks or bool(self._connection and self._connection.charge_rollbacks))
+        self._charge_rollbacks = charge
+        limit = max(1, state.max_steps - before if charge else state.max_steps) if state.max_steps > 0 else None
+        return StepBudget(limit, charge, before, state.global_step)
 
     def _choose_rollback(self, ranks: Ranks) -> Rollback | None:
         return choose_rollback(
@@ -319,35 +322,35 @@ class Attachment(TrainerCallback):
             ranks,
             lockstep=self._lockstep,
             resumable=self.resumable,
-            ask=self._saving.ask_own,
+            ask=self._saving.request_for_rollback,
             trained=lambda: self._budget.total,
         )
 
     def _announced(self) -> tuple[MetricSpec, ...]:
-        """Of two by one name the user's. Where the user holds something out, that alone judges: what the trainer
-        evaluates is shown beside it."""
-        given = self._options.metrics
-        own = {metric.name for metric in given}
-        judged = any(metric.held_out for metric in given)
-        found = (metric for hook in self._hooks for metric in hook.announced() if metric.name not in own)
+        """Return all metrics. The user's win over others of the same name. If the user has held-out metrics, only those
+        judge changes, and the trainer's own evaluation is only shown."""
+        user_metrics = self._options.metrics
+        names = {metric.name for metric in user_metrics}
+        user_holds_out = any(metric.held_out for metric in user_metrics)
+        hook_metrics = (metric for hook in self._hooks for metric in hook.announced() if metric.name not in names)
         evaluated = (
-            metric.model_copy(update={"held_out": not judged})
+            metric.model_copy(update={"held_out": not user_holds_out})
             for metric in self._evaluation.announced_held_out()
-            if metric.name not in own
+            if metric.name not in names
         )
-        return (*found, *given, *evaluated)
+        return (*hook_metrics, *user_metrics, *evaluated)
 
     def _announce_knobs(self) -> None:
-        """What this trainer has that acts when it is turned; the user's own actuators are there already."""
+        """Register the knobs that take effect in this trainer. The user's own actuators are there already."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
         RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
-        scalars.announce(trainer, actuators, self._users, options.beta_bounds)
+        scalars.announce(trainer, actuators, self._user_values, options.beta_bounds)
         announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
             channel.announce(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
-            actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).ask, effect="measures")
+            actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).request, effect="measures")
         if options.mixture is not None:
             mixtures.announce(actuators, options.mixture)
             mixtures.announce_skip(trainer, actuators, options.mixture)
@@ -381,23 +384,23 @@ class Attachment(TrainerCallback):
 
 
 class EndOnSigterm:
-    """`down`, Slurm and torchrun end a run by SIGTERM: it ends with a checkpoint and a last word, unless the script has
-    its own handler."""
+    """Ends a run with a checkpoint and its last messages on SIGTERM, which `down`, Slurm and torchrun send. A script
+    with its own handler keeps it."""
 
     def __init__(self, stop: Callable[[str], object]) -> None:
         self._stop = stop
-        self._handled_before: Any = None
+        self._previous_handler: Any = None
 
     def begin(self) -> None:
-        """Training begins."""
+        """Install the handler. Called when training begins."""
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            self._handled_before = signal.signal(signal.SIGTERM, self._on_signal)
+            self._previous_handler = signal.signal(signal.SIGTERM, self._on_signal)
 
     def end(self) -> None:
-        """Training is over: what handled the signal before does again."""
-        if self._handled_before is not None:
-            signal.signal(signal.SIGTERM, self._handled_before)
-            self._handled_before = None
+        """Restore the previous handler."""
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+            self._previous_handler = None
 
     def _on_signal(self, number: int, _: types.FrameType | None) -> None:
         self._stop(signal.Signals(number).name)

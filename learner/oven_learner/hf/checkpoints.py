@@ -1,11 +1,11 @@
-"""A Hugging Face or TRL trainer's checkpoints: what is added to them, and how training continues from one.
+"""Checkpoints of a Hugging Face or TRL trainer: what is added to them, and how training resumes from one.
 
-transformers 5.23 saves weights, optimizer, scheduler, step and the global random generators. What it and TRL 1.16 leave
-out, and what a straight run therefore differs by after a resume, is saved beside that on every rank:
+transformers 5.23 saves weights, optimizer, scheduler, step and the global random generators. It and TRL 1.16 omit some
+state, so that a resumed run differs from an uninterrupted one. That state is saved as well, on every rank:
 
 - the private generator of a sampler (TRL's RepeatSampler shuffles each epoch with one, trl/trainer/utils.py:908);
-- GRPO's generation buffer and its place in it, where the save falls inside one (grpo_trainer.py:948, 951);
-- the state of objects that the user handed to `attach`, such as a data mixture with its timeline.
+- GRPO's generation buffer and the position in it, if the save falls inside one (grpo_trainer.py:948, 951);
+- the state of the user's objects that `attach` was given, such as a data mixture with its timeline.
 """
 
 from __future__ import annotations
@@ -40,123 +40,125 @@ log = logging.getLogger("oven.learner")
 
 @dataclass
 class Origin:
-    """What this training continues from."""
+    """What this training resumes from."""
 
     path: Path | None = None
     record: Record | None = None
     relaunch: Relaunch | None = None
-    """Set where a rollback led here."""
-    beside: dict[str, Any] = field(default_factory=dict)
-    """This rank's tensors and states."""
+    """Set if this process was started by a rollback."""
+    rank_state: dict[str, Any] = field(default_factory=dict)
+    """The state that was saved on this rank."""
 
     @property
     def fresh(self) -> bool:
         return self.record.fresh if self.record else self.path is None
 
     def trained(self, step: int) -> int:
-        """Gradient steps before this training, those that rollbacks threw away included."""
+        """Return the gradient steps before this training, including those that rollbacks threw away."""
         if self.relaunch is not None:
             return self.relaunch.trained
         return self.record.trained if self.record else step
 
 
 class TrainerCheckpoints:
-    """One trainer's. `run` is empty where it is not known (and on the other ranks, which rank 0 tells)."""
+    """The checkpoints of one trainer. `run` is empty if it is unknown, and on ranks other than 0."""
 
     def __init__(
-        self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], named: Callable[[], str] = lambda: "1"
+        self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], get_name: Callable[[], str] = lambda: "1"
     ) -> None:
-        """`named` says once, when training begins, which training of the script this is."""
+        """`get_name` is called once, when training begins, for the name of this training among those of the script."""
         self.origin = Origin()
-        self._named = named
+        self._get_name = get_name
         self._trainer: Any = trainer
         self._run, self._stateful = run, dict(stateful)
-        self._model: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._generator: torch.Generator | None = None
         self.epoch_order: torch.Tensor | None = None
-        """The private generator's state from which the running epoch's order was drawn."""
+        """The state of the private generator from which the order of the current epoch was drawn."""
         self._began: float | None = None
-        self._asked = os.environ.get(relaunch.RESUME_FROM, "")
+        self._resume_from = os.environ.get(relaunch.RESUME_FROM, "")
         folder = os.environ.get("OVEN_RUN_DIR")
         self.run_folder = Path(folder) if folder else None
         save = trainer.save_model
 
-        def noticed(output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            """A checkpoint begins with the model; other saves go elsewhere."""
+        def save_model(output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
+            """Note the start of a checkpoint, which begins with the model. Other saves go to other folders."""
             if output_dir is not None and checkpoint_record.step_of(Path(output_dir)) >= 0:
                 self._begin(Path(output_dir))
             return save(output_dir, *args, **kwargs)
 
-        trainer.save_model = noticed  # type: ignore[method-assign]
+        trainer.save_model = save_model  # type: ignore[method-assign]
 
     @cached_property
     def training(self) -> str:
-        """Which one of its script (RunStarted.training); known from the first `train()` on."""
-        return self._named()
+        """The name of this training (RunStarted.training). It is known from the first `train()` on."""
+        return self._get_name()
 
     @property
     def output(self) -> Path:
         return Path(self._trainer.args.output_dir)
 
-    def resumed(self, given: str | bool | None) -> str | bool | None:
-        """What `train(resume_from_checkpoint=given)` is to be called with. The same on every rank.
+    def choose(self, requested: str | bool | None) -> str | bool | None:
+        """Return the checkpoint that training resumes from, on every rank, for `resume_from_checkpoint=requested`.
 
-        A rollback's checkpoint goes before anything else, a path that the script gives before `--resume`. Raises
-        ConfigError when the checkpoint cannot be continued from, before anything is trained.
+        The checkpoint of a rollback comes first, then a path given by the script, then `--resume`. Raises ConfigError
+        before anything is trained if the checkpoint cannot be used.
         """
-        inside = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        self._model = self._model or {
-            name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # ZeRO-3 keeps a part of it only
-            for name, parameter in inside.named_parameters()
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        self._shapes = self._shapes or {
+            name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # ZeRO-3 keeps only a shard
+            for name, parameter in model.named_parameters()
         }
-        self.training  # noqa: B018, counted before anything can fail, on every rank
-        found: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
+        self.training  # noqa: B018, counted on every rank before anything can fail
+        choice: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
         try:
-            found = self._found(given) if ranks.rank() == 0 else None
+            choice = self._choose_on_leader(requested) if ranks.rank() == 0 else None
         except OvenError as error:
-            found = error
-        found = ranks.from_leader(found)
-        if isinstance(found, OvenError):
-            raise found
-        assert found is not None
-        path, record, again = found
-        self.origin = Origin(path, record, again, self._beside(path, record))
+            choice = error
+        choice = ranks.from_leader(choice)
+        if isinstance(choice, OvenError):
+            raise choice
+        assert choice is not None
+        path, record, again = choice
+        self.origin = Origin(path, record, again, self._load_rank_state(path, record))
         if path is None:
             return None
-        self._say_what_differs(path, record)
+        self._log_differences(path, record)
         return str(path)
 
     def restore(self, dataloader: Any) -> None:
-        """Puts back what the trainer does not; called when it has loaded its own."""
-        beside = self.origin.beside
-        self._see(dataloader)
-        if self._generator is not None and beside.get("sampler") is not None:
-            self._generator.set_state(beside["sampler"])
-        if "generated" in beside:
-            self._trainer._step = beside["generated"]
-            self._trainer._buffered_inputs = _moved(beside["buffer"], self._trainer.args.device)
-        for name, state in beside.get("stateful", {}).items():
+        """Restore the state that the trainer does not. Called after the trainer has restored its own."""
+        saved = self.origin.rank_state
+        self._find_generator(dataloader)
+        if self._generator is not None and saved.get("sampler") is not None:
+            self._generator.set_state(saved["sampler"])
+        if "generated" in saved:
+            self._trainer._step = saved["generated"]
+            self._trainer._buffered_inputs = _moved(saved["buffer"], self._trainer.args.device)
+        for name, state in saved.get("stateful", {}).items():
             if name in self._stateful:
                 self._stateful[name].load_state_dict(state)
 
-    def went_on(self) -> None:
-        """The run is announced: a rollback that led here is done with."""
+    def finish_relaunch(self) -> None:
+        """Complete the rollback that started this process. Called when the run is announced."""
         if self.origin.relaunch is not None and self.run_folder is not None and ranks.rank() == 0:
             relaunch.done(self.run_folder)
 
     def epoch_began(self, dataloader: Any) -> None:
-        """Its order is drawn next."""
-        self._see(dataloader)
+        """Note the state from which the order of the epoch is drawn."""
+        self._find_generator(dataloader)
         self.epoch_order = self._generator.get_state() if self._generator is not None else None
 
     def saved(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
-        """The trainer has written its files: add ours, and say that all is there. A collective. Returns the folder and
-        when the save began and ended; None when it was not a checkpoint of this trainer's."""
+        """Add this rank's state and the record to the files that the trainer has written. A collective.
+
+        Returns the folder and when the save began and ended; None if it was not a checkpoint of this trainer.
+        """
         folder = self.output / f"checkpoint-{step}"
         if self._began is None or not folder.is_dir():
             return None
-        torch.save(self._state(), folder / _beside(ranks.rank()))
-        ranks.barrier()  # others may still be writing their parts
+        torch.save(self._state(), folder / _rank_file(ranks.rank()))
+        ranks.barrier()  # the other ranks may still be writing
         if ranks.rank() == 0:
             checkpoint_record.finish(
                 folder,
@@ -164,7 +166,7 @@ class TrainerCheckpoints:
                     update={
                         "run": self._run,
                         "training": self.training,
-                        "model": self._model,
+                        "model": self._shapes,
                         "world": ranks.world(),
                         "fresh": self.origin.fresh,
                     }
@@ -182,50 +184,50 @@ class TrainerCheckpoints:
         if ranks.rank() == 0:
             checkpoint_record.begin(folder)
 
-    def _found(self, given: str | bool | None) -> tuple[Path | None, Record | None, Relaunch | None]:
+    def _choose_on_leader(self, requested: str | bool | None) -> tuple[Path | None, Record | None, Relaunch | None]:
         again = relaunch.read(self.run_folder) if self.run_folder is not None else None
-        asked, self._asked = self._asked, ""  # a second `train()` is the script's own affair
+        resume_from, self._resume_from = self._resume_from, ""  # it is for the first `train()` only
         if again is not None and again.training != self.training:
-            again, asked = None, relaunch.LATEST  # another training of the script goes back; this one goes on
+            again, resume_from = None, relaunch.LATEST  # another training rolls back; this one continues
         path: Path | None
         if again is not None:
             path = None if again.checkpoint == relaunch.START else Path(again.checkpoint)
             log.info("continues after a rollback: %s", again.reason)
-        elif given and given is not True:
-            path = Path(given)
-        elif asked == relaunch.START:
+        elif requested and requested is not True:
+            path = Path(requested)
+        elif resume_from == relaunch.START:
             path = None
-        elif asked and asked != relaunch.LATEST and self._mine(Path(asked)):
-            path = Path(asked)
-        elif asked or given:
-            path = self._latest(required=given is True and not asked)
+        elif resume_from and resume_from != relaunch.LATEST and self._is_of_this_training(Path(resume_from)):
+            path = Path(resume_from)
+        elif resume_from or requested:
+            path = self._latest(required=requested is True and not resume_from)
         else:
             path = None
-        return path, (checkpoint_record.checked(path, self._run, self._model) if path else None), again
+        return path, (checkpoint_record.checked(path, self._run, self._shapes) if path else None), again
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
-            found = checkpoint_record.to_resume(self.output, self._run, self.training)
-            if found is None:
+            path = checkpoint_record.to_resume(self.output, self._run, self.training)
+            if path is None:
                 raise ConfigError(
                     f"resume_from_checkpoint=True, and {self.output} holds no checkpoint of this training; leave it "
                     "out to begin anew, or give the folder of one"
                 )
-            return found
-        own = checkpoint_record.newest(self.output, self._run, self.training)
-        if own is None:
+            return path
+        newest = checkpoint_record.newest(self.output, self._run, self.training)
+        if newest is None:
             log.warning("--resume: %s holds no complete checkpoint of this run; training begins anew", self.output)
-        return own[0] if own else None
+        return newest[0] if newest else None
 
-    def _mine(self, checkpoint: Path) -> bool:
-        """A script may train twice, in two folders or in one."""
-        here = checkpoint.parent.resolve() == self.output.resolve()
-        return here and not checkpoint_record.is_of_other_training(checkpoint, self._run, self.training)
+    def _is_of_this_training(self, checkpoint: Path) -> bool:
+        """A script may train several times, in one folder or in several."""
+        is_here = checkpoint.parent.resolve() == self.output.resolve()
+        return is_here and not checkpoint_record.is_of_other_training(checkpoint, self._run, self.training)
 
-    def _beside(self, path: Path | None, record: Record | None) -> dict[str, Any]:
+    def _load_rank_state(self, path: Path | None, record: Record | None) -> dict[str, Any]:
         if path is None or record is None:
             return {}
-        file = path / _beside(ranks.rank())
+        file = path / _rank_file(ranks.rank())
         if not file.is_file():
             return {}
         try:
@@ -237,7 +239,7 @@ class TrainerCheckpoints:
             ) from error
         return loaded
 
-    def _say_what_differs(self, path: Path, record: Record | None) -> None:
+    def _log_differences(self, path: Path, record: Record | None) -> None:
         reasons: list[str] = []
         if record is None:
             reasons.append("it was made without the controller, which saves what the trainer leaves out")
@@ -245,7 +247,7 @@ class TrainerCheckpoints:
             reasons += record.inexact
             if record.world != ranks.world():
                 reasons.append(f"it was saved by {record.world} ranks, and these are {ranks.world()}")
-            if lacking := sorted(set(self._stateful) - set(self.origin.beside.get("stateful", {}))):
+            if lacking := sorted(set(self._stateful) - set(self.origin.rank_state.get("stateful", {}))):
                 reasons.append(f"it has no state of {', '.join(lacking)}")
         if self._trainer.args.ignore_data_skip:
             reasons.append("ignore_data_skip begins the data anew")
@@ -255,7 +257,7 @@ class TrainerCheckpoints:
             log.info("resumes from %s", path)
 
     def inexact(self, thrown_away: int) -> tuple[str, ...]:
-        """Why the straight run would continue otherwise than one that resumes from a checkpoint of now."""
+        """Return why a run that resumes from a checkpoint taken now would differ from the uninterrupted run."""
         reasons = []
         if thrown_away:
             reasons.append(f"the run was rolled back in place by {thrown_away} steps, and its data continued meanwhile")
@@ -263,20 +265,23 @@ class TrainerCheckpoints:
             reasons.append("vLLM's own random generator is not saved")
         return tuple(reasons)
 
-    def _see(self, dataloader: Any) -> None:
+    def _find_generator(self, dataloader: Any) -> None:
         batches: Any = getattr(dataloader, "batch_sampler", None)
-        while hasattr(batches, "batch_sampler"):  # accelerate wraps it, to shard it and to skip batches
+        while hasattr(batches, "batch_sampler"):  # accelerate wraps it to shard it and to skip batches
             batches = batches.batch_sampler
         generator = getattr(getattr(batches, "sampler", None), "generator", None)
         self._generator = generator if isinstance(generator, torch.Generator) else None
 
     def _state(self) -> dict[str, Any]:
-        """Of this rank. The sampler's generator as it was when the running epoch began, whose order a resumed run draws
-        again; at an epoch's end as it is, for the next."""
-        over = float(self._trainer.state.epoch or 0).is_integer()
-        now = self._generator.get_state() if self._generator is not None else None
+        """Return the state of this rank.
+
+        The sampler's generator is saved as it was when the current epoch began, so that a resumed run draws the same
+        order again. At the end of an epoch it is saved as it is, for the next.
+        """
+        epoch_is_over = float(self._trainer.state.epoch or 0).is_integer()
+        generator_state = self._generator.get_state() if self._generator is not None else None
         state: dict[str, Any] = {
-            "sampler": now if over else self.epoch_order,
+            "sampler": generator_state if epoch_is_over else self.epoch_order,
             "stateful": {name: thing.state_dict() for name, thing in self._stateful.items()},
         }
         trainer = self._trainer
@@ -289,32 +294,32 @@ class TrainerCheckpoints:
 
 
 class SaveSchedule(StepHook):
-    """Has the trainer save when somebody asks, when the run stops, and for rollback."""
+    """Makes the trainer save when somebody asks for it, when the run stops, and for rollback."""
 
     def __init__(self, checkpoints: TrainerCheckpoints) -> None:
         self._checkpoints = checkpoints
-        self._asked = self._asked_own = self._saves_own = False
+        self._requested = self._due_for_rollback = self._saving_for_rollback = False
 
-    def ask(self) -> None:
-        """Somebody wants a checkpoint after this step."""
-        self._asked = True
+    def request(self) -> None:
+        """Save after this step, because somebody asks for it."""
+        self._requested = True
 
-    def ask_own(self) -> None:
-        """A checkpoint for rollback is due after this step."""
-        self._asked_own = True
+    def request_for_rollback(self) -> None:
+        """Save after this step, because a checkpoint for rollback is due."""
+        self._due_for_rollback = True
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         if client.restart:
-            control.should_save = False  # what it goes back from is not to be gone on from
-        elif self._asked or (client.stopping and not client.out_of_time):
+            control.should_save = False  # the run rolls back from this state
+        elif self._requested or (client.stopping and not client.out_of_time):
             control.should_save = True
-        elif self._asked_own and not control.should_save:
-            control.should_save = self._saves_own = True
-        self._asked = self._asked_own = False
+        elif self._due_for_rollback and not control.should_save:
+            control.should_save = self._saving_for_rollback = True
+        self._requested = self._due_for_rollback = False
 
     def saved(self, state: TrainerState, client: OvenClient, budget: StepBudget, rollback: Rollback | None) -> None:
-        """The trainer has written a checkpoint: add its record. A collective."""
-        own, self._saves_own = self._saves_own, False
+        """Add the record to the checkpoint that the trainer has written. A collective."""
+        own, self._saving_for_rollback = self._saving_for_rollback, False
         saved = self._checkpoints.saved(
             state.global_step,
             lambda: Record(
@@ -336,7 +341,7 @@ class SaveSchedule(StepHook):
             disk.saved(folder, client.tick, began, ended, own=own)
 
 
-def _beside(rank: int) -> str:
+def _rank_file(rank: int) -> str:
     return f"oven-rank-{rank}.pt"
 
 

@@ -1,4 +1,9 @@
-"""What an attached trainer's run may end with in the place of its last weights, where its evaluations say which."""
+"""The weights that an attached trainer's run ends with: the best ones, if its evaluations tell which those are.
+
+At the end the user's `evaluate` measures, or else the trainer: its mean loss over held-out rows, or the mean reward of
+greedy completions. Measuring changes nothing: afterwards the trainer, its callbacks, its reward functions and the
+random generators are as before.
+"""
 
 from __future__ import annotations
 
@@ -28,143 +33,98 @@ from oven_learner.random_state import undisturbed
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import KEPT
 
+MOST_ROWS = 64
+"""Held-out rows that are measured."""
+DATASETS = ("train_dataset", "eval_dataset")
+REPORTING = ("transformers.integrations", "transformers.utils.notebook")
+"""Modules of callbacks that only report."""
 SCALARS = (bool, int, float, str, bytes, type(None))
 CONTAINERS = (dict, list, tuple, set, deque)
 
 
-def copied(tree: Any) -> Any:
-    """Tensors, arrays and containers anew, at any depth; anything else is the same object."""
-    if is_tensor(tree):
-        return tree.detach().clone()
-    if isinstance(tree, UserDict):  # a tokenizer's batch
-        batch: Any = copy(tree)
-        batch.data = copied(tree.data)
-        return batch
-    if isinstance(tree, dict):
-        other = copy(tree)  # keeps a default, and a class of its own
-        for key, value in tree.items():
-            other[key] = copied(value)
-        return other
-    if isinstance(tree, deque):
-        return deque((copied(value) for value in tree), tree.maxlen)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(copied(value) for value in tree))
-    if isinstance(tree, list | tuple | set):
-        return type(tree)(copied(value) for value in tree)
-    return tree.copy() if is_array(tree) else tree
+def choose_best(
+    trainer: Trainer,
+    announced: tuple[MetricSpec, ...],
+    evaluation: UserEvaluation | None,
+    ranks: Ranks,
+) -> BestWeights | None:
+    """Return None if the run cannot end with its best weights.
+
+    That is so if the main held-out metric cannot be measured at the end, the trainer itself restores its best
+    checkpoint (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.
+    """
+    metric = held_out(announced)
+    if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
+        return None
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.sharded(model)
+    read = _reader(trainer, metric.name, evaluation)
+    if sharded or read is None or not snapshot.best_fits(model, KEPT + 2):
+        return None
+    copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
+    return BestWeights(metric, take=copies.take, restore=copies.restore, read=read, ranks=ranks)
 
 
-def put(now: Any, then: Any) -> Any:
-    """What takes the place of `now` to be as `then`: itself where it can be written into, since others may refer to it,
-    and else a copy."""
-    if is_tensor(now) and is_tensor(then):
-        return now if _written(now, then) else copied(then)
-    if type(now) is not type(then):
-        return copied(then)
-    if isinstance(now, dict):
-        held = dict(now)
-        now.clear()
-        now.update({key: put(held.get(key), value) for key, value in then.items()})
-        return now
-    if isinstance(now, list):
-        now[:] = copied(then)
-        return now
-    if isinstance(now, deque | set):
-        now.clear()
-        (now.extend if isinstance(now, deque) else now.update)(copied(then))
-        return now
-    return copied(then)
+def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
+    """Return a function that measures the metric now: the user's `evaluate`, or else the trainer's own evaluation."""
+    if evaluation is not None and evaluation.measures(name):
+        user_evaluation = evaluation
+
+        def read() -> float:
+            with undisturbed(trainer.model):
+                return user_evaluation.read(name)
+
+        return read
+    if trainer.args.eval_strategy == "no":
+        return None
+    score = HeldOutScore.for_metric(trainer, name)
+    return score.read if score is not None else None
 
 
-class PlainValues:
-    """The attributes of an object that are numbers, strings, tensors, arrays, or containers: where trainers and
-    callbacks keep what they count, buffer and average."""
-
-    def __init__(self, owner: Any, *, leave: Collection[str] = (), containers: bool = True) -> None:
-        """`leave`: attributes that are not touched. Without `containers`, neither are those that are one."""
-        self._owner, self._leave, self._containers = owner, frozenset(leave), containers
-
-    def take(self) -> dict[str, Any]:
-        return {name: copied(value) for name, value in vars(self._owner).items() if self._is_plain(name, value)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Attributes that were added since are removed."""
-        own = vars(self._owner)
-        for name in [name for name, value in own.items() if name not in state and self._is_plain(name, value)]:
-            del own[name]
-        for name, value in state.items():
-            own[name] = put(own.get(name), value)
-
-    def _is_plain(self, name: str, value: Any) -> bool:
-        if name in self._leave:
-            return False
-        held = (*SCALARS, *CONTAINERS) if self._containers else SCALARS
-        return isinstance(value, held) or is_array(value) or (is_tensor(value) and not value.requires_grad)
+def _forget_vllm_weights(trainer: Any) -> None:
+    """Make TRL load the weights into vLLM again."""
+    if hasattr(trainer, "_last_loaded_step"):
+        trainer._last_loaded_step = -1
 
 
-def _written(now: Any, then: Any) -> bool:
-    """Not where one element stands for several, or in what torch's inference mode made."""
-    if now.shape != then.shape or now.dtype != then.dtype or now.device != then.device:
-        return False
-    if now.is_inference() or not now.is_contiguous():
-        return False
-    now.detach().copy_(then)
-    return True
+class HeldOutRows(Protocol):
+    """Scores each held-out row; always the same rows."""
 
-
-def is_tensor(value: Any) -> bool:
-    return hasattr(value, "detach") and hasattr(value, "clone") and hasattr(value, "dtype")
-
-
-def is_array(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and hasattr(value, "dtype")
-
-
-MOST = 64
-"""Rows that are read."""
-DATASETS = ("train_dataset", "eval_dataset")
-SHOWING = ("transformers.integrations", "transformers.utils.notebook")
-"""Modules of callbacks that only report."""
-
-
-class HeldOutExamples(Protocol):
-    """A score of each held-out row, always of the same rows."""
-
-    def problem(self) -> str:
-        """Why the rows cannot be scored, with the remedy; empty if they can."""
+    def can_be_scored(self) -> bool:
+        """Whether this trainer's rows can be scored."""
 
     def measure(self) -> list[float]:
-        """One score per row. The caller puts the model into evaluation mode and restores what this changes."""
+        """Return one score per row. The caller sets evaluation mode, and restores what this changes."""
 
 
 class HeldOutScore:
     """The mean score of a trainer's held-out rows. Made when training begins."""
 
-    def __init__(self, trainer: Any, examples: HeldOutExamples) -> None:
-        self._trainer, self._examples = trainer, examples
+    def __init__(self, trainer: Any, rows: HeldOutRows) -> None:
+        self._trainer, self._rows = trainer, rows
         callbacks = trainer.callback_handler.callbacks
         rewards = getattr(trainer, "reward_funcs", ())
         self._values = [
-            PlainValues(trainer, leave=DATASETS),
+            PlainValues(trainer, skip=DATASETS),
             *(PlainValues(callback) for callback in callbacks if _is_part_of_training(callback)),
             *(_counters(reward) for reward in rewards if _is_object(reward)),
         ]
 
     @classmethod
-    def of(cls, trainer: Any, metric: str) -> HeldOutScore | None:
-        """Return the score that `metric` is the mean of; None where this trainer has none or it cannot be measured."""
-        rows = trainer.eval_dataset
-        if rows is None or getattr(trainer, "use_vllm", False):  # vLLM's random generator cannot be restored
+    def for_metric(cls, trainer: Any, metric: str) -> HeldOutScore | None:
+        """Return the score that `metric` is the mean of; None if this trainer has none or it cannot be measured."""
+        dataset = trainer.eval_dataset
+        if dataset is None or getattr(trainer, "use_vllm", False):  # vLLM's random generator cannot be restored
             return None
         prefix = EVAL
-        if isinstance(rows, dict):
-            name, rows = next(iter(rows.items()))
+        if isinstance(dataset, dict):
+            name, dataset = next(iter(dataset.items()))
             prefix = f"{EVAL}{name}_"
-        rewarded = hasattr(trainer, "reward_funcs")
-        if metric != f"{prefix}{'reward' if rewarded else 'loss'}":
+        has_rewards = hasattr(trainer, "reward_funcs")
+        if metric != f"{prefix}{'reward' if has_rewards else 'loss'}":
             return None
-        examples = GreedyRewards(trainer, rows) if rewarded else RowLosses(trainer, rows)
-        return None if examples.problem() else cls(trainer, examples)
+        rows = GreedyRewards(trainer, dataset) if has_rewards else RowLosses(trainer, dataset)
+        return cls(trainer, rows) if rows.can_be_scored() else None
 
     def read(self) -> float:
         """Measure now."""
@@ -173,26 +133,26 @@ class HeldOutScore:
         try:
             with random_state.undisturbed(model), torch.no_grad():
                 model.eval()
-                return fmean(self._examples.measure())
+                return fmean(self._rows.measure())
         finally:
             for values, state in before:
                 values.restore(state)
 
 
 class RowLosses:
-    """The trainer's loss of each row by itself, so that no row's depends on the others in its batch. Rows are collated
-    once: a collator that masks at random masks the same each time."""
+    """The trainer's loss of each row in its own batch, so that no loss depends on other rows. Rows are collated once: a
+    collator that masks at random masks the same each time."""
 
-    def __init__(self, trainer: Any, rows: Any) -> None:
-        self._trainer, self._rows = trainer, rows
+    def __init__(self, trainer: Any, dataset: Any) -> None:
+        self._trainer, self._dataset = trainer, dataset
         self._batches: list[Any] | None = None
 
-    def problem(self) -> str:
-        return ""
+    def can_be_scored(self) -> bool:
+        return True
 
     def measure(self) -> list[float]:
         if self._batches is None:
-            self._batches = self._collated()
+            self._batches = self._collate()
         trainer, losses = self._trainer, []
         for batch in self._batches:
             loss, _, _ = trainer.prediction_step(trainer.model, copied(batch), prediction_loss_only=True)
@@ -201,65 +161,154 @@ class RowLosses:
             raise ValueError("the model gives no loss for a row: have the rows hold labels, or give an evaluate=")
         return [float(loss) for loss in torch.stack([loss.detach().float().mean() for loss in losses]).cpu()]
 
-    def _collated(self) -> list[Any]:
-        trainer, rows = self._trainer, _first(self._rows)
+    def _collate(self) -> list[Any]:
+        trainer = self._trainer
         persistent, trainer.args.dataloader_persistent_workers = trainer.args.dataloader_persistent_workers, False
         try:
-            loader = trainer.get_eval_dataloader(rows)  # it knows the collator and the columns that the model takes
+            loader = trainer.get_eval_dataloader(_first_rows(self._dataset))  # with the model's columns and collator
         finally:
             trainer.args.dataloader_persistent_workers = persistent
-        prepared = getattr(trainer.accelerator, "_dataloaders", [])  # it saves their state with its own
-        prepared[:] = [one for one in prepared if one is not loader]
-        taken = itertools.islice(iter(loader.dataset), MOST)
-        return [loader.collate_fn([row]) for row in taken]
+        prepared = getattr(trainer.accelerator, "_dataloaders", [])  # accelerate would save its state
+        prepared[:] = [other_loader for other_loader in prepared if other_loader is not loader]
+        return [loader.collate_fn([row]) for row in itertools.islice(iter(loader.dataset), MOST_ROWS)]
 
 
 class GreedyRewards:
-    """The trainer's own reward of one greedy completion of each held-out prompt, weighted as when training began:
-    weights that a change sets would move the reading by themselves."""
+    """The trainer's reward of one greedy completion of each held-out prompt.
 
-    def __init__(self, trainer: Any, rows: Any) -> None:
+    The reward weights stay those of the start of training: changed weights alone would change the score.
+    """
+
+    def __init__(self, trainer: Any, dataset: Any) -> None:
         self._trainer = trainer
-        self._rows = [dict(row) for row in itertools.islice(iter(_first(rows)), MOST)]
+        self._rows = [dict(row) for row in itertools.islice(iter(_first_rows(dataset)), MOST_ROWS)]
         weights = getattr(trainer, "reward_weights", None)
         self._weights = weights.detach().clone() if weights is not None else torch.ones(len(trainer.reward_funcs))
 
-    def measure(self) -> list[float]:
-        size = max(1, self._trainer.args.per_device_eval_batch_size)
-        chunks = [self._rows[at : at + size] for at in range(0, len(self._rows), size)]
-        return [reward for chunk in chunks for reward in self._rewards(chunk)]
-
-    def problem(self) -> str:
+    def can_be_scored(self) -> bool:
         trainer = self._trainer
         if not (hasattr(trainer, "_generate") and hasattr(trainer, "_calculate_rewards")):
-            return f"{type(trainer).__name__} rewards in a way that is not known: give evaluate="
-        for name in ("tools", "rollout_func", "environment_factories"):
-            if getattr(trainer, name, None):
-                return f"{name} answer prompts otherwise each time: give an evaluate= that returns a list"
-        if not self._rows or any({"image", "images"} & row.keys() for row in self._rows):
-            return "no held-out prompts of text alone: give an evaluate= that returns a list"
-        return ""
+            return False
+        if any(getattr(trainer, name, None) for name in ("tools", "rollout_func", "environment_factories")):
+            return False  # these answer differently each time
+        return bool(self._rows) and not any({"image", "images"} & row.keys() for row in self._rows)
+
+    def measure(self) -> list[float]:
+        size = max(1, self._trainer.args.per_device_eval_batch_size)
+        chunks = [self._rows[start : start + size] for start in range(0, len(self._rows), size)]
+        return [reward for chunk in chunks for reward in self._rewards(chunk)]
 
     def _rewards(self, rows: list[dict[str, Any]]) -> list[float]:
         trainer, rows = self._trainer, copied(rows)
         prompts = [row["prompt"] for row in rows]
         with _greedy(trainer):
-            # (prompts' ids, completions' ids, …, completions, …): RLOO returns three, GRPO eight
-            said = trainer._generate(prompts)
-        ids, completions = said[1], said[3 if len(said) > 3 else 2]
+            # (prompt ids, completion ids, …, completions, …): RLOO returns three values, GRPO eight
+            generated = trainer._generate(prompts)
+        ids, completions = generated[1], generated[3 if len(generated) > 3 else 2]
         scores = trainer._calculate_rewards(rows, prompts, completions, ids)  # [ranks × rows, functions]
         own = scores[trainer.accelerator.process_index * len(rows) :][: len(rows)]
-        weighed = (own * self._weights.to(own.device)).nansum(1)
-        unscored = own.isnan().all(1)  # no function has scored it, which is not a reward of 0
-        return [float(one) for one in weighed.masked_fill(unscored, math.nan).cpu()]
+        weighted = (own * self._weights.to(own.device)).nansum(1)
+        unscored = own.isnan().all(1)  # no function has scored it; that is not a reward of 0
+        return [float(reward) for reward in weighted.masked_fill(unscored, math.nan).cpu()]
 
 
-def _first(rows: Any) -> Any:
-    """At most so many, without reading the others."""
-    if isinstance(rows, IterableDataset) or not hasattr(rows, "__len__"):
-        return rows
-    count = range(min(MOST, len(rows)))
-    return rows.select(count) if hasattr(rows, "select") else Subset(rows, count)
+class PlainValues:
+    """The attributes of an object that are numbers, strings, tensors, arrays, or containers.
+
+    Trainers and callbacks store in them what they count, buffer and average.
+    """
+
+    def __init__(self, owner: Any, *, skip: Collection[str] = (), containers: bool = True) -> None:
+        """`skip`: attributes to leave alone. `containers`: whether containers are included."""
+        self._owner, self._skip, self._containers = owner, frozenset(skip), containers
+
+    def take(self) -> dict[str, Any]:
+        """Return copies of the attributes."""
+        return {name: copied(value) for name, value in vars(self._owner).items() if self._is_plain(name, value)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the attributes, and remove those that were added since."""
+        attributes = vars(self._owner)
+        for name in [name for name, value in attributes.items() if name not in state and self._is_plain(name, value)]:
+            del attributes[name]
+        for name, value in state.items():
+            attributes[name] = restored(attributes.get(name), value)
+
+    def _is_plain(self, name: str, value: Any) -> bool:
+        if name in self._skip:
+            return False
+        types = (*SCALARS, *CONTAINERS) if self._containers else SCALARS
+        return isinstance(value, types) or _is_array(value) or (_is_tensor(value) and not value.requires_grad)
+
+
+def copied(tree: Any) -> Any:
+    """Copy tensors, arrays and containers at any depth. Other values stay the same objects."""
+    if _is_tensor(tree):
+        return tree.detach().clone()
+    if isinstance(tree, UserDict):  # a tokenizer's batch
+        batch: Any = copy(tree)
+        batch.data = copied(tree.data)
+        return batch
+    if isinstance(tree, dict):
+        mapping = copy(tree)  # keeps the class, and a defaultdict's default
+        for key, value in tree.items():
+            mapping[key] = copied(value)
+        return mapping
+    if isinstance(tree, deque):
+        return deque((copied(value) for value in tree), tree.maxlen)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(copied(value) for value in tree))
+    if isinstance(tree, list | tuple | set):
+        return type(tree)(copied(value) for value in tree)
+    return tree.copy() if _is_array(tree) else tree
+
+
+def restored(present: Any, saved: Any) -> Any:
+    """Return a value equal to `saved`: if possible the `present` object, changed in place, because others may refer to
+    it, else a copy of `saved`."""
+    if _is_tensor(present) and _is_tensor(saved):
+        return present if _write_into(present, saved) else copied(saved)
+    if type(present) is not type(saved):
+        return copied(saved)
+    if isinstance(present, dict):
+        previous = dict(present)
+        present.clear()
+        present.update({key: restored(previous.get(key), value) for key, value in saved.items()})
+        return present
+    if isinstance(present, list):
+        present[:] = copied(saved)
+        return present
+    if isinstance(present, deque | set):
+        present.clear()
+        (present.extend if isinstance(present, deque) else present.update)(copied(saved))
+        return present
+    return copied(saved)
+
+
+def _write_into(present: Any, saved: Any) -> bool:
+    """Copy `saved` into the tensor `present` if that is possible; return whether it was."""
+    if present.shape != saved.shape or present.dtype != saved.dtype or present.device != saved.device:
+        return False
+    if present.is_inference() or not present.is_contiguous():
+        return False
+    present.detach().copy_(saved)
+    return True
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach") and hasattr(value, "clone") and hasattr(value, "dtype")
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "dtype")
+
+
+def _first_rows(dataset: Any) -> Any:
+    """Return at most MOST_ROWS rows without reading the others."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        return dataset
+    indices = range(min(MOST_ROWS, len(dataset)))
+    return dataset.select(indices) if hasattr(dataset, "select") else Subset(dataset, indices)
 
 
 @contextmanager
@@ -274,61 +323,20 @@ def _greedy(trainer: Any) -> Iterator[None]:
 
 
 def _is_object(reward: Any) -> bool:
-    """Whether a reward function may keep state: neither a plain function nor a model."""
+    """Whether a reward function may have state: it is neither a plain function nor a model."""
     return hasattr(reward, "__dict__") and not isinstance(reward, torch.nn.Module) and not inspect.isroutine(reward)
 
 
 def _counters(reward: Any) -> PlainValues:
-    """A committee's count of batches, which its random draws depend on. What it publishes and pays stays."""
+    """Return the state of a reward function. Of a committee that is only its count of batches, which its random draws
+    depend on."""
     return PlainValues(reward, containers=not type(reward).__module__.startswith("oven_learner."))
 
 
 def _is_part_of_training(callback: Any) -> bool:
-    """Whether a callback's state is part of the training, rather than what it shows or publishes."""
+    """Whether a callback's state belongs to the training, rather than to what it shows or publishes."""
     if isinstance(callback, ExportableState):
         return True
     shows = isinstance(callback, DefaultFlowCallback | PrinterCallback | ProgressCallback | CallbackHandler)
     module = type(callback).__module__
-    return not (shows or module.startswith((*SHOWING, "oven_learner.")) or "Progress" in type(callback).__name__)
-
-
-def choose_best(
-    trainer: Trainer,
-    announced: tuple[MetricSpec, ...],
-    evaluation: UserEvaluation | None,
-    ranks: Ranks,
-) -> BestWeights | None:
-    """None where the held-out metric that stands for the whole cannot be read at the end, the trainer itself goes back
-    to its best checkpoint (`load_best_model_at_end`), parts of the model are on other ranks, or no copy fits."""
-    metric = held_out(announced)
-    if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
-        return None
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.sharded(model)
-    read = _reader(trainer, metric.name, evaluation)
-    if sharded or read is None or not snapshot.best_fits(model, KEPT + 2):
-        return None
-    copies = snapshot.WeightCopies(model, lambda: _stale(trainer))
-    return BestWeights(metric, take=copies.take, restore=copies.restore, read=read, ranks=ranks)
-
-
-def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
-    """Return a function that measures the metric now: the user's `evaluate`, or else the trainer's own evaluation."""
-    if evaluation is not None and evaluation.measures(name):
-        users = evaluation
-
-        def read() -> float:
-            with undisturbed(trainer.model):
-                return users.read(name)
-
-        return read
-    if trainer.args.eval_strategy == "no":
-        return None
-    score = HeldOutScore.of(trainer, name)
-    return score.read if score is not None else None
-
-
-def _stale(trainer: Any) -> None:
-    """vLLM has the weights of another step."""
-    if hasattr(trainer, "_last_loaded_step"):
-        trainer._last_loaded_step = -1
+    return not (shows or module.startswith((*REPORTING, "oven_learner.")) or "Progress" in type(callback).__name__)

@@ -1,4 +1,7 @@
-"""What a trainer's run goes back to: copies in memory where they fit, else its own checkpoints and a restart."""
+"""Rollback of a trainer: with copies in memory if they fit, else with its own checkpoints and a restart.
+
+A copy holds the trained weights, the optimizer, the position of the scheduler and the step, but no actuators.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +26,31 @@ from oven_runs.home import relaunch
 
 
 def snapshots_fit(trainer: Trainer, count: int) -> bool:
-    """Whether `count` snapshots (what trains, and two Adam moments of each) stay below the limit, and can be taken at
-    all: a sharded model's parts cannot be copied rank by rank."""
+    """Whether `count` snapshots (trained weights and two Adam moments) stay below the limit. A sharded model cannot be
+    copied rank by rank."""
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
         return False
     return count * snapshot_size(trainer) <= snapshot.LIMIT_BYTES
 
 
 def snapshot_size(trainer: Trainer) -> int:
-    """Bytes of what trains and two Adam moments of it, and of what channels keep; of this rank's part, where the model
-    is sharded."""
+    """Return the bytes of the trained weights, two Adam moments, and the buffers of loss channels; of this rank's shard
+    if the model is sharded."""
     assert trainer.model is not None
-    others = beside(trainer).values()
-    kept = sum(buffer.numel() * buffer.element_size() for module in others for buffer in module.buffers())
-    return kept + sum(snapshot.size(module) for module in (trainer.model, *others))
+    channels = channel_modules(trainer).values()
+    buffers = sum(buffer.numel() * buffer.element_size() for module in channels for buffer in module.buffers())
+    return buffers + sum(snapshot.size(module) for module in (trainer.model, *channels))
 
 
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
-    """Waits for the device before and after, so that what it costs can be measured by the clock."""
+    """Return (step, state). It waits for the device before and after, so that a clock can measure the cost."""
     _wait(trainer)
     scheduler = _bare(trainer.lr_scheduler)
     state = {
         "step": trainer.state.global_step,
         "epoch": trainer.state.epoch,
         "model": copied(trained_state(_model(trainer))),
-        "beside": {name: copied(module.state_dict()) for name, module in beside(trainer).items()},
+        "channels": {name: copied(module.state_dict()) for name, module in channel_modules(trainer).items()},
         "optimizer": copied(_bare_optimizer(trainer).state_dict()),
         "scheduler": copy.deepcopy(scheduler.state_dict()),
     }
@@ -57,11 +60,11 @@ def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
 
 @torch.no_grad()
 def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
-    """The learning-rate scale stays: it is an actuator, and is set again on the rates that come back."""
+    """Restore a state. The learning-rate scale is an actuator: it stays, and is applied to the restored rates."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _model(trainer).load_state_dict(state["model"], strict=False)
-    for name, module in beside(trainer).items():
-        module.load_state_dict(state["beside"][name])
+    for name, module in channel_modules(trainer).items():
+        module.load_state_dict(state["channels"][name])
     _bare_optimizer(trainer).load_state_dict(copied(state["optimizer"]))
     _bare(trainer.lr_scheduler).load_state_dict(copy.deepcopy(state["scheduler"]))
     rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
@@ -69,20 +72,20 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
         rates.write(scale)
     trainer.state.global_step = state["step"]
     trainer.state.epoch = state["epoch"]
-    # The trainer's own log divides the loss since its last line by the steps since then: both begin anew here.
-    inside: Any = trainer
-    if hasattr(inside, "_globalstep_last_logged"):
-        inside._globalstep_last_logged = state["step"]
-    if isinstance(getattr(inside, "_tr_loss", None), torch.Tensor):
-        inside._tr_loss.zero_()
+    # The trainer's log divides the loss since its last line by the steps since then, so both are reset here.
+    private: Any = trainer
+    if hasattr(private, "_globalstep_last_logged"):
+        private._globalstep_last_logged = state["step"]
+    if isinstance(getattr(private, "_tr_loss", None), torch.Tensor):
+        private._tr_loss.zero_()
     if hasattr(trainer, "_buffered_inputs"):
-        trainer._buffered_inputs = None  # TRL: completions of the policy that was left behind
+        trainer._buffered_inputs = None  # TRL: completions of the abandoned policy
     if hasattr(trainer, "_last_loaded_step"):
-        trainer._last_loaded_step = -1  # TRL: the step whose weights vLLM has; the step that comes back has others
+        trainer._last_loaded_step = -1  # TRL: the step whose weights vLLM has
 
 
-def beside(trainer: Any) -> dict[str, torch.nn.Module]:
-    """What loss channels train beside the model, by their names."""
+def channel_modules(trainer: Any) -> dict[str, torch.nn.Module]:
+    """Return the modules that loss channels train in addition to the model, by channel."""
     channels = getattr(trainer, "channels", ())
     return {channel.name: channel.module for channel in channels if channel.module is not None}
 
@@ -115,15 +118,18 @@ def choose_rollback(
     ask: Callable[[], object],
     trained: Callable[[], int],
 ) -> Rollback | None:
-    """None where neither is possible: too large to copy, and no one who starts the process again, or checkpoints
-    without an optimizer. `resumable`: checkpoints are taken beside copies too, for a process that is killed. `ask` has
-    the trainer save after this step; `trained`: gradient steps of the run so far."""
+    """Return None if neither is possible: the model is too large to copy, and nobody restarts the process, or the
+    checkpoints lack the optimizer.
+
+    `resumable`: also take checkpoints if there are copies, for a process that is killed. `ask` makes the trainer save
+    after this step. `trained` returns the gradient steps of the run so far.
+    """
     copies = None
     if snapshots_fit(trainer, KEPT + 2):
-        # In lockstep what is gone back to must not depend on the clock.
+        # In lockstep the target of a rollback must not depend on the clock.
         copies = Snapshots(
             lambda: take_snapshot(trainer),
-            lambda kept: restore_snapshot(trainer, kept),
+            lambda state: restore_snapshot(trainer, state),
             credit=math.inf if lockstep else CREDIT_S,
             share=ranks.same,
         )

@@ -13,7 +13,7 @@ from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import RewardFunction
-from oven_runs.settings.judges import judge_of
+from oven_runs.settings.committee_members import judge_of
 
 
 def convene(

@@ -25,7 +25,7 @@ print(os.nice(0), os.sched_getscheduler(0), before, len(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
-def test_a_process_of_the_stack_gives_way() -> None:
+def test_a_process_of_the_stack_has_a_lower_priority() -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", SHOW], env=env, capture_output=True, text=True, check=True)
     niceness, scheduler, before, after = map(int, done.stdout.split())
@@ -33,7 +33,7 @@ def test_a_process_of_the_stack_gives_way() -> None:
     assert after == max(1, before // 2)
 
 
-def test_a_sandbox_that_forbids_it_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_forbids_priorities_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> int:
         raise PermissionError(1, "Operation not permitted")
 
@@ -43,7 +43,7 @@ def test_a_sandbox_that_forbids_it_stops_nobody(monkeypatch: pytest.MonkeyPatch)
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))
-def test_every_core_is_the_trainers_or_the_stacks(cores: set[int]) -> None:
+def test_every_core_belongs_to_the_trainer_or_the_stack(cores: set[int]) -> None:
     split = CoreSplit.split(cores)
     assert split.training | split.stack == cores and not split.training & split.stack
     assert split.stack, "the stack always has one"
@@ -64,7 +64,7 @@ intr 12345 0 0
 """
 
 
-def test_what_has_given_way_does_not_make_a_core_busy() -> None:
+def test_niced_processes_do_not_count_as_load() -> None:
     assert cpu_affinity.busy(THEN, NOW, [0]) == 0.8
     assert cpu_affinity.busy(THEN, NOW, [1]) == 0.0, "70 of its 100 ticks were niced"
     assert cpu_affinity.busy(THEN, NOW, [0, 1]) == 0.4
@@ -73,14 +73,14 @@ def test_what_has_given_way_does_not_make_a_core_busy() -> None:
     )
 
 
-def test_a_share_between_the_bounds_changes_nothing() -> None:
+def test_a_load_between_the_bounds_changes_nothing() -> None:
     middle = (cpu_affinity.BUSY + cpu_affinity.IDLE) / 2
     assert cpu_affinity.spread(True, middle) and not cpu_affinity.spread(False, middle)
     assert not cpu_affinity.spread(True, cpu_affinity.BUSY) and cpu_affinity.spread(False, 0.0)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core")
-def test_it_runs_on_the_trainers_cores_while_they_are_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_stack_uses_the_trainers_cores_while_they_are_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A sleeping process is moved there, and off again, by what a file in the form of /proc/stat says."""
     stat = tmp_path / "stat"
     user = {core: 0 for core in os.sched_getaffinity(0)}

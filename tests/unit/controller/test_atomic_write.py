@@ -38,7 +38,7 @@ def test_a_reader_sees_the_new_content_when_it_is_complete(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600])
-def test_a_private_file_is_its_owners_alone_whatever_was_there(tmp_path: Path, mode: int) -> None:
+def test_a_private_file_is_readable_by_its_owner_only(tmp_path: Path, mode: int) -> None:
     target = tmp_path / "key.nk"
     target.touch()
     target.chmod(mode)

@@ -28,7 +28,7 @@ async def swallowing(times: int, told: list[int]) -> None:
 
 
 @pytest.mark.parametrize("times", [0, 1, 3])
-async def test_a_task_that_swallows_cancellations_is_told_until_it_ends(
+async def test_a_task_that_swallows_cancellations_is_cancelled_until_it_ends(
     times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[int] = []
@@ -37,7 +37,7 @@ async def test_a_task_that_swallows_cancellations_is_told_until_it_ends(
     assert task.cancelled() and len(told) == times + 1 and not caplog.records
 
 
-async def test_one_that_never_ends_is_left_alone_and_named(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_never_ends_is_logged_and_abandoned(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     told: list[int] = []
     task = await begun(asyncio.create_task(swallowing(1_000_000, told), name="deaf"))
@@ -50,7 +50,7 @@ async def test_one_that_never_ends_is_left_alone_and_named(caplog: pytest.LogCap
     assert task.cancelled()
 
 
-async def test_what_a_task_raised_or_returned_is_no_news() -> None:
+async def test_results_and_errors_of_ended_tasks_are_ignored() -> None:
     async def fails() -> None:
         raise ValueError("no")
 
@@ -81,7 +81,7 @@ async def test_a_cancellation_that_comes_with_the_result_is_heeded(fails: bool) 
         await task
 
 
-async def test_what_was_said_before_does_not_count() -> None:
+async def test_an_earlier_cancellation_does_not_count() -> None:
     cleaned = asyncio.Event()
 
     async def works() -> None:
@@ -97,7 +97,7 @@ async def test_what_was_said_before_does_not_count() -> None:
     assert cleaned.is_set()
 
 
-async def test_a_timeout_around_it_stays_a_timeout() -> None:
+async def test_a_timeout_around_the_block_stays_a_timeout() -> None:
     async def swallows() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()

@@ -70,7 +70,7 @@ def test_a_log_of_earlier_code_replays_and_says_which_made_it(home: Home, capsys
     verdict, said = capsys.readouterr().out.splitlines()[::2]
     assert verdict.endswith("3 decisions (1 adopted): the same, byte for byte")
     assert said == (
-        f"the run was decided by another version of the mesh ({EARLIER_CODE[:12]}; this one is {mesh_code_hash()[:12]})"
+        f"another version of the mesh decided the run ({EARLIER_CODE[:12]}; this one is {mesh_code_hash()[:12]})"
     )
     folder.export.write_text(folder.export.read_text().replace('"verdict":"adopted"', '"verdict":"rejected"'))
     assert invoke("replay", "r") == 1
@@ -202,7 +202,7 @@ def test_a_log_of_another_schema_version_is_refused(
     folder.export.write_text("".join(later))
     assert invoke("replay", "r", *ask) == 2
     said = capsys.readouterr().err
-    assert "event 1 on oven.r.run is of schema version 2, and this program reads version 1" in said
+    assert "event 1 on oven.r.run has schema version 2, but this program reads version 1" in said
 
 
 def with_trials(text: str) -> str:
@@ -256,7 +256,7 @@ def test_a_run_that_never_started(home: Home, capsys: pytest.CaptureFixture[str]
     log.join("amy")
     left_behind(home, log)
     assert invoke("replay", "r") == 2
-    assert "run 'r' never started" in capsys.readouterr().err
+    assert "run 'r' has no RunStarted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [("replay",), ("log",), ("backtest", "learning_rate")])
@@ -313,7 +313,7 @@ def test_signatures_are_counted_by_kind(home: Home, capsys: pytest.CaptureFixtur
 def test_a_run_without_keys_has_no_signatures_to_check(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     left_behind(home, a_run())
     assert invoke("replay", "r", "--verify") == 0
-    assert "this run is not a signed one" in capsys.readouterr().out
+    assert "this run is not signed" in capsys.readouterr().out
 
 
 def test_a_signature_that_does_not_hold_makes_no_difference_in_the_end(
@@ -343,7 +343,7 @@ ENDING = {
     "import sys\nsys.exit(0)\n": "line 2: importing the agent called sys.exit(0)",
     "raise SystemExit\n": "line 1: importing the agent called sys.exit(None)",
     "from oven_agents import Agent\nclass A(Agent):\n    def __init__(self) -> None:\n        raise SystemExit(0)\n": (
-        "A() called sys.exit(0); what only a script does belongs under `if __name__"
+        "A() called sys.exit(0); put code that is only for scripts under `if __name__"
     ),
 }
 

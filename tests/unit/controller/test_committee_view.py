@@ -13,8 +13,8 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunStarted
 from oven_runs.log.committee_view import WEIGHTS, CommitteeView, MemberLine, abstains
+from oven_runs.settings.committee_members import check_judge, judge_of, new_member, with_judge
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
-from oven_runs.settings.judges import check_judge, judge_of, new_member, with_judge
 
 CLAUDE, CHAT = "claude/sonnet", "deepseek/chat"
 

@@ -15,7 +15,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import BallotOpened
 from oven_runs.home.run_folder import Home
 from oven_runs.log.cited_paths import cited_paths, read_path
-from oven_runs.log.decision_row import DecisionRow, Wanted, row
+from oven_runs.log.decision_row import DecisionFilter, DecisionRow, row
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport
 from oven_runs.log.since import Since
@@ -91,7 +91,7 @@ def test_bad_input(home: Home, capsys: pytest.CaptureFixture[str], arguments: li
 
 def test_where_there_is_no_row_the_reason_is_said(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("decisions", "r", "--verdict", "advised") == 0
-    assert capsys.readouterr().out == "none of the 4 decisions is such a one\n"
+    assert capsys.readouterr().out == "none of the 4 decisions matches\n"
     assert invoke("decisions", "r", "--verdict", "advised", "--json") == 0
     assert capsys.readouterr().out == ""
 
@@ -112,7 +112,7 @@ def test_an_id_is_known_by_its_beginning() -> None:
     assert RAISED.id.startswith("00000000002") and seen.find("7") is None and seen.find("") is None
     newest = seen.find(LR)
     assert newest is not None and newest.decision is RAISED  # the newest that passed
-    with pytest.raises(ConfigError, match=r"write more of the one you mean"):
+    with pytest.raises(ConfigError, match=r"write more of the id"):
         seen.find("1")
 
 
@@ -164,9 +164,11 @@ def test_a_path_is_read_back_from_evidence() -> None:
 
 def test_since_is_a_step_or_a_time_before_the_newest_event() -> None:
     assert Since.read(None) == Since.read("") == Since()
-    assert Since.read("120").holds(120, NOON, NOON) and not Since.read("120").holds(119, NOON, NOON)
+    assert Since.read("120").includes(120, NOON, NOON) and not Since.read("120").includes(119, NOON, NOON)
     half = Since.read("1.5h")
-    assert half.holds(0, NOON, NOON + timedelta(minutes=90)) and not half.holds(0, NOON, NOON + timedelta(minutes=91))
+    assert half.includes(0, NOON, NOON + timedelta(minutes=90)) and not half.includes(
+        0, NOON, NOON + timedelta(minutes=91)
+    )
     for text in ("-1", "1w", "²", "1" * 16, "٣", "1e3", "nan", "infs"):
         with pytest.raises(ConfigError, match="neither a step nor a time"):
             Since.read(text)
@@ -174,5 +176,5 @@ def test_since_is_a_step_or_a_time_before_the_newest_event() -> None:
 
 def test_what_nobody_voted_on_has_a_row_too() -> None:
     seen = folded()
-    assert Wanted(agent="nobody").holds(seen.whole(RAISED.id), None) is False
+    assert DecisionFilter(agent="nobody").matches(seen.whole(RAISED.id), None) is False
     assert row(seen.whole(VETOED.id)).outcome == ""

@@ -11,7 +11,7 @@ from tests.support import runs
 from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.window import Knob, Window
-from oven_controller.importing.declared_knobs import asked
+from oven_controller.importing.declared_knobs import declared
 from oven_core.errors import ConfigError
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.codec import Malformed, decode
@@ -69,7 +69,7 @@ def test_a_scripts_own_measurement_costs_no_intervention_and_has_no_outcome() ->
     assert [outcome.actuator for outcome in log.outcomes] == ["my.shuffle"]
 
 
-def test_what_moves_the_weights_disturbs_everything_that_is_being_judged() -> None:
+def test_a_change_of_the_weights_closes_all_windows() -> None:
     for actuator, cut in (("my.swap", True), ("my.shuffle", False)):
         log = running()
         change(log, LR, 0.5, target="eval/loss")
@@ -122,7 +122,7 @@ def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, Any], words: 
 
 
 @pytest.mark.parametrize(("said", "words"), [(said, words) for said, words in WRONG if said["kind"] == "action"])
-def test_and_one_sentence_says_so_to_the_script_that_announces_it(said: dict[str, Any], words: str) -> None:
+def test_an_inconsistent_spec_gets_one_sentence(said: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Actuators().action("a.b", lambda _: None, **{key: value for key, value in said.items() if key != "kind"})
     assert words in str(refused.value) and str(refused.value).startswith("a.b") and "\n" not in str(refused.value)
@@ -134,7 +134,7 @@ def test_a_log_from_before_effects_reads_with_settings_alone() -> None:
     assert spec.effect == "setting" and spec.intervenes and spec.has_outcome and not spec.moves_weights
 
 
-def test_what_an_imported_log_announces_has_the_effects_too() -> None:
+def test_actuators_of_an_imported_log_have_effects_too() -> None:
     given = {
         "teacher.active": "a,b",
         "reward.weights": "a:.5,b:.5",
@@ -144,7 +144,7 @@ def test_what_an_imported_log_announces_has_the_effects_too() -> None:
         "train.quantisation": "none,int8,int4",
     }
     names = [name for name, spec in ACTUATORS.items() if spec.effect not in ("ends_or_holds", "at_end")]
-    for knob in asked(f"{name}={given[name]}" if name in given else name for name in names):
+    for knob in declared(f"{name}={given[name]}" if name in given else name for name in names):
         spec, known = knob.spec(), ACTUATORS[knob.name]
         assert (spec.name, spec.kind, spec.effect) == (known.name, known.kind, known.effect)
         assert spec.moves_own_metric == known.moves_own_metric and (spec.value is None) == (spec.kind == "action")

@@ -27,7 +27,7 @@ def raised(by: Any, *args: Any) -> BaseException:
     raise AssertionError(f"{by} raised nothing")
 
 
-def test_in_one_line_without_a_class_or_a_number_of_the_system(tmp_path: Path) -> None:
+def test_a_reason_is_one_line_without_class_or_error_number(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert reason(raised(missing.read_text)) == f"No such file or directory: {missing}"
     assert reason(raised(RunInfo.model_validate, {"run": "r", "pid": "x"})) == "created: Field required (and 2 more)"
@@ -58,7 +58,7 @@ def test_no_message_names_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not [text for text in said if CLASS.search(text) or "\n" in text]
 
 
-def test_brackets_beyond_what_python_reads_are_told_like_any_other_text() -> None:
+def test_deeply_nested_input_has_a_reason() -> None:
     with pytest.raises(ConfigError, match="is not JSON"):
         parsed("[" * 5000)
 
@@ -71,7 +71,7 @@ def test_brackets_beyond_what_python_reads_are_told_like_any_other_text() -> Non
         ("[" * 5000, "line 1, is neither"),
     ],
 )
-def test_nor_does_the_command_line(
+def test_the_command_line_prints_no_error_class(
     tmp_path: Path, text: str | None, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "log.jsonl"

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import RUN, event
 
-from oven_controller.stack.message_floods import FREE, PER_TICK, Floods
+from oven_controller.stack.message_floods import FREE, PER_TICK, FloodDetector
 from oven_core.protocol.messages import AgentStatus, Observation
 
 
 def heard(said: list[tuple[str, int]]) -> list[str]:
     """Who is let out, of (agent or "" for an observation, tick or count)."""
     found: list[str] = []
-    floods, seq = Floods(found.append), 0
+    floods, seq = FloodDetector(found.append), 0
     for who, number in said:
         for n in range(1 if not who else number):
             seq += 1
@@ -25,17 +25,17 @@ def heard(said: list[tuple[str, int]]) -> list[str]:
     return found
 
 
-def test_a_flood_is_told_once_and_nobody_else_pays_for_it() -> None:
+def test_a_flood_is_reported_once_and_affects_no_other_agent() -> None:
     assert heard([("eve", FREE), ("amy", FREE)]) == []
     assert heard([("amy", FREE), ("eve", 10 * FREE)]) == ["eve"]
 
 
-def test_ticks_pay_for_what_is_said() -> None:
+def test_allowance_grows_with_ticks() -> None:
     ticks = [step for tick in range(1, 200) for step in (("", tick), ("amy", PER_TICK))]
     assert heard(ticks) == []
     assert heard([step for tick in range(1, 200) for step in (("", tick), ("eve", 3 * PER_TICK))]) == ["eve"]
 
 
 @given(st.lists(st.integers(0, PER_TICK)))
-def test_nobody_who_keeps_to_its_share_is_let_out(counts: list[int]) -> None:
+def test_an_agent_within_its_share_is_never_dropped(counts: list[int]) -> None:
     assert heard([step for tick, count in enumerate(counts) for step in (("", tick), ("amy", count))]) == []

@@ -47,7 +47,7 @@ def _plain(value: Any) -> Any:
     return _plain(vars(value)) if hasattr(value, "__dict__") else repr(value)
 
 
-def test_none_of_a_hundred_thousand_counts() -> None:
+def test_no_mutant_counts() -> None:
     honest = honest_log()
     clean, clean_ring = Mesh(RUN), Keyring(KEYS["learner"])
     wanted = [output for event in honest for output in clean.step(clean_ring.verify(event))]
@@ -82,7 +82,7 @@ def test_none_of_a_hundred_thousand_counts() -> None:
     print("refused by", ", ".join(f"{layer} {count / MUTANTS:.1%}" for layer, count in sorted(layers.items())))
 
 
-def test_a_keyring_without_a_pin_believes_the_first_learner_and_no_other() -> None:
+def test_a_keyring_without_a_pin_trusts_only_the_first_learner() -> None:
     honest = honest_log()
     keyring = Keyring()
     for event, done, _ in between(honest, 2_000):

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def test_those_who_sign_and_no_others_have_a_public_key(folder: RunFolder) -> None:
+def test_only_signers_have_a_public_key(folder: RunFolder) -> None:
     path = folder.keys()
     assert path is not None
     keys = load_keys(path)
@@ -35,7 +35,7 @@ def test_those_who_sign_and_no_others_have_a_public_key(folder: RunFolder) -> No
     assert {user.name for user in folder.server.users() if user.signing} == set(keys)
 
 
-def test_everybody_is_told_the_pin_and_the_learner_all_keys(folder: RunFolder) -> None:
+def test_every_process_gets_the_pin_and_the_learner_all_keys(folder: RunFolder) -> None:
     plan = Plan(folder, "nats://x")
     learner, mesh, agent = plan.learner().env, plan.mesh().env, plan.environment("agent", "lr")
     pins = {env["OVEN_LEARNER_KEY"] for env in (learner, mesh, agent, plan.script(["x"]).env)}

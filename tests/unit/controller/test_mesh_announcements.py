@@ -53,7 +53,7 @@ def test_a_new_choice_can_be_proposed_from_then_on() -> None:
     assert replay(log.events, log.mesh.run).same
 
 
-def test_an_actuator_that_was_not_there_is_there() -> None:
+def test_a_newly_announced_actuator_can_be_proposed() -> None:
     log = running()
     new = ActuatorSpec(name="loss.sft", kind="scalar", low=0, high=1, value=0.25)
     log.join("amy", moves=(*MOVES, new.name))
@@ -76,7 +76,7 @@ def test_an_actuator_that_was_not_there_is_there() -> None:
     ],
     ids=["wider", "narrower around it", "narrower beside it", "another scale", "another value"],
 )
-def test_an_open_ballot_stays_where_what_was_proposed_still_fits(spec: ActuatorSpec, stays: bool) -> None:
+def test_an_open_ballot_stays_if_the_proposed_values_still_fit(spec: ActuatorSpec, stays: bool) -> None:
     log = running()
     log.propose("amy", 0.5)
     announce(log, spec)
@@ -86,7 +86,7 @@ def test_an_open_ballot_stays_where_what_was_proposed_still_fits(spec: ActuatorS
     assert replay(log.events, log.mesh.run).same
 
 
-def test_another_kind_changes_nothing_anywhere() -> None:
+def test_an_announcement_of_another_kind_is_ignored_everywhere() -> None:
     log, session, view = running(), Session(Agent(), "me"), RunSummary()
     announce(log, anew(TEACHER, kind="action", choices=(), value=None))
     assert log.mesh.state.specs[TEACHER].kind == "choice"
@@ -98,7 +98,7 @@ def test_another_kind_changes_nothing_anywhere() -> None:
     assert session.knobs[TEACHER].spec == KNOWN[TEACHER]
 
 
-def test_what_the_learner_rejected_of_the_old_one_does_not_bar_the_new_one() -> None:
+def test_old_rejections_do_not_bar_a_newly_announced_actuator() -> None:
     log = running(cooldown_ticks=0)
     for _ in range(2):
         log.propose("amy", 0.5, confidence=0.9)
@@ -114,7 +114,7 @@ def test_what_the_learner_rejected_of_the_old_one_does_not_bar_the_new_one() -> 
     assert log.verdict == "adopted"
 
 
-def test_explain_names_the_announcement_before_and_the_prompts_beside() -> None:
+def test_explain_names_the_announcement_and_the_injected_prompts() -> None:
     log = running()
     announce(log, anew(TEACHER, choices=("none", "small", "big", "huge")))
     log.propose("amy", "huge", TEACHER, confidence=0.9)
@@ -192,7 +192,7 @@ def play(log: Log, step: tuple[Any, ...]) -> None:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(moves)
-def test_announcements_in_any_order_with_decisions_fold_alike_everywhere(steps: list[tuple[Any, ...]]) -> None:
+def test_all_views_agree_for_any_order_of_announcements_and_decisions(steps: list[tuple[Any, ...]]) -> None:
     """Mesh, agent and summary agree on every actuator; what is open fits, and a replay says the same bytes."""
     log = running(cooldown_ticks=0, max_interventions=100)
     for agent in ("amy", "bob"):
@@ -216,7 +216,7 @@ def test_announcements_in_any_order_with_decisions_fold_alike_everywhere(steps: 
     assert replay(log.events, log.mesh.run).same
 
 
-def test_a_receipt_that_overtook_the_announcement_keeps_its_value() -> None:
+def test_a_receipt_before_the_announcement_keeps_its_value() -> None:
     """An agent's subscriptions have a queue each."""
     log = running()
     log.propose("amy", 2.0, confidence=0.9)
@@ -252,7 +252,7 @@ def test_an_agent_that_could_not_fire_joins_again_when_its_actuator_comes() -> N
     assert session.react() == [], "a copy changes nothing"
 
 
-def test_another_incarnations_announcement_counts_for_nothing() -> None:
+def test_an_announcement_of_another_incarnation_is_ignored() -> None:
     log = running()
     late = ActuatorAnnounced(**log.stamp(), actuator=anew(LR, high=5), tick=1, step=1)
     log.restart()

@@ -8,7 +8,7 @@ from tests.support.mesh_log import LR, SPECS, Log
 from oven_core.protocol.messages import AgentStatus, Value
 
 
-def test_a_proposal_opens_a_ballot_for_the_agents_that_live() -> None:
+def test_a_proposal_opens_a_ballot_for_the_live_agents() -> None:
     log = Log.running("zoe", "amy", "bob")
     log.status("bob", "left")
     log.tick()
@@ -20,7 +20,7 @@ def test_a_proposal_opens_a_ballot_for_the_agents_that_live() -> None:
     assert ballot.id == f"{log.events[-2].seq:012d}-00"
 
 
-def test_a_ballot_closes_at_its_tick_and_the_decision_lies_ahead_of_it() -> None:
+def test_a_ballot_closes_at_its_tick_and_is_applied_later() -> None:
     log = Log.running("amy", "bob", apply_delay_ticks=2, expire_ticks=9)
     log.propose("amy", 0.5)
     assert log.tick(2) == []
@@ -30,14 +30,14 @@ def test_a_ballot_closes_at_its_tick_and_the_decision_lies_ahead_of_it() -> None
     assert log.mesh.ballots == {} and log.mesh.pending == {} and log.mesh.divergence is None
 
 
-def test_one_event_gives_its_ballot_and_its_decision_ids_of_their_own() -> None:
+def test_a_ballot_and_a_decision_of_one_event_have_different_ids() -> None:
     log = Log.running("amy", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     assert log.ballots[0].id[:-3] == log.last.id[:-3]
     assert (log.ballots[0].id[-3:], log.last.id[-3:]) == ("-00", "-01")
 
 
-def test_a_ballot_closes_early_when_everybody_has_spoken() -> None:
+def test_a_ballot_closes_early_once_every_agent_has_voted() -> None:
     log = Log.running("amy", "bob", "cat")
     log.tick()
     log.propose("amy", 0.5)
@@ -51,7 +51,7 @@ def test_a_ballot_closes_early_when_everybody_has_spoken() -> None:
 
 
 @pytest.mark.parametrize("stance", ["against", "abstain"])
-def test_an_answer_to_ones_own_ballot_takes_the_proposal_back(stance: Literal["against", "abstain"]) -> None:
+def test_a_later_vote_on_the_own_ballot_withdraws_the_proposal(stance: Literal["against", "abstain"]) -> None:
     """docs/protocol.md: the last vote counts, whoever opened the ballot."""
     log = Log.running("amy", "bob", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
@@ -60,7 +60,7 @@ def test_an_answer_to_ones_own_ballot_takes_the_proposal_back(stance: Literal["a
     assert log.verdict == "rejected" and "nobody is for it any more" in log.last.reason
 
 
-def test_for_on_ones_own_ballot_keeps_the_value_and_gives_up_what_a_proposal_has() -> None:
+def test_a_for_on_the_own_ballot_keeps_the_value_but_is_no_proposal() -> None:
     log = Log.running("amy", "bob", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.9, target="reward", expected_change=0.1, horizon=20)
     log.vote("amy", "for", confidence=0.9)
@@ -73,7 +73,7 @@ def test_for_on_ones_own_ballot_keeps_the_value_and_gives_up_what_a_proposal_has
     assert alone.verdict == "adopted", "what its proposal alone would have done"
 
 
-def test_nobody_waits_for_an_agent_that_left_or_went_silent() -> None:
+def test_a_ballot_does_not_await_agents_that_left_or_are_silent() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.5)
     log.status("bob", "left")
@@ -88,7 +88,7 @@ def test_nobody_waits_for_an_agent_that_left_or_went_silent() -> None:
     assert len(log.decisions) == 1
 
 
-def test_a_lost_agent_is_back_when_it_speaks() -> None:
+def test_a_silent_agent_is_live_again_after_its_next_message() -> None:
     log = Log.running("amy", "bob", silent_ticks=2)
     log.tick(5)
     assert log.mesh.state.live() == ()
@@ -131,7 +131,7 @@ def test_a_second_proposal_joins_the_open_ballot() -> None:
     assert len(log.ballots) == 1
 
 
-def test_an_agent_that_came_after_the_opening_has_no_voice_in_it() -> None:
+def test_an_agent_that_joined_after_the_opening_may_not_vote() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.5)
     log.join("eve")
@@ -167,7 +167,7 @@ def test_a_refusal_names_the_value_the_limit_and_the_remedy(actuator: str, value
     assert log.ballots == []
 
 
-def test_the_first_refusal_of_a_kind_is_told_and_the_rest_are_counted() -> None:
+def test_the_first_refusal_of_a_kind_is_logged_and_the_others_are_counted() -> None:
     log = Log.running("amy", "bob")
     for value in (400, 500, 600):
         log.propose("amy", value)
@@ -187,7 +187,7 @@ def test_an_agent_moves_only_what_it_announced() -> None:
     assert "which it does not move: announce it in the `moves`" in log.last.reason
 
 
-def test_an_agent_that_never_joined_has_no_voice() -> None:
+def test_votes_of_an_agent_that_never_joined_are_refused() -> None:
     log = Log.running("amy", "bob")
     log.propose("eve", 0.5)
     assert "without having joined" in log.last.reason
@@ -198,14 +198,14 @@ def test_an_agent_that_never_joined_has_no_voice() -> None:
     assert log.mesh.state.counters["refused.not_joined"] == 2
 
 
-def test_a_refused_giant_still_fits_into_the_log() -> None:
+def test_a_refused_huge_value_fits_into_the_log() -> None:
     log = Log.running("amy")
     log.propose("amy", "x" * 15_000, "y" * 300)
     log.propose("amy", {str(n) * 20: 0.0 for n in range(300)}, "data.mixture")
     assert all(len(decision.wire()) < 4_000 for decision in log.decisions)
 
 
-def test_the_end_of_the_run_closes_what_is_open() -> None:
+def test_the_end_of_the_run_rejects_open_ballots() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.5)
     log.end()
@@ -215,7 +215,7 @@ def test_the_end_of_the_run_closes_what_is_open() -> None:
     assert len(log.ballots) == 1 and log.mesh.state.counters["vote.no_run"] == 1
 
 
-def test_a_restart_keeps_ballots_whose_actuator_is_as_it_was() -> None:
+def test_a_restart_keeps_ballots_on_unchanged_actuators() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.5)
     log.propose("amy", 2.0, "grad.clip")

@@ -14,7 +14,7 @@ def adopted(**rules: Any) -> tuple[Log, Decision]:
     return log, log.last
 
 
-def test_the_effective_value_moves_on_the_receipt() -> None:
+def test_the_effective_value_changes_with_the_receipt() -> None:
     log, decision = adopted()
     state = log.mesh.state
     assert state.effective[LR] == 1.0 and list(state.in_flight) == [decision.id]
@@ -22,14 +22,14 @@ def test_the_effective_value_moves_on_the_receipt() -> None:
     assert state.effective[LR] == 0.5 and not state.in_flight
 
 
-def test_a_receipt_of_a_change_that_did_not_take_moves_nothing() -> None:
+def test_a_receipt_of_a_failed_change_keeps_the_effective_value() -> None:
     for status in ("rejected", "expired", "unknown"):
         log, decision = adopted()
         log.receipt(decision, status)
         assert log.mesh.state.effective[LR] == 1.0 and not log.mesh.state.in_flight
 
 
-def test_a_value_that_cannot_be_read_is_no_value() -> None:
+def test_an_unreadable_value_is_missing() -> None:
     log, decision = adopted()
     log.receipt(decision, after="half")
     assert log.mesh.state.effective[LR] == 1.0
@@ -48,7 +48,7 @@ def test_learner_messages_count_once() -> None:
     assert log.mesh.state.counters["learner.repeated"] == 5
 
 
-def test_messages_of_a_dead_incarnation_count_for_nothing() -> None:
+def test_messages_of_a_dead_incarnation_are_ignored() -> None:
     log, decision = adopted()
     log.restart()
     log.incarnation, log.n = 1, 50
@@ -57,7 +57,7 @@ def test_messages_of_a_dead_incarnation_count_for_nothing() -> None:
     assert decision.id in log.mesh.state.in_flight
 
 
-def test_a_restart_takes_the_new_values_and_keeps_what_is_in_flight() -> None:
+def test_a_restart_uses_the_new_values_and_keeps_decisions_in_flight() -> None:
     log, decision = adopted()
     log.tick(4)
     log.restart(specs=(SPECS[0].model_copy(update={"value": 0.7}),), tick=2)
@@ -83,7 +83,7 @@ def test_operator_commands_are_recorded_once() -> None:
     assert [(name, command.action) for name, command in log.mesh.state.commands.values()] == [("ann", "hold")]
 
 
-def test_what_cannot_be_read_is_counted_by_subject() -> None:
+def test_unreadable_messages_are_counted_by_subject() -> None:
     log = Log.running()
     log.put("vote.amy", b"{")
     log.put("vote.amy", b'{"type":"Vote","v":2}')
@@ -104,7 +104,7 @@ def test_an_output_is_pending_until_it_is_read_back() -> None:
     assert log.mesh.pending == {} and log.mesh.divergence is None
 
 
-def test_other_bytes_in_the_log_are_a_divergence() -> None:
+def test_different_bytes_in_the_log_are_a_divergence() -> None:
     log = Log.running("amy", speciality=(LR,), echo=False)
     _, decision = log.propose("amy", 0.5, confidence=0.9)
     log.put(decision.subject.split(".", 2)[2], decision.message.wire().replace(b'"value":0.5', b'"value":0.6', 1))
@@ -114,7 +114,7 @@ def test_other_bytes_in_the_log_are_a_divergence() -> None:
     assert log.mesh.divergence is not None and "none that this replica computed" in log.mesh.divergence
 
 
-def test_what_the_mesh_said_may_come_again_and_stops_nobody() -> None:
+def test_repeated_outputs_of_the_mesh_are_harmless() -> None:
     """Whoever makes the server write on its subjects can copy what it signed."""
     log, decision = adopted()
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_a_redelivery_and_another_runs_event_are_skipped() -> None:
     assert log.mesh.divergence is None
 
 
-def test_lockstep_closes_a_tick_when_everybody_is_done() -> None:
+def test_lockstep_closes_a_tick_once_every_agent_is_done() -> None:
     log = Log()
     log.start(lockstep=True)
     log.join("amy")
@@ -166,7 +166,7 @@ def test_lockstep_resolves_a_ballot_inside_its_tick() -> None:
     assert log.closed_ticks == [1]
 
 
-def test_lockstep_waits_for_nobody_where_nobody_lives() -> None:
+def test_lockstep_without_live_agents_closes_ticks_at_once() -> None:
     log = Log()
     log.start(lockstep=True, silent_ticks=2)
     log.tick()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, RUN, SPECS, Log
 
-from oven_core.mesh.change_requirements import NEED, change, covers, met
+from oven_core.mesh.change_requirements import NEED, change, covers, is_met
 from oven_core.protocol.messages import Decision, MetricSpec, Value
 from oven_runs.log.replay import replay
 
@@ -17,7 +17,7 @@ def adopt(log: Log, value: Value, actuator: str = LR) -> None:
     log.vote("bob", "for", actuator=actuator)
 
 
-def test_observe_says_what_it_would_have_done() -> None:
+def test_observe_logs_the_decision_that_would_have_been_made() -> None:
     log = Log.running("amy", "bob", autonomy="observe", autonomy_of={"grad.clip": "auto"}, max_factor=4)
     adopt(log, 0.1)
     assert log.verdict == "rejected"
@@ -26,7 +26,7 @@ def test_observe_says_what_it_would_have_done() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_change_that_is_none() -> None:
+def test_a_proposal_of_the_current_value_is_rejected() -> None:
     log = Log.running("amy", "bob")
     adopt(log, 1.01)
     assert "no change: 1.01 against 1 is a change of 0.01, below 0.02" in log.last.reason
@@ -55,7 +55,7 @@ def test_cool_down() -> None:
     assert log.verdict == "adopted"
 
 
-def test_the_budget_is_the_runs() -> None:
+def test_the_budget_covers_the_whole_run() -> None:
     log = Log.running("amy", "bob", max_interventions=1)
     adopt(log, 0.5)
     adopt(log, 2.0, "grad.clip")
@@ -65,7 +65,7 @@ def test_the_budget_is_the_runs() -> None:
     assert log.verdict == "rejected"
 
 
-def test_a_measurement_is_no_intervention() -> None:
+def test_a_measurement_does_not_count_against_the_budget() -> None:
     log = Log.running("amy", "bob", max_interventions=1)
     adopt(log, None, "run.evaluate")
     log.receipt(log.last)
@@ -97,7 +97,7 @@ def test_contradictions_wait_for_the_receipt_or_the_expiry() -> None:
     assert log.verdict == "adopted"
 
 
-def test_what_is_on_its_way_is_not_sent_again() -> None:
+def test_a_change_in_flight_is_not_decided_again() -> None:
     log = Log.running("amy", "bob", cooldown_ticks=0)
     adopt(log, None, "run.rollback")
     first = log.last
@@ -105,7 +105,7 @@ def test_what_is_on_its_way_is_not_sent_again() -> None:
     assert f"already on its way: decision {first.id} has no receipt yet" in log.last.reason
 
 
-def test_a_change_that_is_too_large_goes_as_far_as_it_may() -> None:
+def test_a_change_that_is_too_large_is_limited() -> None:
     log = Log.running("amy", "bob", max_factor=4)
     adopt(log, 0.01)
     assert (log.verdict, log.last.value) == ("adopted", 0.25)
@@ -170,7 +170,7 @@ def test_an_unmet_need_bars(need: str, metrics: tuple[MetricSpec, ...], words: s
     assert log.verdict == "adopted", "what needs nothing is not barred"
 
 
-def test_a_need_of_one_direction_leaves_the_other_free() -> None:
+def test_a_need_of_one_direction_does_not_affect_the_other() -> None:
     log = needing("metric:kl", f"{LR}:up")
     adopt(log, 2.0)
     assert "unmet: optimizer.lr_scale:up needs the metric kl" in log.last.reason
@@ -178,7 +178,7 @@ def test_a_need_of_one_direction_leaves_the_other_free() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_need_is_said_in_observe_too() -> None:
+def test_an_unmet_need_is_reported_in_observe_too() -> None:
     log = needing("held_out", LR, autonomy="observe")
     adopt(log, 0.5)
     assert "unmet: " in log.last.reason and "would have set" not in log.last.reason
@@ -193,7 +193,7 @@ def test_a_restarted_learner_that_announces_it_meets_the_need() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_log_with_both_bars_replays_to_the_same_bytes() -> None:
+def test_a_log_with_unmet_needs_and_contradictions_replays_byte_for_byte() -> None:
     log = needing("held_out", MIX, contradictions=(("grad.clip:up", LR),))
     adopt(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX)
     assert "unmet: data.mixture" in log.last.reason
@@ -206,13 +206,15 @@ def test_a_log_with_both_bars_replays_to_the_same_bytes() -> None:
     assert found.same and found.equal == found.decisions + len(log.ballots) and found.adopted == 1
 
 
-def test_needs_and_changes_as_they_are_spelt() -> None:
+def test_notation_of_needs_and_changes() -> None:
     assert [bool(NEED.fullmatch(n)) for n in ("held_out", "actuator:a.b", "metric:x/*", "metric:", "held", "")] == [
         *[True] * 3,
         *[False] * 3,
     ]
-    assert met("metric:reward/*", (), ["reward/len3"], False) and not met("metric:reward/*", (), ["reward"], False)
-    assert met("actuator:a", ["a"], (), False) and not met("a", ["a"], ["a"], True)
+    assert is_met("metric:reward/*", (), ["reward/len3"], False) and not is_met(
+        "metric:reward/*", (), ["reward"], False
+    )
+    assert is_met("actuator:a", ["a"], (), False) and not is_met("a", ["a"], ["a"], True)
     assert change(LR, 1.0, 2.0) == f"{LR}:up" and change(LR, None, 2.0) == LR and change(LR, 2.0, 2.0) == LR
     assert covers(LR, f"{LR}:up") and covers(f"{LR}:up", f"{LR}:up") and not covers(f"{LR}:up", LR)
 

@@ -70,13 +70,13 @@ def used(paths: list[Path]) -> dict[str, set[str]]:
     return found
 
 
-def test_it_is_over_two_folders_and_what_judges_signatures() -> None:
+def test_the_hash_covers_mesh_protocol_and_signing() -> None:
     hashed = names(deciding(HERE))
     assert hashed == names(HERE.glob("mesh/*.py")) | names(HERE.glob("protocol/*.py")) | {"security/signing.py"}
     assert {"mesh/state_machine.py", "protocol/actuator_names.py", "protocol/rules.py", "security/signing.py"} <= hashed
 
 
-def test_nothing_that_decides_lies_outside_of_it() -> None:
+def test_no_deciding_code_is_outside_the_hash() -> None:
     imported = loaded()
     decide = [path for path in deciding(HERE) if path in imported]
     signing = HERE / "security" / "signing.py"
@@ -87,7 +87,7 @@ def test_nothing_that_decides_lies_outside_of_it() -> None:
         assert all(isinstance(part, ast.Expr) for part in body), f"{path} is imported with them, and is a docstring"
 
 
-def test_another_byte_in_any_of_them_is_another_mesh(copy: Path) -> None:
+def test_a_changed_byte_in_any_covered_file_changes_the_hash(copy: Path) -> None:
     plain = hash_of(copy)
     assert plain == mesh_code_hash() and len(plain) == 64, "where it is installed does not matter"
     seen = {plain}
@@ -105,7 +105,7 @@ def test_another_byte_in_any_of_them_is_another_mesh(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["mesh", "protocol"])
-def test_a_module_more_is_another_mesh(copy: Path, folder: str) -> None:
+def test_an_added_module_changes_the_hash(copy: Path, folder: str) -> None:
     plain = hash_of(copy)
     (copy / folder / "another.py").touch()
     assert hash_of(copy) != plain
@@ -115,7 +115,7 @@ def test_a_module_more_is_another_mesh(copy: Path, folder: str) -> None:
     assert hash_of(copy) == plain
 
 
-def test_two_modules_that_change_names_are_another_mesh(copy: Path) -> None:
+def test_swapping_two_modules_changes_the_hash(copy: Path) -> None:
     plain, (one, other) = hash_of(copy), (copy / "mesh" / name for name in ("harm.py", "trust.py"))
     a, b = one.read_bytes(), other.read_bytes()
     one.write_bytes(b)

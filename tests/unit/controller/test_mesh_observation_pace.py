@@ -37,7 +37,7 @@ def running(step_s: float, **rules: Any) -> Log:
         (0.0, {"approve_minutes": 5.0}, 100),  # nobody stored it: there are no times
     ],
 )
-def test_minutes_are_ticks_at_the_pace_of_the_newest_observations(
+def test_minutes_become_ticks_at_the_pace_of_the_newest_observations(
     step_s: float, rules: dict[str, Any], ticks: int
 ) -> None:
     log = running(step_s, **rules)
@@ -45,7 +45,7 @@ def test_minutes_are_ticks_at_the_pace_of_the_newest_observations(
     assert f"within {ticks} ticks" in log.last.reason
 
 
-def test_before_two_observations_there_are_the_ticks_alone() -> None:
+def test_without_a_pace_only_approve_ticks_counts() -> None:
     log = Log.running("amy", speciality=(LR,), autonomy="advise", approve_minutes=5.0)
     assert advised(log) == 100
 
@@ -63,7 +63,7 @@ def test_a_pause_an_outage_and_a_restart_do_not_move_the_pace() -> None:
     assert advised(log) == 150
 
 
-def test_approved_after_more_ticks_than_the_rules_have_and_no_later_than_it_says() -> None:
+def test_advice_can_be_approved_until_the_tick_that_it_names() -> None:
     for late in (0, 1):
         log = running(2.0, approve_minutes=5.0)
         ticks = advised(log)

@@ -31,7 +31,7 @@ def refused(log: Log) -> str:
     return answer.reason
 
 
-def test_advice_says_how_to_approve_it_and_begins_no_cool_down() -> None:
+def test_advice_says_how_to_approve_it_and_starts_no_cool_down() -> None:
     log, advice = advised(approve_ticks=30)
     assert (advice.verdict, advice.value, advice.expires_at_tick) == ("advised", 0.5, 30)
     assert advice.reason.endswith(f"advised: approve with `oven-controller approve {advice.id}`, within 30 ticks")
@@ -42,7 +42,7 @@ def test_advice_says_how_to_approve_it_and_begins_no_cool_down() -> None:
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-def test_approval_carries_the_advice_out(by_id: bool) -> None:
+def test_an_approval_applies_the_advice(by_id: bool) -> None:
     log, advice = advised()
     log.tick(2)
     log.operator("c1", "approve", of=advice.id if by_id else LR, reason="it is flat")
@@ -90,7 +90,7 @@ def test_the_same_advice_is_not_given_twice_while_it_waits() -> None:
     assert log.verdict == "adopted", "what may be done needs no advice"
 
 
-def test_the_guardrails_are_asked_again() -> None:
+def test_an_approval_passes_the_guardrails_again() -> None:
     log, advice = advised(contradictions=(("grad.clip", LR),), max_interventions=1)
     log.operator("set", "set", actuator="grad.clip", value=2.0)
     clip = log.last
@@ -134,7 +134,7 @@ def test_a_veto_closes_an_open_ballot_at_once() -> None:
         assert [line.stance for line in log.last.tally] == ["propose", "silent"] and not log.mesh.ballots
 
 
-def test_a_veto_of_advice_and_of_what_is_adopted() -> None:
+def test_a_veto_of_advice_and_of_an_adopted_decision() -> None:
     log, advice = advised()
     log.operator("c1", "veto", of=advice.id, reason="no")
     assert log.answers[-1].done and len(log.decisions) == 1
@@ -211,14 +211,14 @@ def test_set_starts_the_cool_down_and_closes_the_open_ballot() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_set_takes_the_place_of_advice() -> None:
+def test_a_set_replaces_advice() -> None:
     log, advice = advised()
     log.operator("c1", "set", actuator=LR, value=3.0)
     log.operator("c2", "approve", of=advice.id)
     assert f"gave way to decision {log.last.id}" in refused(log)
 
 
-def test_autonomy_changes_live_and_outlasts_the_learner() -> None:
+def test_autonomy_changes_at_once_and_survives_a_restart_of_the_learner() -> None:
     log = Log.running("amy", "bob", cooldown_ticks=0, autonomy_of={"grad.clip": "observe"})
 
     def verdict(actuator: str, value: Value) -> str:
@@ -243,7 +243,7 @@ def test_autonomy_changes_live_and_outlasts_the_learner() -> None:
     assert "needs a level: observe, advise or auto" in refused(log)
 
 
-def test_outside_a_run_nothing_is_done_and_everything_is_answered() -> None:
+def test_commands_outside_a_run_are_answered_and_do_nothing() -> None:
     log = Log()
     log.operator("c1", "set", actuator=LR, value=2.0)
     assert refused(log) == "the run has not started: there is nothing to set; give the command while it runs"
@@ -254,7 +254,7 @@ def test_outside_a_run_nothing_is_done_and_everything_is_answered() -> None:
     assert not log.decisions
 
 
-def test_hold_resume_and_stop_are_the_learners() -> None:
+def test_the_mesh_leaves_hold_resume_and_stop_to_the_learner() -> None:
     log = Log.running("amy")
     for number, action in enumerate(("hold", "resume", "stop")):
         assert log.operator(f"c{number}", action) == []
@@ -391,7 +391,7 @@ def happened(log: Log, step: tuple[Any, ...]) -> None:
 
 @relaxed
 @given(st.lists(moves, min_size=5, max_size=40))
-def test_whatever_operators_say_the_contract_holds(steps: list[tuple[Any, ...]]) -> None:
+def test_the_contract_holds_for_any_commands(steps: list[tuple[Any, ...]]) -> None:
     log = written(steps)
     mesh = Mesh(RUN)
     emitted = [output.message.wire() for entry in log.events for output in mesh.step(entry)]

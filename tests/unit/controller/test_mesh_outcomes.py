@@ -62,7 +62,7 @@ def test_a_change_that_helped() -> None:
     assert [line.reputation for line in log.last.tally] == [amy.after, bob.after]
 
 
-def test_one_that_did_harm_costs_those_who_backed_it_and_pays_who_was_against() -> None:
+def test_a_harmful_change_costs_its_backers_and_pays_its_opponents() -> None:
     log = running()
     log.join("cat")
     log.propose("amy", 0.5, confidence=0.9, target="loss")
@@ -74,7 +74,7 @@ def test_one_that_did_harm_costs_those_who_backed_it_and_pays_who_was_against() 
     assert success == {"amy": (0.0, False), "bob": (0.0, False), "cat": (0.0, True)}
 
 
-def test_a_proposal_on_the_losing_side_was_not_tried() -> None:
+def test_a_proposal_on_the_losing_side_is_not_judged() -> None:
     log = running()
     log.join("cat")
     log.propose("amy", 0.5, confidence=0.9)
@@ -87,7 +87,7 @@ def test_a_proposal_on_the_losing_side_was_not_tried() -> None:
 
 
 @pytest.mark.parametrize("status", ["noop", "rejected", "expired", "unknown"])
-def test_what_was_not_applied_has_no_outcome(status: str) -> None:
+def test_a_change_that_was_not_applied_has_no_outcome(status: str) -> None:
     log = running()
     log.propose("amy", 0.5, target="loss")
     log.vote("bob", "for")
@@ -105,7 +105,7 @@ def test_too_few_measurements_say_nothing() -> None:
     assert log.mesh.state.reputations == {}
 
 
-def test_a_metric_that_is_measured_rarely_is_waited_for() -> None:
+def test_a_rarely_measured_metric_is_awaited() -> None:
     log = Log.running("amy", "bob", **RULES)
     for tick in range(40):
         log.tick(**({"eval/loss": 1.0 + tick % 20 / 100} if tick % 10 == 0 else {"loss": 1.0}))
@@ -116,7 +116,7 @@ def test_a_metric_that_is_measured_rarely_is_waited_for() -> None:
     assert outcome.scored and outcome.samples == (3, 3) and outcome.tick == 40 + 31
 
 
-def test_and_not_for_ever() -> None:
+def test_a_rarely_measured_metric_is_not_awaited_forever() -> None:
     log = running()
     change(log, 0.5, target="eval/loss")
     log.tick(60)
@@ -139,7 +139,7 @@ def test_the_next_change_on_the_metric_closes_the_window() -> None:
     assert late.samples == (3, 4), "neither side reaches over another change"
 
 
-def test_harm_shows_at_once_whoever_covers_it() -> None:
+def test_harm_counts_at_once_even_if_the_next_change_follows() -> None:
     for cover in (CLIP, BACK):
         log = running()
         change(log, 0.5)
@@ -151,7 +151,7 @@ def test_harm_shows_at_once_whoever_covers_it() -> None:
         assert outcome.scored and outcome.lines[0].success == 0 and f"confounded by {cover}" in outcome.reason
 
 
-def test_another_metrics_window_stays_open_but_for_a_rollback_or_the_same_knob() -> None:
+def test_a_window_on_another_metric_closes_only_for_a_rollback_or_the_same_knob() -> None:
     for actuator, closes in ((CLIP, False), (BACK, True), (LR, True)):
         log = running()
         change(log, 0.5, target="loss")
@@ -174,7 +174,7 @@ def test_a_rollback_and_a_cut_at_one_tick_are_one_change_to_the_metric() -> None
 
 
 @pytest.mark.parametrize("order", [(BACK,), (BACK, LR), (LR, BACK)])
-def test_a_quick_rollback_is_held_against_what_it_threw_away(order: tuple[str, ...]) -> None:
+def test_a_quick_rollback_is_compared_with_the_steps_it_threw_away(order: tuple[str, ...]) -> None:
     """And so is what was done together with it; the ticks before the harm were healthy, and prove nothing."""
     log = running()
     watch(log, 4, 3.0)
@@ -188,7 +188,7 @@ def test_a_quick_rollback_is_held_against_what_it_threw_away(order: tuple[str, .
 
 
 @pytest.mark.parametrize(("slower", "beat"), [(1.0, 0.5), (0.5, 0.0)])
-def test_a_loss_that_falls_after_a_restart_is_no_gain(slower: float, beat: float) -> None:
+def test_a_loss_that_falls_again_after_a_rollback_is_no_gain(slower: float, beat: float) -> None:
     """The same steps as before it, however far the loss falls beyond them."""
     log = Log.running("amy", "bob", **RULES)
     for step in range(1, 11):
@@ -202,7 +202,7 @@ def test_a_loss_that_falls_after_a_restart_is_no_gain(slower: float, beat: float
 
 
 @pytest.mark.parametrize(("after", "scored"), [(1.0, False), (3.0, False), (9.0, True)])
-def test_one_that_threw_away_too_little_is_judged_for_clear_harm_only(after: float, scored: bool) -> None:
+def test_a_rollback_of_too_few_steps_is_judged_for_clear_harm_only(after: float, scored: bool) -> None:
     """Or to go back by a tick again and again would cost nothing."""
     log = running()
     watch(log, 2, 3.0)
@@ -215,14 +215,14 @@ def test_one_that_threw_away_too_little_is_judged_for_clear_harm_only(after: flo
         assert "it threw away fewer than 3 measurements of loss" in only(log).reason
 
 
-def test_one_that_came_too_early_for_the_harm_that_it_claims_is_no_success() -> None:
+def test_a_rollback_before_any_harm_is_no_success() -> None:
     log = running()
     change(log, log.mesh.state.tick - 4, BACK)
     watch(log, 10, 1.0)
     assert only(log).beat == pytest.approx(0.5, abs=0.3) and only(log).lines[0].success < 0.3
 
 
-def test_what_was_not_finite_and_is_again_is_a_success_without_figures() -> None:
+def test_a_target_that_is_finite_again_is_a_success_without_figures() -> None:
     log = running()
     for _ in range(4):
         log.tick(loss=math.nan)
@@ -234,7 +234,7 @@ def test_what_was_not_finite_and_is_again_is_a_success_without_figures() -> None
         assert outcome.lines[0].success == 1.0 and outcome.samples[1] == 5
 
 
-def test_a_gain_within_noise_beats_doing_nothing_as_often_as_not_and_is_no_success() -> None:
+def test_a_gain_within_noise_is_no_success() -> None:
     log = running()
     change(log, 0.5)
     watch(log, 10, 1.0)
@@ -252,7 +252,7 @@ def test_a_target_that_stops_being_finite_is_a_failure_without_figures() -> None
     assert outcome.lines[0].success == 0 and "loss is not finite any more" in outcome.reason
 
 
-def test_a_repair_of_what_was_broken_already_is_not_blamed_before_its_time() -> None:
+def test_a_repair_is_not_blamed_early_for_an_already_broken_target() -> None:
     log = running()
     log.tick(loss=math.inf)
     change(log, 0.5)
@@ -263,7 +263,7 @@ def test_a_repair_of_what_was_broken_already_is_not_blamed_before_its_time() -> 
     assert log.outcomes[1].scored and log.outcomes[1].lines[0].success > 0.5
 
 
-def test_the_end_and_a_restart_close_what_is_open() -> None:
+def test_the_end_and_a_restart_close_open_windows() -> None:
     log = running()
     change(log, 0.5)
     log.end()
@@ -278,7 +278,7 @@ def test_the_end_and_a_restart_close_what_is_open() -> None:
     assert len(log.outcomes) == 2
 
 
-def test_reputations_outlive_the_learner_and_the_announced_ones_are_a_beginning() -> None:
+def test_reputations_survive_a_restart_and_start_from_the_announced_ones() -> None:
     log = Log()
     log.start(reputations={"amy": 1.5}, **RULES)
     for agent in ("amy", "bob"):
@@ -292,7 +292,7 @@ def test_reputations_outlive_the_learner_and_the_announced_ones_are_a_beginning(
     assert log.mesh.state.reputations == {**earned, "cat": 0.4}
 
 
-def test_the_forecast_is_the_heaviest_proposals() -> None:
+def test_the_forecast_comes_from_the_heaviest_proposal() -> None:
     log = running()
     log.propose("amy", 0.5, confidence=0.6, target="eval/loss", expected_change=-9, horizon=40)
     log.propose("bob", 0.6, confidence=0.7, target="loss", expected_change=-0.3, horizon=10**9)
@@ -303,13 +303,13 @@ def test_the_forecast_is_the_heaviest_proposals() -> None:
     ("target", "judge"),
     [("loss", "loss"), ("eval/loss", "eval/loss"), ("", "eval/loss"), ("gauge", "eval/loss"), ("nobody", "eval/loss")],
 )
-def test_who_judges(target: str, judge: str) -> None:
+def test_the_judging_metric(target: str, judge: str) -> None:
     """A gauge without a direction judges nothing: naming one is no way out."""
     log = running(metrics=(MetricSpec(name="gauge"), *METRICS))
     assert change(log, 0.5, target=target).target == judge
 
 
-def test_without_any_judge_there_is_no_outcome() -> None:
+def test_without_a_judging_metric_there_is_no_outcome() -> None:
     log = running(metrics=METRICS[:1])
     assert change(log, 0.5, target="gauge").target == ""
     watch(log, 60, 1.0)
@@ -323,20 +323,22 @@ def test_holding_moves_no_metric() -> None:
     assert not log.outcomes
 
 
-def test_a_yardstick_is_judged_by_what_is_held_out() -> None:
+def test_an_actuator_that_moves_its_own_metric_is_judged_by_held_out_data() -> None:
     log = running()
     decision = change(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX, target="loss")
     assert (decision.verdict, decision.target, decision.expected_change) == ("adopted", "eval/loss", 0.0)
 
 
-def test_of_held_out_metrics_the_whole_judges_wherever_it_is_announced() -> None:
+def test_the_held_out_metric_of_the_whole_judges_in_any_order_of_announcement() -> None:
     names = ("eval/loss/web", "eval/loss", "eval/other")
     log = running(metrics=tuple(MetricSpec(name=name, better="down", held_out=True) for name in names))
     assert change(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX, target="").target == "eval/loss"
 
 
 @pytest.mark.parametrize("metrics", [METRICS[:1], (MetricSpec(name="eval/loss", held_out=True),)])
-def test_and_not_moved_without_that(metrics: tuple[MetricSpec, ...]) -> None:
+def test_an_actuator_that_moves_its_own_metric_is_refused_without_held_out_data(
+    metrics: tuple[MetricSpec, ...],
+) -> None:
     log = running(metrics=metrics)
     for _ in range(3):
         log.propose("amy", {"web": 0.2, "code": 0.3, "math": 0.5}, MIX, 0.9, target="eval/loss")

@@ -112,7 +112,7 @@ def test_replicas_agree_and_the_log_replays(log: Log, data: st.DataObject) -> No
 
 @relaxed
 @given(logs)
-def test_one_outcome_a_decision_and_no_two_windows_on_one_metric_but_of_a_plan(log: Log) -> None:
+def test_one_outcome_per_decision_and_no_overlapping_windows_except_in_plans(log: Log) -> None:
     decisions = {decision.id: decision for decision in log.decisions}
     counts = Counter(outcome.decision_id for outcome in log.outcomes)
     assert all(count == 1 for count in counts.values())

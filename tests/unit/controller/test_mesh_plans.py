@@ -35,7 +35,7 @@ def settle(log: Log) -> dict[str, Decision]:
     return {decision.actuator: decision for decision in log.decisions[seen:]}
 
 
-def test_both_parts_pass_together() -> None:
+def test_both_parts_of_a_plan_pass_together() -> None:
     log = running()
     plan(log)
     found = {decision.actuator: decision for decision in log.decisions}
@@ -49,7 +49,7 @@ def test_one_agent_alone_does_not_close_the_first_ballot_before_the_second_is_op
     assert log.mesh.ballots and not log.decisions
 
 
-def test_a_part_that_is_refused_takes_the_others_with_it() -> None:
+def test_a_refused_part_rejects_the_whole_plan() -> None:
     """At the lower bound the cut is no change, and the rollback by itself would only lead there again."""
     log = running()
     log.propose("amy", 1.0, LR, 0.8, plan=PLAN)  # it is 1 already
@@ -60,14 +60,14 @@ def test_a_part_that_is_refused_takes_the_others_with_it() -> None:
     assert "whole or not at all" in found[BACK].reason and "no change" in found[BACK].reason
 
 
-def test_a_part_that_is_not_on_the_ballot_takes_the_others_with_it() -> None:
+def test_a_missing_part_rejects_the_whole_plan() -> None:
     log = running()
     log.propose("amy", 0.25, LR, 0.8, plan=PLAN)
     found = settle(log)
     assert found[LR].verdict == "rejected" and f"{BACK} is not on the ballot" in found[LR].reason
 
 
-def test_who_is_done_without_the_rest_of_its_plan_is_not_waited_for() -> None:
+def test_a_plan_whose_agent_is_done_is_not_awaited() -> None:
     log = running(lockstep=True)
     log.propose("amy", 0.25, LR, 0.8, plan=PLAN)
     (ballot,) = log.mesh.ballots.values()
@@ -85,7 +85,7 @@ def test_a_veto_on_one_part_stops_both() -> None:
     assert "vetoed by bob" in found[LR].reason and "vetoed by bob" in found[BACK].reason
 
 
-def test_what_passes_without_the_plan_passes() -> None:
+def test_a_change_that_passes_without_the_plan_is_adopted() -> None:
     log = running("bob")
     log.join("eve", speciality=(BACK,))
     log.vote("eve", "propose", 5.0, BACK, 0.9)
@@ -97,7 +97,7 @@ def test_what_passes_without_the_plan_passes() -> None:
     assert weights["amy"] == 0 and weights["eve"] == 0.9
 
 
-def test_who_is_outvoted_on_one_part_counts_on_no_other() -> None:
+def test_an_agent_outvoted_on_one_part_counts_on_no_other() -> None:
     log = running("bob", "eve")
     log.join("amy", speciality=(LR, CLIP))
     log.propose("amy", 4.0, LR, 0.8, plan=(LR, CLIP))
@@ -110,7 +110,7 @@ def test_who_is_outvoted_on_one_part_counts_on_no_other() -> None:
     assert found[CLIP].verdict == "rejected" and f"{LR} goes the other way" in found[CLIP].reason
 
 
-def test_the_last_of_the_budget_is_not_spent_on_half_a_plan() -> None:
+def test_the_budget_is_not_spent_on_half_a_plan() -> None:
     log = running(max_interventions=1)
     plan(log)
     assert [decision.verdict for decision in log.decisions] == ["rejected", "rejected"]
@@ -118,7 +118,7 @@ def test_the_last_of_the_budget_is_not_spent_on_half_a_plan() -> None:
 
 
 @pytest.mark.parametrize(("autonomy", "verdict"), [("advise", "advised"), ("observe", "rejected")])
-def test_a_plan_goes_no_further_than_its_strictest_part(autonomy: str, verdict: str) -> None:
+def test_a_plan_gets_the_autonomy_of_its_strictest_part(autonomy: str, verdict: str) -> None:
     log = running(autonomy_of={BACK: autonomy})
     plan(log)
     assert [decision.verdict for decision in log.decisions] == [verdict, verdict]
@@ -131,7 +131,7 @@ def test_a_plan_that_contradicts_itself_is_refused() -> None:
     assert any("contradiction" in decision.reason for decision in log.decisions)
 
 
-def test_plan_upon_plan_does_not_hold_a_ballot_open() -> None:
+def test_plans_in_a_row_do_not_keep_a_ballot_open() -> None:
     log = running("bob", "eve", window_ticks=3)
     log.propose("bob", 0.5, LR, 0.6)
     opened = log.mesh.state.tick

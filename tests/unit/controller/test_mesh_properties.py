@@ -181,7 +181,7 @@ METRICS = (MetricSpec(name="kl"), MetricSpec(name="eval/loss", held_out=True))
     st.lists(st.tuples(CHANGES, CHANGES), min_size=1, max_size=6),
     st.sampled_from([(), METRICS[:1], METRICS]),
 )
-def test_what_is_adopted_lacks_no_need_and_contradicts_nothing_in_flight(
+def test_adopted_decisions_meet_their_needs_and_contradict_nothing_in_flight(
     steps: Any, requires: Any, contradictions: Any, metrics: Any
 ) -> None:
     log = written(steps, metrics=metrics, requires=requires, contradictions=contradictions, max_interventions=9)

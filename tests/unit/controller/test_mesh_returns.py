@@ -43,7 +43,7 @@ def test_a_third_rollback_to_one_place_is_refused() -> None:
     assert back(log, 10, 10).verdict == "adopted"
 
 
-def test_a_place_before_both_is_another_one() -> None:
+def test_a_rollback_further_back_is_allowed() -> None:
     log = running()
     log.tick(30, loss=1.0)
     log.tick(**{"eval/loss": 2.0})
@@ -55,7 +55,7 @@ def test_a_place_before_both_is_another_one() -> None:
     assert back(log, 12, 10).verdict == "adopted"
 
 
-def test_without_held_out_readings_it_has_to_come_further() -> None:
+def test_without_held_out_readings_the_run_has_to_come_further() -> None:
     log = running(LOSS)
     log.tick(20, loss=1.0)
     for _ in range(MAX_ROLLBACKS):
@@ -66,7 +66,7 @@ def test_without_held_out_readings_it_has_to_come_further() -> None:
     assert back(log, log.mesh.state.tick - 2, 30).verdict == "adopted"
 
 
-def test_harm_is_not_repeated() -> None:
+def test_a_harmful_rollback_is_not_repeated() -> None:
     log = running(LOSS, EVAL, outcome_ticks=10)
     log.tick(**{"eval/loss": 2.0})
     for n in range(20):
@@ -79,7 +79,7 @@ def test_harm_is_not_repeated() -> None:
     assert back(log, 10, 10).verdict == "rejected" and "did harm" in log.last.reason
 
 
-def test_nan_is_no_better_reading() -> None:
+def test_nan_is_not_a_better_reading() -> None:
     returns = RollbackLimits()
     returns.observe(1, 1, -2.0)
     for tick, reading in ((2, float("nan")), (3, float("inf"))):
@@ -94,7 +94,7 @@ def test_nan_is_no_better_reading() -> None:
     assert returns.barred(2)
 
 
-def test_a_new_announcement_of_the_same_training_keeps_them() -> None:
+def test_a_restart_of_the_same_training_keeps_its_rollbacks() -> None:
     log = running()
     log.tick(10, loss=1.0)
     log.tick(**{"eval/loss": 2.0})
@@ -107,7 +107,7 @@ def test_a_new_announcement_of_the_same_training_keeps_them() -> None:
     assert back(log, 10, 10).verdict == "rejected"
 
 
-def test_another_training_has_rollbacks_and_a_budget_of_its_own() -> None:
+def test_another_training_has_its_own_rollbacks_and_budget() -> None:
     log = running(max_interventions=MAX_ROLLBACKS)
     log.tick(10, loss=1.0)
     log.tick(**{"eval/loss": 2.0})

@@ -9,7 +9,7 @@ def lines(decision: Decision) -> list[tuple[str, str, bool, float]]:
     return [(line.agent, line.stance, line.shadow, line.weight) for line in decision.tally]
 
 
-def test_a_shadow_opens_no_ballot_and_is_not_waited_for() -> None:
+def test_a_shadow_opens_no_ballot_and_is_not_awaited() -> None:
     log = Log.running("amy", "bob", speciality=(LR,), shadow=("bob",))
     log.join("cat", shadow=True)
     log.propose("bob", 0.5, confidence=0.9)
@@ -20,7 +20,7 @@ def test_a_shadow_opens_no_ballot_and_is_not_waited_for() -> None:
     assert log.verdict == "adopted", "nobody else was waited for"
 
 
-def test_a_shadows_vote_stands_in_the_tally_after_the_others_and_weighs_nothing() -> None:
+def test_a_shadows_vote_is_last_in_the_tally_and_has_no_weight() -> None:
     log = Log.running("amy", "dan", shadow=("bob", "cat"))
     log.join("cat")
     log.join("bob")
@@ -56,7 +56,7 @@ def test_muting_works_at_once_and_unmuting_from_the_next_ballot_on() -> None:
     assert [ballot.eligible for ballot in log.ballots[-2:]] == [("amy", "cat"), ("amy", "bob", "cat")]
 
 
-def test_a_ballot_that_waits_for_the_muted_agent_only_closes() -> None:
+def test_a_ballot_that_only_awaits_a_muted_agent_closes() -> None:
     log = Log.running("amy", "bob", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     assert not log.decisions

@@ -29,7 +29,7 @@ def test_one_agent_alone_is_no_quorum() -> None:
     assert "its specialist at confidence 0.59" in log.last.reason
 
 
-def test_a_specialist_that_only_seconds_is_no_quorum_alone() -> None:
+def test_a_specialist_that_votes_for_is_no_quorum_alone() -> None:
     log = Log.running("amy", agreeing=3)
     log.join("spec", speciality=(LR,))
     log.propose("amy", 0.5)
@@ -37,7 +37,7 @@ def test_a_specialist_that_only_seconds_is_no_quorum_alone() -> None:
     assert log.verdict == "rejected" and "no specialist" in log.last.reason
 
 
-def test_two_that_agree_meet_in_the_middle_of_the_actuators_scale() -> None:
+def test_two_agreeing_agents_get_the_middle_on_the_actuators_scale() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.4)
     log.propose("bob", 0.9)
@@ -84,7 +84,7 @@ def test_two_thirds_are_enough_for_a_majority_of_two_thirds() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_veto_is_an_against_that_is_sure_and_a_weak_for_is_none() -> None:
+def test_a_confident_against_is_a_veto() -> None:
     log = Log.running("amy", "bob", "cat", majority=0.51)
     log.propose("amy", 0.5, confidence=1.0)
     log.vote("bob", "for", confidence=1.0)
@@ -98,7 +98,7 @@ def test_a_veto_is_an_against_that_is_sure_and_a_weak_for_is_none() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_voice_without_weight_decides_nothing() -> None:
+def test_a_vote_without_weight_decides_nothing() -> None:
     log = Log()
     log.start(reputations={"shadow": 0.0}, shadow_reputation=0.0)
     for agent in ("amy", "shadow"):
@@ -111,7 +111,7 @@ def test_a_voice_without_weight_decides_nothing() -> None:
     assert "no weight behind it" in log.last.reason
 
 
-def test_a_proposer_that_changed_its_mind_leaves_nobody() -> None:
+def test_a_withdrawn_proposal_leaves_no_vote_for_it() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.5)
     log.vote("amy", "abstain")

@@ -72,7 +72,7 @@ def test_a_newcomer_completes_the_quorum_of_a_trusted_agent() -> None:
     assert run("bob").propose("lr", 0.5, confidence=0.55) and "2 of 2 needed agree" in log.last.reason
 
 
-def test_a_newcomers_silence_holds_up_no_ballot_that_passes_without_it() -> None:
+def test_a_silent_newcomer_does_not_delay_a_ballot_that_passes_without_it() -> None:
     log = run("hangs")
     log.propose("lr", 0.5, confidence=0.9)
     assert not log.decisions, "it has until the next tick"
@@ -80,7 +80,7 @@ def test_a_newcomers_silence_holds_up_no_ballot_that_passes_without_it() -> None
     assert (log.verdict, log.last.tick) == ("adopted", 10)
 
 
-def test_a_newcomer_is_waited_for_where_its_word_is_what_a_quorum_lacks() -> None:
+def test_a_newcomer_is_awaited_if_a_quorum_needs_its_vote() -> None:
     log = run("bob")
     log.propose("lr", 0.5, confidence=0.55)
     assert not log.decisions
@@ -88,7 +88,7 @@ def test_a_newcomer_is_waited_for_where_its_word_is_what_a_quorum_lacks() -> Non
     assert log.verdict == "rejected" and "no quorum" in log.last.reason
 
 
-def test_in_lockstep_a_newcomer_is_waited_for_as_the_others_are() -> None:
+def test_in_lockstep_newcomers_are_awaited_too() -> None:
     log = Log()
     log.start(**DEFAULTS, trusted={"lr": ("*",)}, lockstep=True)
     for agent in ("lr", "bob"):
@@ -100,7 +100,7 @@ def test_in_lockstep_a_newcomer_is_waited_for_as_the_others_are() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_newcomers_plan_ties_no_ballot_of_others_to_its_own() -> None:
+def test_a_newcomers_plan_does_not_tie_ballots_of_other_agents() -> None:
     log = run("bob")
     log.propose("bob", 5.0, "grad.clip", 0.9, plan=("grad.clip", LR))
     log.propose("lr", 0.5, LR, 0.9)
@@ -136,7 +136,7 @@ def test_a_newcomer_whose_advice_is_followed_need_not_wait() -> None:
     assert log.verdict == "advised" and log.last.value == 3.0
 
 
-def test_newcomers_are_as_good_as_anybody_where_the_rules_say_so() -> None:
+def test_newcomers_have_all_rights_if_the_rules_say_so() -> None:
     log = run("eve", newcomers="full")
     log.propose("eve", 2.0, confidence=0.9)
     quiet(log, "lr")
@@ -197,7 +197,7 @@ def test_agreeing_with_the_good_earns_no_trust() -> None:
     assert not log.mesh.state.trust.holds("eve", LR) and log.mesh.state.reputations["eve"] > 1
 
 
-def test_clear_harm_is_charged_to_who_carried_it_although_it_is_confounded() -> None:
+def test_clear_harm_is_charged_to_its_carriers_even_if_confounded() -> None:
     log = run("eve", "eva", newcomers="full")
     log.propose("eve", 10.0, confidence=1.0, target="loss", horizon=20)
     log.propose("eva", 10.0, confidence=1.0, target="loss", horizon=20)
@@ -212,7 +212,7 @@ def test_clear_harm_is_charged_to_who_carried_it_although_it_is_confounded() -> 
     assert held["eve"] < 0.5 and held.get("lr", 1.0) >= 1.0
 
 
-def test_a_remedy_is_not_charged_with_what_was_falling_already() -> None:
+def test_a_remedy_is_not_charged_for_an_earlier_fall() -> None:
     log = run("bob")
     for loss in (1.5, 2.0, 2.5, 3.0):
         log.tick(1, loss=loss)
@@ -223,7 +223,7 @@ def test_a_remedy_is_not_charged_with_what_was_falling_already() -> None:
     assert not charges(log)
 
 
-def test_who_vetoes_answers_for_what_follows() -> None:
+def test_an_agent_that_vetoes_answers_for_the_consequences() -> None:
     log = run("eve", newcomers="full")
     log.propose("lr", 0.5, confidence=0.9, target="loss", horizon=20)
     log.vote("eve", "against", confidence=1.0)
@@ -259,7 +259,7 @@ def test_an_agent_whose_ballots_fail_waits_longer_each_time() -> None:
     assert opened[-1] <= 6, "120 without the wait"
 
 
-def test_the_same_words_are_not_heard_again() -> None:
+def test_a_repeated_proposal_is_refused() -> None:
     log = run("eve")
     for _ in range(40):
         log.propose("eve", 2.0, confidence=0.5, rationale="I think so")
@@ -267,7 +267,7 @@ def test_the_same_words_are_not_heard_again() -> None:
     assert len(log.ballots) == 1
 
 
-def test_votes_beyond_the_limit_of_a_tick_count_for_nothing() -> None:
+def test_votes_beyond_the_limit_per_tick_are_ignored() -> None:
     log = run("eve", "bob", votes_per_tick=4)
     log.propose("lr", 0.5, confidence=0.9)
     for _ in range(20):
@@ -275,7 +275,7 @@ def test_votes_beyond_the_limit_of_a_tick_count_for_nothing() -> None:
     assert log.mesh.state.counters["vote.too_many"] >= 15
 
 
-def test_an_actuator_that_is_turned_to_and_fro_is_left_to_a_person() -> None:
+def test_an_actuator_that_is_often_reversed_is_left_to_a_person() -> None:
     log = run("bob", newcomers="full")
     verdicts = []
     for n in range(6):
@@ -294,7 +294,7 @@ def test_an_actuator_that_is_turned_to_and_fro_is_left_to_a_person() -> None:
     assert log.verdict == "adopted"
 
 
-def test_advice_begins_no_cool_down_so_that_newcomers_cannot_hold_a_knob() -> None:
+def test_advice_starts_no_cool_down_that_newcomers_could_use_to_block_a_knob() -> None:
     log = run("eve")
     log.propose("eve", 2.0, confidence=1.0)
     quiet(log, "lr")
@@ -306,7 +306,7 @@ def test_advice_begins_no_cool_down_so_that_newcomers_cannot_hold_a_knob() -> No
 
 
 @given(st.lists(st.tuples(st.sampled_from(["propose", "for", "against"]), st.floats(0, 1), st.floats(0.02, 50))))
-def test_whatever_newcomers_say_a_trusted_specialists_decision_is_the_same(
+def test_newcomers_cannot_change_a_trusted_specialists_decision(
     said: list[tuple[str, float, float]],
 ) -> None:
     log = run(*(f"n{n}" for n in range(len(said))), max_factor=100.0)

@@ -14,7 +14,7 @@ from tests.support.replayed import a_run, left_behind
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Outcome, RunEnded
 from oven_runs.home.run_folder import Home, Status
-from oven_runs.log.message_gaps import Hole, Numbering
+from oven_runs.log.message_gaps import Gap, Numbering
 
 
 def seen(incarnation: int, n: int) -> Observation:
@@ -28,9 +28,9 @@ def test_every_message_that_was_taken_out_is_found_and_no_other(out: list[set[in
         for n in sorted(set(range(1, 41)) - lost):
             numbering.take(seen(incarnation, n))
             numbering.take(seen(incarnation, n))  # one that comes twice is none
-    found = [set(range(hole.first, hole.last + 1)) for hole in numbering.holes]
+    found = [set(range(hole.first, hole.last + 1)) for hole in numbering.gaps]
     assert sum(map(len, found)) == numbering.missing == sum(map(len, out))
-    assert {(h.incarnation, n) for h in numbering.holes for n in range(h.first, h.last + 1)} == {
+    assert {(h.incarnation, n) for h in numbering.gaps for n in range(h.first, h.last + 1)} == {
         (incarnation, n) for incarnation, lost in enumerate(out, 1) for n in lost
     }
 
@@ -39,7 +39,7 @@ def test_what_the_learner_said_it_dropped_is_not_missing() -> None:
     numbering = Numbering()
     for n in (1, 2, 6):
         numbering.take(seen(1, n))
-    assert numbering.holes == [Hole(1, 3, 5)] and numbering.missing == 3 and not numbering.ended
+    assert numbering.gaps == [Gap(1, 3, 5)] and numbering.missing == 3 and not numbering.ended
     numbering.take(RunEnded(incarnation=1, n=7, reason="completed", tick=6, step=6, dropped_observations=3))
     assert numbering.missing == 0 and numbering.ended
 

@@ -26,7 +26,7 @@ def steers(text: str) -> list[str]:
 
 
 @given(st.text())
-def test_no_character_that_steers_is_left_and_no_other_goes(text: str) -> None:
+def test_exactly_the_control_characters_are_replaced(text: str) -> None:
     cleaned = clean(text)
     assert not set(cleaned) & set("\x1b\x9b\n\r\x07\x08\u202a\u202b\u202d\u202e\u2066\u2069\u200f\u061c\u2028\u2029")
     kept = [c for c in text if not steers(c) and c != " "]
@@ -49,7 +49,7 @@ def a_hostile_run() -> Log:
     return log
 
 
-def test_a_forged_line_stands_in_no_output(
+def test_no_output_has_a_forged_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))

@@ -83,4 +83,4 @@ def test_who_shares_a_key_is_told_which(tmp_path: Path) -> None:
     files = ServerFolder(tmp_path, "r")
     files.add_user("agent", "agents-1", ("lr", "curriculum"))
     with pytest.raises(ConfigError, match="'lr' is one of lr, curriculum, with the key 'agents-1'"):
-        agent_keys.revoke_there(files, "lr")
+        agent_keys.revoke_in_folder(files, "lr")

@@ -164,7 +164,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("=5", "has no key and value"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "no rule named 'lowerquantile'; did you mean 'lower_quantile'"),
-        ("committee.caution=1", "caution is read by the rule cautious alone; set rule: cautious"),
+        ("committee.caution=1", "only the rule cautious reads caution; set rule: cautious"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
         ("agents=[learnig_rate]", "no agent named 'learnig_rate'; did you mean 'learning_rate'?"),

@@ -67,7 +67,7 @@ def fault(keyring: Keyring, event: Event) -> str:
 
 @pytest.mark.parametrize("pin", [PIN, None], ids=["pinned", "not"])
 @pytest.mark.parametrize("kind", SAID)
-def test_only_who_speaks_there_is_believed(kind: str, pin: str | None) -> None:
+def test_only_the_signer_of_a_subject_counts(kind: str, pin: str | None) -> None:
     subject, body, who = SAID[kind]
     keyring = begun(pin)
     assert {name: fault(keyring, event(subject, body, name)) for name in NAMES} == {
@@ -105,12 +105,12 @@ def test_a_line_break_in_the_id_makes_no_second_reading() -> None:
     assert fault(keyring, dataclasses.replace(shifted, signature=real.signature)) == "signature"
 
 
-def test_agents_are_not_asked_for_one() -> None:
+def test_agents_need_no_signature() -> None:
     vote = event(ON.vote("lr"), Vote(actuator="rate", stance="abstain", confidence=0, tick=1), None)
     assert fault(begun(), vote) == fault(Keyring(), vote) == ""
 
 
-def test_before_the_start_nothing_can_be_judged() -> None:
+def test_events_before_the_start_are_unsigned() -> None:
     for subject, body, who in SAID.values():
         assert fault(Keyring(), event(subject, body, who)) == "unsigned"
         assert fault(Keyring(PIN), event(subject, body, who)) == "unsigned"
@@ -127,7 +127,7 @@ def test_with_a_pin_no_other_learner_begins_the_run() -> None:
     assert fault(keyring, started()) == "" and keyring.keys == PUBLIC
 
 
-def test_without_a_pin_the_first_learner_is_believed_and_no_other() -> None:
+def test_without_a_pin_the_first_learner_is_trusted() -> None:
     keyring = begun(None)
     theirs = {"learner": KEYS["stranger"].public}
     assert fault(keyring, started("stranger", 2, theirs)) == "signature"
@@ -135,7 +135,7 @@ def test_without_a_pin_the_first_learner_is_believed_and_no_other() -> None:
     assert keyring.keys == PUBLIC
 
 
-def test_a_later_incarnation_changes_the_keys_and_an_earlier_one_said_again_does_not() -> None:
+def test_a_later_incarnation_changes_the_keys_and_a_repeated_one_does_not() -> None:
     keyring, asked = begun(), event(ON.operator("bob"), HELD, "bob")
     assert fault(keyring, asked) == "unsigned"
     more = {"learner": PIN, "mesh": PUBLIC["mesh"], "bob": KEYS["bob"].public}
@@ -147,7 +147,7 @@ def test_a_later_incarnation_changes_the_keys_and_an_earlier_one_said_again_does
 
 
 @pytest.mark.parametrize("name", ["learner", "mesh"])
-def test_learner_and_mesh_are_no_operators(name: str) -> None:
+def test_learner_and_mesh_cannot_sign_as_operators(name: str) -> None:
     assert fault(begun(), event(ON.operator(name), HELD, name)) == "unsigned"
 
 
@@ -156,7 +156,7 @@ def test_learner_and_mesh_are_no_operators(name: str) -> None:
     [{"mesh": PUBLIC["mesh"]}, PUBLIC | {"ann": "AAAA"}, PUBLIC | {"ann": "no base64"}],
     ids=["without learner", "too short", "no base64"],
 )
-def test_a_start_with_keys_that_are_none_does_not_count(keys: dict[str, str]) -> None:
+def test_a_start_with_invalid_keys_is_ignored(keys: dict[str, str]) -> None:
     for pin in (PIN, None):
         assert fault(Keyring(pin), started(keys=keys)) == "signature"
 
@@ -180,7 +180,7 @@ def test_unchecked_a_signature_need_only_be_there() -> None:
     assert fault(Keyring(check=False), started("stranger")) == "signature", "the keys themselves are always checked"
 
 
-def test_what_is_no_message_stays_what_it_is() -> None:
+def test_a_malformed_event_stays_malformed() -> None:
     assert fault(begun(), event(ON.decision("x"), b'{"stream":"OVEN-r","seq":7}', "mesh")) == "malformed"
 
 
@@ -198,7 +198,7 @@ def test_the_key_is_derived_and_is_not_the_nkey() -> None:
 
 
 @given(st.binary(max_size=300), st.text(max_size=20), st.text(max_size=100), st.sampled_from(sorted(SAID)))
-def test_nothing_that_is_fed_to_it_makes_it_raise(data: bytes, message_id: str, signature: str, kind: str) -> None:
+def test_the_keyring_never_raises(data: bytes, message_id: str, signature: str, kind: str) -> None:
     subject, body, _ = SAID[kind]
     keyring = begun()
     for said in (data, body.wire()):
@@ -224,7 +224,7 @@ def test_white_space_that_was_signed_survives_an_export(spaces: list[bytes]) -> 
     assert [found.body for found in map(Keyring(PIN).verify, map(Event.from_line, lines))][1] == body
 
 
-def test_what_was_judged_and_printed_can_be_judged_again() -> None:
+def test_a_verified_and_printed_event_verifies_again() -> None:
     subject, body, _ = SAID["decision"]
     forged = begun().verify(event(subject, body, "stranger"))
     assert '"type": "Malformed"' in forged.line() and '"fault": "signature"' in forged.line()
@@ -248,7 +248,7 @@ def with_operator(**how: Any) -> Keyring:
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_person_counts_from_the_stacks_word_on_until_it_is_taken_back(check: bool) -> None:
+def test_a_persons_key_counts_until_it_is_revoked(check: bool) -> None:
     keyring, held = with_operator(check=check), event(ON.operator("bob"), HELD, "bob")
     assert fault(keyring, held) == "unsigned"
     assert fault(keyring, named("bob", KEYS["bob"].public)) == ""
@@ -265,7 +265,7 @@ def test_a_person_counts_from_the_stacks_word_on_until_it_is_taken_back(check: b
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_no_one_else_says_whose_keys_count(check: bool) -> None:
+def test_only_the_stacks_operator_adds_and_revokes_keys(check: bool) -> None:
     stranger, mallory = KEYS["stranger"], KEYS["bob"].public
     for what, said in {
         "another person": named("bob", mallory, by="ann", signer=KEYS["ann"]),

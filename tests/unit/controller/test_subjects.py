@@ -32,7 +32,7 @@ def test_a_subject_that_carries_nothing_is_refused() -> None:
         Subject("vote", (), "agent")
 
 
-def test_no_message_stands_on_two_kinds_of_subjects() -> None:
+def test_every_message_has_one_kind_of_subject() -> None:
     carried = [model for subject in SUBJECTS for model in subject.carries]
     asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
     assert len(BY_KIND) == len(SUBJECTS)

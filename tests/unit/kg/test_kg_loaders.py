@@ -216,7 +216,7 @@ def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.
         read_files([path], "cvs")
     with pytest.raises(ConfigError, match="'e n' is not a language"):
         read_files([path], languages="e n")
-    with pytest.raises(ConfigError, match=r"g\.csv is not ConceptNet's; leave it out"):
+    with pytest.raises(ConfigError, match=r"g\.csv is not ConceptNet's; remove it"):
         read_files([path], languages="en")
     with pytest.raises(ConfigError, match="no edge is left of 3 rows; select more of them"):
         read_files([path], least_weight=4.0)

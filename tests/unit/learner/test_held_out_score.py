@@ -16,7 +16,7 @@ from tests.unit.learner.test_attach_trl import sft
 from transformers import TrainerCallback
 
 from oven_learner import random_state
-from oven_learner.hf.final_weights import HeldOutScore, copied, put
+from oven_learner.hf.final_weights import HeldOutScore, copied, restored
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -31,7 +31,7 @@ class ScoreAfterStep2(TrainerCallback):
         self.examples: list[float] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._score = HeldOutScore.of(self._trainer, self._metric)
+        self._score = HeldOutScore.for_metric(self._trainer, self._metric)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 2 and self._score is not None:
@@ -78,9 +78,9 @@ def test_scoring_changes_no_bit_of_the_training(tmp_path: Path) -> None:
 
 def test_no_score_without_rows_or_under_another_name(tmp_path: Path) -> None:
     alone = trainer(tmp_path, max_steps=2)
-    assert HeldOutScore.of(alone, "eval/other") is None
+    assert HeldOutScore.for_metric(alone, "eval/other") is None
     alone.eval_dataset = None
-    assert HeldOutScore.of(alone, "eval/loss") is None
+    assert HeldOutScore.for_metric(alone, "eval/loss") is None
 
 
 def test_copies_are_independent_and_are_restored_in_place() -> None:
@@ -88,6 +88,6 @@ def test_copies_are_independent_and_are_restored_in_place() -> None:
     copies = copied(held)
     held["a"][0].add_(1)
     assert copies["a"][0].tolist() == [1.0, 1.0]
-    restored = put(held, copies)
-    assert restored is held
+    result = restored(held, copies)
+    assert result is held
     assert held["a"][0].tolist() == [1.0, 1.0]

@@ -69,5 +69,5 @@ def test_equivalent_edits_make_no_pair(instances: Path, capsys: pytest.CaptureFi
     assert call("traces pairs", [*files, "--tasks", str(instances)]) == 1
     assert json.loads(capsys.readouterr().out)["abstentions"] == {"not asked": 1, "equivalent": 1}
     jsonl.write(folder / "traces.jsonl", [trace("another")])
-    with pytest.raises(ConfigError, match="has the task of none of the 1 traces"):
+    with pytest.raises(ConfigError, match="has no task of the 1 traces"):
         call("traces pairs", [*files, "--tasks", str(instances)])

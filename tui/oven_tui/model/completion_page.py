@@ -13,7 +13,7 @@ from oven_runs.log.sampled_text import (
     MISSING,
     bar,
     greatest_advantage,
-    member_words,
+    member_line,
     number,
     signed,
     text_lines,
@@ -66,7 +66,7 @@ def _completion(group: SampledGroup, place: int, one: ShownCompletion, width: in
 
 def _members(group: SampledGroup, place: int, width: int) -> Iterator[Line]:
     """Those without a reason together, then each with its reason."""
-    said = [(member_words(member, place), bool(member.reasons)) for member in group.members]
+    said = [(member_line(member, place), bool(member.reasons)) for member in group.members]
     if short := " · ".join(words for words, reasoned in said if not reasoned):
         yield from _text([short], width, "dim")
     for words, reasoned in said:

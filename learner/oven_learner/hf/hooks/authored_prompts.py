@@ -1,7 +1,8 @@
-"""The learner's side of a curriculum author: its file is read between two steps, and `data.authored_share` is a knob.
+"""The learner's side of a curriculum author: reads the author's file between two steps, and adds the knob
+`data.authored_share`.
 
-Nothing of the author's is trusted: its lines are bounded, checked, and compared with the data and the held-out set.
-While the knob is at 0, where it begins, what is read is held and drawn by no step.
+The author is not trusted: its lines are limited, validated, and compared with the data and the held-out set. While the
+knob is at 0, its initial value, authored prompts are held but not drawn.
 """
 
 from __future__ import annotations
@@ -36,37 +37,39 @@ log = logging.getLogger("oven.learner")
 HELD = MetricSpec(name="data/authored", unit="prompts of an author's that can be drawn")
 REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="prompts of an author's that were not taken")
 HELD_OUT_ROWS = 20_000
-"""Of each evaluation set at most: more would keep the first step waiting."""
+"""The most rows of each evaluation set that are compared; more would delay the first step."""
 
 
 class AuthoredPromptsReader(StepHook):
-    """Does nothing where no author is on, there is no run's folder here, or nothing could score what it writes."""
+    """Does nothing if no author is on, there is no run folder, or nothing could score authored prompts."""
 
     def __init__(self, trainer: Trainer, source: PromptSource, committee: Committee | None) -> None:
         self._trainer, self._source, self._committee = trainer, source, committee
         self._ranks = Ranks()
         self._settings: AuthorSettings | None = None
         self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
-        self._told: set[str] = set()
+        self._logged_lines: set[str] = set()
         if committee is not None:
             committee.reference_columns = source.references
 
     def begin(self, ranks: Ranks) -> None:
-        """Every rank compares with the same data, so that all take the same prompts."""
+        """Prepare the comparison. Every rank uses the same data, so that all accept the same prompts."""
         self._ranks = ranks
         settings = self._settings = ranks.same(author_settings(self._folder) if ranks.leader else None)
-        if settings is None or self._unscored():
+        if settings is None or not self._can_be_scored():
             self._settings = None
             return
         held_out = [*self._source.held_out, *_evaluated(self._trainer)]
         self._admission = Admission(list(map(text_of, self._source.own_prompts())), held_out)
         if not self._admission.held_out:
-            self._tell("no held-out prompts are known: give PromptSource(held_out=…), so that authored ones quote none")
+            self._warn_once(
+                "no held-out prompts are known: give PromptSource(held_out=…), so that authored ones quote none"
+            )
         if ranks.leader:
             self._write_topics(settings)
 
     def announce(self, actuators: Actuators) -> None:
-        """`data.authored_share`, where an author is on."""
+        """Register `data.authored_share`, if an author is on."""
         if self._settings is not None:
             source = self._source
             actuators.scalar(
@@ -88,67 +91,68 @@ class AuthoredPromptsReader(StepHook):
             step.metrics |= {HELD.name: float(len(authored.pool)), REFUSED.name: float(authored.refused.total())}
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        """Take what the author wrote since the last step."""
+        """Accept prompts that the author wrote since the last step."""
         if self._settings is None:
             return
         batch = self._ranks.same(self._read() if self._ranks.leader else None)
         if batch is not None:
-            self._take(batch, self._settings)
+            self._accept(batch, self._settings)
 
     def _read(self) -> Batch | None:
-        """None: there is nothing new. Never raises: a monitor's trouble is none of the training's."""
+        """Return the new prompts, or None. Never raises: a problem of the author must not end the training."""
         offset = self._source.authored.offset
         try:
             batch = read_prompts(self._folder, offset)
         except FileNotFoundError:
             return None
         except (ConfigError, OSError, ValueError) as error:
-            self._tell(f"an author's prompts cannot be read, training continues without: {reason(error)}")
+            self._warn_once(f"an author's prompts cannot be read, training continues without: {reason(error)}")
             return None
         return batch if batch.offset != offset else None
 
-    def _take(self, batch: Batch, settings: AuthorSettings) -> None:
+    def _accept(self, batch: Batch, settings: AuthorSettings) -> None:
         authored = self._source.authored
         before = authored.refused.copy()
         authored.offset = batch.offset
         authored.refused.update({"malformed": batch.malformed, "too_long": batch.too_long})
         groups: dict[tuple[str, str], list[AuthoredPrompt]] = {}
-        for one in batch.prompts:
-            if why := self._refusal(one, settings):
+        for entry in batch.prompts:
+            if why := self._refusal(entry, settings):
                 authored.refused[why] += 1
             else:
-                authored.taken.add(key_of(one.prompt))
-                groups.setdefault((one.topic, f"{one.by} by {one.model or 'no model'} at tick {one.tick}"), []).append(
-                    one
-                )
-        for (topic, said), prompts in groups.items():
-            why = f"written for a topic that lags: {said}"
-            self._source.add_authored([one.prompt for one in prompts], by=prompts[0].by, why=why, topic=topic)
+                authored.accepted_keys.add(key_of(entry.prompt))
+                origin = f"{entry.by} by {entry.model or 'no model'} at tick {entry.tick}"
+                groups.setdefault((entry.topic, origin), []).append(entry)
+        for (topic, origin), entries in groups.items():
+            why = f"written for a topic that lags: {origin}"
+            self._source.add_authored([entry.prompt for entry in entries], by=entries[0].by, why=why, topic=topic)
         if refused := {kind: count for kind, count in (authored.refused - before).items() if count}:
             log.warning("%d prompts of an author's are refused: %s", sum(refused.values()), _listed(refused))
 
-    def _refusal(self, one: AuthoredPrompt, settings: AuthorSettings) -> str:
-        taken = self._source.authored.taken
-        if len(taken) >= settings.total:
+    def _refusal(self, entry: AuthoredPrompt, settings: AuthorSettings) -> str:
+        accepted = self._source.authored.accepted_keys
+        if len(accepted) >= settings.total:
             return "capped"
-        return self._admission.refusal(one.prompt, taken) if one.topic in self._source.names else "unknown_topic"
+        return self._admission.refusal(entry.prompt, accepted) if entry.topic in self._source.names else "unknown_topic"
 
-    def _unscored(self) -> bool:
-        """Whether nothing could score a prompt without the data's own columns; a plain reward function of TRL's would
-        be given None for them, and may end the training."""
+    def _can_be_scored(self) -> bool:
+        """Whether a prompt without the data's other columns can be scored. A plain reward function would get None for
+        them, which may end the training."""
         if not self._source.references:
-            return False
+            return True
         lacking = ", ".join(sorted(self._source.references))
         if self._committee is None:
-            self._tell(f"{SHARE} is not announced: authored prompts have no {lacking}; score by oven.Committee")
+            self._warn_once(f"{SHARE} is not announced: authored prompts have no {lacking}; score by oven.Committee")
         elif self._committee.remote is None:
-            self._tell(f"{SHARE} is not announced: authored prompts have no {lacking}, and no judge scores without")
+            self._warn_once(
+                f"{SHARE} is not announced: authored prompts have no {lacking}, and no judge scores without"
+            )
         else:
-            return False
-        return True
+            return True
+        return False
 
     def _write_topics(self, settings: AuthorSettings) -> None:
-        """For the author. Its examples are the data's, never held-out ones."""
+        """Write the topics for the author, with examples from the data, never held-out ones."""
         topics = []
         for name in self._source.names:
             prompts = self._source.own_prompts(name)
@@ -157,30 +161,30 @@ class AuthoredPromptsReader(StepHook):
         try:
             write_topics(self._folder, topics)
         except (OSError, ValidationError) as error:
-            self._tell(f"the author is not told of the topics: {reason(error)}")
+            self._warn_once(f"the author is not told of the topics: {reason(error)}")
 
-    def _tell(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+    def _warn_once(self, line: str) -> None:
+        if line not in self._logged_lines:
+            self._logged_lines.add(line)
             log.warning("%s", line)
 
 
 def author_settings(folder: Path) -> AuthorSettings | None:
-    """Those of the run whose folder this is; None: no author is on. Raises ConfigError for settings that are none."""
+    """Return the settings in the run's folder; None if no author is on. Raises ConfigError for invalid settings."""
     config = folder / "config.json"
     if not config.is_file():
         return None
     try:
-        found = AuthorSettings.model_validate(json.loads(config.read_text()).get("author", {}))
+        settings = AuthorSettings.model_validate(json.loads(config.read_text()).get("author", {}))
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{config} does not hold the author's settings ({reason(error)}); `up` writes it") from None
-    return found if found.llm is not None else None
+    return settings if settings.llm is not None else None
 
 
 def _evaluated(trainer: Trainer) -> Iterator[str]:
-    """Prompts of the trainer's evaluation sets, where they have a column of that name."""
-    given: Any = trainer.eval_dataset
-    for rows in given.values() if isinstance(given, Mapping) else [given]:
+    """Yield the prompts of the trainer's evaluation sets."""
+    datasets: Any = trainer.eval_dataset
+    for rows in datasets.values() if isinstance(datasets, Mapping) else [datasets]:
         if "prompt" in (getattr(rows, "column_names", None) or ()) and hasattr(rows, "select"):
             yield from map(text_of, rows.select(range(min(len(rows), HELD_OUT_ROWS)))["prompt"])
 

@@ -1,8 +1,8 @@
-"""Sampled completions of TRL's online trainers: every few steps some groups are handed over, to be shown.
+"""Shows completions of TRL's online trainers: every few steps some groups are handed to the client.
 
-TRL keeps prompts, completions, rewards and advantages of its newest generation itself, of all ranks and as plain
-numbers (`_logs`), so nothing is asked of the device. On rank 0 alone. The training thread picks a group's rows out of
-there; everything else is done where the sample is made. Written for TRL 1.16.
+TRL itself keeps the prompts, completions, rewards and advantages of its newest generation, of all ranks and as plain
+numbers (`_logs`), so that nothing is read from the device. Only rank 0 does this. The training thread picks the rows of
+a group; everything else is done in another thread. Written for TRL 1.16.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SAMPLED = ("GRPOTrainer", "RLOOTrainer")
 
 
 def shows_completions(trainer: Any) -> bool:
-    """Whether its completions can be shown."""
+    """Whether the trainer's completions can be shown."""
     return hasattr(trainer, "_logs") and any(cls.__name__ in SAMPLED for cls in type(trainer).__mro__)
 
 
 class CompletionSamples(StepHook):
-    """Wraps the trainer's own call; made after whatever else wraps it."""
+    """Wraps the trainer's generation. It is made after other hooks that wrap it."""
 
     def __init__(
         self, trainer: Any, committee: Committee | None, sampling: Sampling, client: Callable[[], OvenClient | None]
@@ -43,67 +43,74 @@ class CompletionSamples(StepHook):
         self._schedule = sampling.schedule
         self._generate = trainer._generate_and_score_completions
         self._rows: dict[int, itemgetter[Any]] = {}
-        self._fresh = self._leads = self._told = False
-        trainer._generate_and_score_completions = self._generated
+        self._has_new_batch = self._is_leader = self._has_warned = False
+        trainer._generate_and_score_completions = self._generate_and_note
 
     def begin(self, ranks: Ranks) -> None:
-        self._leads, self._fresh = ranks.leader, False
+        self._is_leader, self._has_new_batch = ranks.leader, False
         self._schedule.restart()
 
     def end_step(self, step: StepEnd) -> None:
-        """Hands over what this step's generation made, if its turn has come."""
-        if not self._fresh or step.trained < self._schedule.next:
+        """Hand over groups of this step's generation, if it is due."""
+        if not self._has_new_batch or step.trained < self._schedule.next:
             return
         client = self._client()
-        if client is None or not self._leads:
+        if client is None or not self._is_leader:
             return
         try:
             self._hand_over(client, step.trained)
-        except Exception as error:  # of a TRL that keeps it otherwise; its text may quote a prompt
-            if not self._told:
-                self._told = True
+        except Exception as error:  # another version of TRL; the text may quote a prompt
+            if not self._has_warned:
+                self._has_warned = True
                 log.warning("completions are not shown: reading them from the trainer raised %s", type(error).__name__)
 
-    def _generated(self, inputs: Any) -> Any:
+    def _generate_and_note(self, inputs: Any) -> Any:
         batch = self._generate(inputs)
         if self._trainer.model.training:
-            self._fresh = True
+            self._has_new_batch = True
         return batch
 
     def _hand_over(self, client: OvenClient, trained: int) -> None:
-        """A step in ten costs this, so it is calls into C and no loop of Python: no column is copied, which would touch
-        every object in it, but a group's rows are picked out of each."""
+        """Hand over the groups whose turn it is.
+
+        This runs in one step of ten, so it uses calls into C and no loop in Python. Only the rows of a group are picked
+        from each column: copying a column would touch every object in it.
+        """
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
-        kept, size = trainer._logs, trainer.num_generations
-        advantages = kept["advantages"]
+        logs, size = trainer._logs, trainer.num_generations
+        advantages = logs["advantages"]
         groups = len(advantages) // size
-        self._fresh = False
+        self._has_new_batch = False
         for turn in self._schedule.take(trained, groups):
-            place = turn % groups
-            rows = self._rows.get(place) or self._picker(place, size)
+            group = turn % groups
+            rows = self._rows.get(group) or self._picker(group, size)
             if committee is None:
                 names = trainer.reward_func_names
-                columns = (*map(rows, map(kept["rewards"].__getitem__, names)),)
-                said = partial(_functions, kept["prompt"][place * size], rows(kept["completion"]), columns, trainer)
+                columns = (*map(rows, map(logs["rewards"].__getitem__, names)),)
+                sample = partial(
+                    _function_sample, logs["prompt"][group * size], rows(logs["completion"]), columns, trainer
+                )
             else:
-                said = partial(_judged, committee.evidence, committee.last.rewards, place, size)
+                sample = partial(_committee_sample, committee.evidence, committee.last.rewards, group, size)
             sampling.number += 1
-            where = (sampling.number, client.tick + 1, trainer.state.global_step, place, groups)
-            client.show(partial(sampling.parcel, client.position, where, rows(advantages), said))
+            position = (sampling.number, client.tick + 1, trainer.state.global_step, group, groups)
+            client.show(partial(sampling.parcel, client.position, position, rows(advantages), sample))
 
-    def _picker(self, place: int, size: int) -> itemgetter[Any]:
-        """What picks a group's rows out of a column."""
-        made = self._rows[place] = itemgetter(*range(place * size, (place + 1) * size))
-        return made
+    def _picker(self, group: int, size: int) -> itemgetter[Any]:
+        """Return what picks a group's rows from a column."""
+        picker = self._rows[group] = itemgetter(*range(group * size, (group + 1) * size))
+        return picker
 
 
-def _functions(prompt: Any, completions: Sequence[Any], columns: Sequence[Sequence[float]], trainer: Any) -> Sample:
+def _function_sample(
+    prompt: Any, completions: Sequence[Any], columns: Sequence[Sequence[float]], trainer: Any
+) -> Sample:
     weights = trainer.reward_weights.tolist()
-    named = zip(trainer.reward_func_names, weights, columns, strict=True)
-    return Sample(prompt, completions, None, [MemberVerdict(*one) for one in named])
+    members = [MemberVerdict(*fields) for fields in zip(trainer.reward_func_names, weights, columns, strict=True)]
+    return Sample(prompt, completions, None, members)
 
 
-def _judged(evidence: Evidence, rewards: Sequence[float | None], place: int, size: int) -> Sample:
-    group = evidence.groups[place]
-    given = rewards[place * size : (place + 1) * size]
-    return Sample(group.prompt, group.as_written, given, group_verdicts(evidence, place))
+def _committee_sample(evidence: Evidence, rewards: Sequence[float | None], index: int, size: int) -> Sample:
+    group = evidence.groups[index]
+    group_rewards = rewards[index * size : (index + 1) * size]
+    return Sample(group.prompt, group.as_written, group_rewards, group_verdicts(evidence, index))

@@ -1,4 +1,4 @@
-"""Held-out evaluations of an attached trainer: the user's function, and the trainer's own."""
+"""Held-out evaluations of an attached trainer: by the user's function, and by the trainer itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oven_learner.ranks import Ranks
 
 
 class UserEvaluation(StepHook):
-    """Calls the user's function at the start, every few steps, at the end, and whenever an agent asks."""
+    """Calls the user's function at the start, every few steps, at the end, and whenever an agent asks for it."""
 
     def __init__(
         self,
@@ -25,40 +25,40 @@ class UserEvaluation(StepHook):
         every: int,
         last: dict[str, float],
     ) -> None:
-        """`last` holds what was measured last, by whichever evaluation."""
+        """`last` is shared by all evaluations and holds the newest metrics."""
         self._evaluate, self._every, self._last = evaluate, every, last
-        self._asked = False
+        self._requested = False
         self._first: dict[str, float] | None = None
         self.newest: dict[str, float] | None = None
-        """What it measured at the newest step's end; None: nothing."""
+        """The measurement at the end of the newest step; None if there was none."""
 
     def begin(self, ranks: Ranks) -> None:
         self._first = None
 
-    def ask(self, _: float | None) -> None:
-        """Evaluate with the next step, whenever it would have been due."""
-        self._asked = True
+    def request(self, _: float | None) -> None:
+        """Evaluate at the next step, even if it is not due."""
+        self._requested = True
 
     def measure(self) -> dict[str, float]:
-        """What the function measures now."""
-        return self._noted(means(self._evaluate()))
+        """Measure now, for the run."""
+        return self._note(means(self._evaluate()))
 
     def first(self) -> dict[str, float]:
-        """What it measured before the first step."""
-        return self._noted(self._measured_first())
+        """Return the measurement before the first step."""
+        return self._note(self._measured_first())
 
     def measures(self, name: str) -> bool:
-        """Whether that is one of its metrics."""
+        """Whether the function measures this metric."""
         return name in self._measured_first()
 
     def read(self, name: str) -> float:
-        """One of its metrics now, beside the run's own measurements. Raises KeyError where it is not measured."""
+        """Measure one metric now, outside the run's own measurements. Raises KeyError if it is not measured."""
         return means(self._evaluate())[name]
 
     def end_step(self, step: StepEnd) -> None:
         self.newest = None
-        if step.last or self._asked or step.trained % self._every == 0:
-            self._asked = False
+        if step.last or self._requested or step.trained % self._every == 0:
+            self._requested = False
             self.newest = self.measure()
             step.metrics.update(self.newest)
 
@@ -68,34 +68,34 @@ class UserEvaluation(StepHook):
                 self._first = means(self._evaluate())
         return self._first
 
-    def _noted(self, found: dict[str, float]) -> dict[str, float]:
+    def _note(self, measured: dict[str, float]) -> dict[str, float]:
         self._last.clear()
-        self._last.update(found)
-        return found
+        self._last.update(measured)
+        return measured
 
 
 class TrainerEvaluation(StepHook):
-    """Publishes what the trainer's own evaluation measures, with the next step."""
+    """Publishes the trainer's own evaluations with the next step."""
 
     def __init__(self, metrics: StepMetrics, last: dict[str, float]) -> None:
-        """`last` holds what was measured last, by whichever evaluation."""
+        """`last` is shared by all evaluations and holds the newest metrics."""
         self._metrics, self._last = metrics, last
         self._pending: dict[str, float] = {}
-        self._asked = False
+        self._requested = False
 
-    def ask(self, _: float | None) -> None:
-        """Have the trainer evaluate when the step is through."""
-        self._asked = True
+    def request(self, _: float | None) -> None:
+        """Make the trainer evaluate after this step."""
+        self._requested = True
 
     def begin(self, ranks: Ranks) -> None:
         self._pending = {}
 
     def announced_held_out(self) -> tuple[MetricSpec, ...]:
-        """What it measures, of the first evaluation set first."""
+        """Return its metrics, those of the first evaluation set first."""
         return self._metrics.announced_held_out()
 
     def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """The trainer has evaluated. Returns what it measured, as it is published."""
+        """Keep an evaluation of the trainer. Return its metrics under their published names."""
         measured = self._metrics.evaluated(metrics)
         self._pending |= measured
         self._last.update(self._pending)
@@ -106,5 +106,5 @@ class TrainerEvaluation(StepHook):
         self._pending = {}
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        if self._asked:
-            self._asked, control.should_evaluate = False, True
+        if self._requested:
+            self._requested, control.should_evaluate = False, True

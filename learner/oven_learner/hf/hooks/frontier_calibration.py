@@ -1,9 +1,9 @@
 """`frontier/*`: how far the policy has moved from a frontier model's answers to a fixed set of prompts.
 
-Every N steps the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. What
-is published is the change against the first reading, at step 0 where the answers were there by then: a policy's
-distance from another model says little, its drift does. Nothing here draws a random number or touches a gradient. The
-set is fetched by a process beside the training, which does not wait for it: until it is there nothing is published.
+Every N steps the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. The
+metrics are changes against the first reading, at step 0 if the answers were there by then: the distance of a policy
+from another model says little, but its drift does. Nothing here draws a random number or touches a gradient. Another
+process fetches the answers, and training does not wait for it: until they are there nothing is published.
 """
 
 from __future__ import annotations
@@ -35,68 +35,71 @@ METRICS = (
 
 
 class FrontierCalibration(StepHook):
-    """One attached trainer's."""
+    """The calibration of one attached trainer."""
 
     def __init__(self, trainer: Any, settings: FrontierSettings, run_folder: Path) -> None:
         self._trainer, self._settings, self._folder = trainer, settings, run_folder
         self._reading: PolicyReading | None = None
         self._first: Reading | None = None
-        self._reads = False
+        self._is_active = False
 
     def begin(self, ranks: Ranks) -> None:
-        """The weights are those of the step that training begins with."""
+        """Make the first reading, with the weights that training begins with."""
         trainer = self._trainer
         self._reading = self._first = None
-        self._reads = ranks.leader
+        self._is_active = ranks.leader
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             self._give_up("FSDP or DeepSpeed shards the policy, which one rank cannot read texts with")
         try:
-            prompts = probe_set.read_prompts(Path(self._settings.prompts)) if self._reads else ()
+            prompts = probe_set.read_prompts(Path(self._settings.prompts)) if self._is_active else ()
         except ConfigError as error:
             self._give_up(str(error))
         else:
             settings = self._settings
             self._key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
-        if self._reads and self._found():
+        if self._is_active and self._load_answers():
             self._begin()
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return METRICS
 
     def end_step(self, step: StepEnd) -> None:
-        if not self._reads:
+        if not self._is_active:
             return
         due = step.trained % self._settings.every == 0 or step.last
         if self._reading is None:
-            if self._found():
+            if self._load_answers():
                 self._begin()
                 step.metrics |= self._metrics(self._first)
         elif due:
             step.metrics |= self._metrics(self._now())
 
-    def _found(self) -> bool:
-        """Whether the set is there, and fits."""
+    def _load_answers(self) -> bool:
+        """Return whether the answers are there and the policy can read them."""
         try:
-            found = probe_set.read(self._folder, self._key)
-            if found is None:
+            answers = probe_set.read(self._folder, self._key)
+            if answers is None:
                 return False
-            self._reading = PolicyReading(found, self._policy, self._trainer.processing_class)
+            self._reading = PolicyReading(answers, self._policy, self._trainer.processing_class)
         except (ConfigError, OSError, AttributeError) as error:
             self._give_up(str(error) if isinstance(error, OvenError) else reason(error))
             return False
         if self._reading.left_out:
-            log.warning("%d of %d frontier answers are left out: the policy cannot read them", self._reading.left_out,
-                        len(found.probes))  # fmt: skip
-        if found.lacks:
-            log.warning("frontier: %s", found.lacks)
+            log.warning(
+                "%d of %d frontier answers are left out: the policy cannot read them",
+                self._reading.left_out,
+                len(answers.probes),
+            )
+        if answers.lacks:
+            log.warning("frontier: %s", answers.lacks)
         return True
 
     def _begin(self) -> None:
-        """The first reading, or the one that this run made before it was resumed."""
+        """Make the first reading, or load the one from before the run was resumed."""
         step = int(self._trainer.state.global_step)
-        kept = self._kept()
-        if kept is not None and step:
-            self._first = kept
+        saved = self._load_first_reading()
+        if saved is not None and step:
+            self._first = saved
             return
         self._first = self._now()
         if self._first is None:
@@ -105,18 +108,18 @@ class FrontierCalibration(StepHook):
             log.warning("frontier: the answers came at step %d, and changes are against that step", step)
         first = {"step": step, "bits_per_byte": self._first.bits_per_byte, "kl": self._first.kl}
         try:
-            write_atomic(self._beginning, json.dumps(first) + "\n")
+            write_atomic(self._first_reading_file, json.dumps(first) + "\n")
         except OSError as error:
             log.warning("frontier: a resumed run will begin to count anew: %s", reason(error))
 
     @property
-    def _beginning(self) -> Path:
+    def _first_reading_file(self) -> Path:
         return probe_set.path(self._folder, self._key).with_suffix(".begin.json")
 
-    def _kept(self) -> Reading | None:
+    def _load_first_reading(self) -> Reading | None:
         try:
-            said = json.loads(self._beginning.read_text())
-            return Reading(float(said["bits_per_byte"]), None if said["kl"] is None else float(said["kl"]))
+            saved = json.loads(self._first_reading_file.read_text())
+            return Reading(float(saved["bits_per_byte"]), None if saved["kl"] is None else float(saved["kl"]))
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
@@ -125,11 +128,17 @@ class FrontierCalibration(StepHook):
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
     def _now(self) -> Reading | None:
-        """None where the policy cannot be read, of which training must not die."""
+        """Measure now. Return None if that fails, which must not end the training."""
         assert self._reading is not None
         try:
             return self._reading.read(self._policy)
-        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:  # memory, or a model's ways
+        except (
+            RuntimeError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            LookupError,
+        ) as error:  # out of memory, or an unusual model
             self._give_up(reason(error))
             return None
 
@@ -137,11 +146,11 @@ class FrontierCalibration(StepHook):
         first = self._first
         if now is None or first is None:
             return {}
-        found = {BITS: now.bits_per_byte - first.bits_per_byte, BITS + LEVEL: now.bits_per_byte}
+        metrics = {BITS: now.bits_per_byte - first.bits_per_byte, BITS + LEVEL: now.bits_per_byte}
         if now.kl is not None and first.kl is not None:
-            found |= {KL: now.kl - first.kl, KL + LEVEL: now.kl}
-        return found
+            metrics |= {KL: now.kl - first.kl, KL + LEVEL: now.kl}
+        return metrics
 
     def _give_up(self, why: str) -> None:
-        self._reads = False
+        self._is_active = False
         log.warning("frontier: nothing is measured: %s", why)

@@ -1,9 +1,9 @@
-"""`kl/<teacher>`: how far the policy is from the teachers that do not teach now, on the completions of one step in
-`kl_every` (oven_learner.teachers.Teachers).
+"""`kl/<teacher>`: how far the policy is from the inactive teachers, on the completions of one step in `kl_every`
+(oven_learner.teachers.Teachers).
 
-The estimate is that of GRPO's own `kl`, for each teacher: the mean over the completions' tokens of exp(r) − r − 1 with
-r = log π_teacher − log π_θ. It is taken before the step's loss, without a gradient and with the random states put back,
-so that it changes no bit of the training.
+The estimate for each teacher is that of GRPO's own `kl`: the mean over the completions' tokens of exp(r) − r − 1 with
+r = log π_teacher − log π_θ. It is computed before the step's loss, without a gradient and with the random states
+restored, so that it changes no bit of the training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "kl/"
 
 
 class IdleTeachers(StepHook):
-    """Asks them in a step that is sampled, before its loss. Completions with images are not sampled."""
+    """Evaluates the inactive teachers before the loss of a sampled step. Completions with images are not sampled."""
 
     def __init__(self, trainer: Any, teachers: Teachers | None) -> None:
         self._trainer = trainer
@@ -30,24 +30,24 @@ class IdleTeachers(StepHook):
         self._teachers = teachers if grpo and teachers is not None and teachers.kl_every else None
         self._sums: dict[str, torch.Tensor] = {}
         """Teacher → the sum over the step's tokens so far and their number: (2,), on the device."""
-        self._told: frozenset[str] = frozenset()
+        self._announced: frozenset[str] = frozenset()
         if self._teachers is None:
             return
         compute = trainer._compute_loss
 
-        def watched(model: Any, inputs: dict[str, Any]) -> Any:
+        def sample_and_compute(model: Any, inputs: dict[str, Any]) -> Any:
             if model.training and self._due and "pixel_values" not in inputs:
                 self._sample(model, inputs)
             return compute(model, inputs)
 
-        trainer._compute_loss = watched
+        trainer._compute_loss = sample_and_compute
 
     def announced(self) -> tuple[MetricSpec, ...]:
         teachers = self._teachers
         if teachers is None or len(teachers) < 2:
             return ()
         loaded = [name for name in teachers.names if name not in teachers.refused]
-        self._told = frozenset(loaded)
+        self._announced = frozenset(loaded)
         unit = f"nats per token, of one step in {teachers.kl_every}, while it is not active"
         return tuple(MetricSpec(name=PREFIX + name, unit=unit) for name in loaded)
 
@@ -67,30 +67,30 @@ class IdleTeachers(StepHook):
 
     @property
     def _due(self) -> bool:
-        """In the step under way; `global_step` counts those that ended."""
+        """Whether the current step is sampled; `global_step` counts completed steps."""
         assert self._teachers is not None
         return (int(self._trainer.state.global_step) + 1) % self._teachers.kl_every == 0
 
     def _sample(self, model: Any, inputs: dict[str, Any]) -> None:
         assert self._teachers is not None
-        idle = {name: one for name, one in self._teachers.idle.items() if name in self._told}
+        idle = {name: teacher for name, teacher in self._teachers.idle.items() if name in self._announced}
         if not idle:
             return
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)  # (B, P + C)
-        seen = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         mask = inputs["completion_mask"]  # (B, C)
         mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
-        kept = mask.size(1)
+        length = mask.size(1)
 
-        def scores(one: Any) -> torch.Tensor:
-            found, _, _ = self._trainer._get_per_token_logps_and_entropies(one, ids, seen, kept)
-            return found.float()  # type: ignore[no-any-return]
+        def log_probs(scored_model: Any) -> torch.Tensor:
+            values, _, _ = self._trainer._get_per_token_logps_and_entropies(scored_model, ids, attention, length)
+            return values.float()  # type: ignore[no-any-return]
 
         with torch.no_grad(), torch.random.fork_rng(devices=[ids.device] if ids.is_cuda else []):
-            policy = scores(model)  # (B, C)
+            policy = log_probs(model)  # (B, C)
             for name, teacher in idle.items():
-                with teaching(self._trainer, teacher) as one:
-                    r = scores(one) - policy
+                with teaching(self._trainer, teacher) as teacher_model:
+                    r = log_probs(teacher_model) - policy
                 kl = (torch.exp(r) - r - 1) * mask
-                found = torch.stack([kl.sum(), mask.sum().to(kl.dtype)])
-                self._sums[name] = self._sums[name] + found if name in self._sums else found
+                sums = torch.stack([kl.sum(), mask.sum().to(kl.dtype)])
+                self._sums[name] = self._sums[name] + sums if name in self._sums else sums

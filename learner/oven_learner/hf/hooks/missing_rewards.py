@@ -1,5 +1,4 @@
-"""Rewards that train nothing, counted: TRL gives a completion without a finite reward an advantage of 0 and
-continues."""
+"""Counts missing rewards. TRL gives a completion without a finite reward an advantage of 0 and continues."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ SCORED = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
 
 
 class RewardFaults(StepHook):
-    """Wraps the trainer's own call and reads what it returns. Trainers not in SCORED have none."""
+    """Wraps the trainer's reward calculation and reads its result, for trainers in SCORED."""
 
     def __init__(self, trainer: Any) -> None:
-        self._seen: dict[str, float] = {}
+        self._counts_of_step: dict[str, float] = {}
         self._trainer = trainer
         scored = any(cls.__name__ in SCORED for cls in type(trainer).__mro__)
         calculate = getattr(trainer, "_calculate_rewards", None) if scored else None
-        self._counts = calculate is not None
+        self._is_active = calculate is not None
         if calculate is not None:
 
             def counted(*args: Any, **kwargs: Any) -> Any:
@@ -39,15 +38,15 @@ class RewardFaults(StepHook):
             trainer._calculate_rewards = counted
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        return (UNSCORED, INFINITE) if self._counts else ()
+        return (UNSCORED, INFINITE) if self._is_active else ()
 
     def end_step(self, step: StepEnd) -> None:
-        """Adds the counts of the generation that this step made; nothing where it made none."""
-        step.metrics.update(self._seen)
-        self._seen = {}
+        """Add the counts of this step's generation, if there was one."""
+        step.metrics.update(self._counts_of_step)
+        self._counts_of_step = {}
 
     def _count(self, rewards: torch.Tensor) -> None:
         unscored = rewards.isnan().all(dim=1).sum()
         infinite = rewards.isinf().any(dim=1).sum()
-        both = torch.stack([unscored, infinite]).tolist()
-        self._seen = {UNSCORED.name: float(both[0]), INFINITE.name: float(both[1])}
+        counts = torch.stack([unscored, infinite]).tolist()
+        self._counts_of_step = {UNSCORED.name: float(counts[0]), INFINITE.name: float(counts[1])}

@@ -1,7 +1,7 @@
 """`data/repeated`: the share of a step's rows that the run has read before.
 
-Only for data whose order is ours, a `Mixture`, and where training is on the rows themselves: a prompt that comes again
-gets other answers, and teaches again.
+It is measured only for a `Mixture`, whose order is known, and if training is on the rows themselves. A repeated prompt
+gets new answers, from which training learns again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that 
 
 
 class Repeated(StepHook):
-    """Counts a step's rows when it has trained on them: the loader draws ahead, and a skip throws away what it drew. A
-    rollback in place leaves the data where they are, and rows that were read; one by restart takes back both."""
+    """Counts the rows of a step after training on them, because the loader draws ahead, and a skip discards those rows.
+
+    A rollback in place does not move the data, and read rows stay read. A rollback by restart restores both.
+    """
 
     def __init__(self, trainer: Trainer, mixture: Mixture) -> None:
         self._trainer, self._mixture = trainer, mixture
         self._prompts = 0
-        """Rows in a chunk; 0 where none is counted."""
+        """Rows in a chunk; 0 if they are not counted."""
         self._chunk = 0
 
     def begin(self, ranks: Ranks) -> None:
-        """The loader is made. A step of such a trainer is a chunk."""
+        """A step of such a trainer is one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
         self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step

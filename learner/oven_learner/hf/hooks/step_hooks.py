@@ -1,4 +1,4 @@
-"""The moments of an attached trainer's step, and the small features that act at them."""
+"""The moments of an attached trainer's step, and small features that act at them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from oven_learner.rewards.skip_unscored import Skipping
 
 log = logging.getLogger("oven.learner")
 
-if TYPE_CHECKING:  # it imports TRL, which a plain Trainer's process need not
+if TYPE_CHECKING:  # it imports TRL, which a plain Trainer does not need
     from oven_learner.losses.channel import Channel
 
 
 @dataclass(slots=True)
 class StepEnd:
-    """A step at its end, which one hook after another completes."""
+    """The end of a step, which each hook completes in turn."""
 
     trained: int
-    """Gradient steps of this training so far, those that rollbacks threw away included."""
+    """Gradient steps of this training so far, including those that rollbacks threw away."""
     last: bool
     published_names: frozenset[str]
     """The numbers on their way from the device that are published for this step."""
@@ -40,50 +40,50 @@ class StepEnd:
 
 
 class StepHook:
-    """One feature of an attached trainer. Hooks are called in one order, at every moment; they do nothing by default.
+    """One feature of an attached trainer. Hooks are always called in the same order, and do nothing by default.
 
-    Every rank calls them, since some are collectives.
+    Every rank calls them, because some are collectives.
     """
 
     def begin(self, ranks: Ranks) -> None:
-        """Training begins; optimizer, scheduler and data loader are made."""
+        """Training begins. Optimizer, scheduler and data loader exist."""
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """What it measures; asked once all hooks have begun."""
+        """Return the metrics that it measures. Called after all hooks have begun."""
         return ()
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
-        """Scalars on their device, after clipping and before `optimizer.step`."""
+        """Return scalars on their device, after clipping and before `optimizer.step`."""
         return {}
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        """Scalars on their device, after `optimizer.step` and before the rate moves on."""
+        """Return scalars on their device, after `optimizer.step` and before the learning rate changes."""
         return {}
 
     def end_step(self, step: StepEnd) -> None:
-        """Adds what it knows of the step, before that is published."""
+        """Add metrics to the step before it is published."""
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        """Decisions were applied: what the trainer is to do before the next step."""
+        """Tell the trainer what to do before the next step. Decisions have been applied."""
 
     def close(self) -> None:
-        """Training ended or failed."""
+        """Training has ended or failed."""
 
 
 class Gauges(StepHook):
-    """The optimizer's gauges (oven_learner.optim.gauges), made anew for each training."""
+    """The optimizer's gauges (oven_learner.optim.gauges), new for each training."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 
     def begin(self, ranks: Ranks) -> None:
         trainer = self._trainer
-        cut = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+        sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         self._gauges = OptimizerGauges(
             trainer.optimizer,
             trainer.model,
             published=ranks.leader,
-            sharded="FSDP or DeepSpeed shards the gradients" if cut else "",
+            sharded="FSDP or DeepSpeed shards the gradients" if sharded else "",
         )
 
     @property
@@ -102,7 +102,7 @@ class Gauges(StepHook):
 
 
 class StepRate(StepHook):
-    """The learning rate that each step used; `scale` multiplies the trainer's schedule."""
+    """The learning rate that each step used, and the `scale` that multiplies the trainer's schedule."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -112,7 +112,7 @@ class StepRate(StepHook):
         self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._used = self.scale.current_rate()  # the scheduler has not moved it on yet
+        self._used = self.scale.current_rate()  # the scheduler has not changed it yet
         return {}
 
     def end_step(self, step: StepEnd) -> None:
@@ -120,14 +120,14 @@ class StepRate(StepHook):
 
 
 class CommitteeScores(StepHook):
-    """Metrics of a reward committee. Of a step that no one scored only those are true that come before the loss."""
+    """Metrics of a reward committee. If no member scored a step, only metrics from before the loss are published."""
 
     def __init__(self, trainer: Trainer, committee: Committee, hold: Callable[[str], object]) -> None:
-        """`hold` holds the run, for a reason."""
+        """`hold` holds the run for a reason."""
         self._committee, self._hold = committee, hold
         ahead = bool(committee.ahead and committee.remote and committee.remote.members)
         if committee.ahead and not ahead:
-            log.warning("committee.ahead: 1 has no effect: the committee has no member that would be waited for")
+            log.warning("committee.ahead: 1 has no effect: the committee has no remote member to wait for")
         self._ahead = GenerationAhead(trainer, committee) if ahead else None
         self._skipping = Skipping(trainer, committee)
 
@@ -142,10 +142,10 @@ class CommitteeScores(StepHook):
     def end_step(self, step: StepEnd) -> None:
         if self._ahead is not None:
             step.metrics |= self._ahead.take()
-        kept, why = self._skipping.take(step.metrics | dict.fromkeys(step.published_names, math.nan))
-        step.metrics = {name: value for name, value in kept.items() if name not in step.published_names}
+        valid, why = self._skipping.take(step.metrics | dict.fromkeys(step.published_names, math.nan))
+        step.metrics = {name: value for name, value in valid.items() if name not in step.published_names}
         step.metrics |= self._committee.take_cost()
-        step.published_names &= kept.keys()
+        step.published_names &= valid.keys()
         if why:
             self._hold(why)
 
@@ -156,7 +156,7 @@ class CommitteeScores(StepHook):
 
 
 class ChannelMetrics(StepHook):
-    """Metrics of loss terms beside TRL's; the trainer itself logs them with its own."""
+    """Announces the metrics of additional loss terms. The trainer itself logs them with its own."""
 
     def __init__(self, channels: Sequence[Channel]) -> None:
         self._channels = channels

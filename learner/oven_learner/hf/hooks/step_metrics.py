@@ -1,4 +1,4 @@
-"""The metrics of one step, taken where they arise, whatever `logging_steps` says."""
+"""The metrics and times of each step, measured where they arise, independently of `logging_steps`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ STEP: Final = "time/step"
 CONTROLLER: Final = "time/controller"
 TOKENS: Final = "tokens_per_s"
 PARTS: Final = {"generate": "_generate", "reward": "_calculate_rewards", "evaluate": "evaluate"}
-"""Part of a step → the trainer's method that is timed for it, where it has one."""
+"""Part of a step → the trainer's method that is timed for it, if it has that method."""
 TRAIN: Final = "train"
-"""Forward and backward: what `training_step` takes without generation and rewards, which TRL does in it."""
+"""Forward and backward: the time of `training_step` without generation and rewards, which TRL runs in it."""
 OPTIMIZER: Final = "optimizer"
 
 
 class StepTiming(StepHook):
-    """The last of the hooks: what the others do at a step's end is a part of the step."""
+    """Where the time of a step goes, by the training thread's clock, and tokens per second.
+
+    The clock is read twice around calls that take milliseconds. Nothing is asked of the device, so a queued kernel
+    counts for the next call that waits for it. A run in lockstep must repeat exactly, and has no timing. This is the
+    last of the hooks, so that the end of a step includes the work of the others.
+    """
 
     def __init__(self, trainer: Trainer, clock: Callable[[], float] = time.perf_counter) -> None:
         self._trainer: Any = trainer
@@ -37,19 +42,19 @@ class StepTiming(StepHook):
         self._ended = self._updating = 0.0
         self._controller: float | None = None
         self._tokens = 0.0
-        self._seen_tokens: float | None = None
+        self._last_token_count: float | None = None
         for part, name in PARTS.items():
             if hasattr(trainer, name):
                 self.timed(trainer, name, part)
-        self.timed(trainer, "training_step", TRAIN, self._count)
+        self.timed(trainer, "training_step", TRAIN, self._count_tokens)
 
-    def timed(self, owner: Any, name: str, part: str, seen: Callable[..., None] | None = None) -> None:
-        """Count the time of a method for a part of the step. `seen` gets its arguments."""
+    def timed(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
+        """Count the time of a method for a part of the step. `before` is called first, with the same arguments."""
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if seen is not None:
-                seen(*args, **kwargs)
+            if before is not None:
+                before(*args, **kwargs)
             began = self._clock()
             try:
                 return original(*args, **kwargs)
@@ -60,7 +65,7 @@ class StepTiming(StepHook):
 
     def begin(self, ranks: Ranks) -> None:
         self._spent, self._began, self._controller = {}, None, None
-        self._tokens, self._seen_tokens = 0.0, None
+        self._tokens, self._last_token_count = 0.0, None
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return (MetricSpec(name=STEP, unit="seconds"), MetricSpec(name=TOKENS, unit="tokens per second"))
@@ -77,7 +82,7 @@ class StepTiming(StepHook):
         now, spent, began = self._clock(), self._spent, self._began
         self._ended, self._spent = now, {}
         tokens, self._tokens = self._new_tokens(), 0.0
-        if began is None:  # the first step: what came before it is no step
+        if began is None:  # the first step has no beginning
             return
         whole = max(now - began, 1e-9)
         if TRAIN in spent:
@@ -93,19 +98,20 @@ class StepTiming(StepHook):
         self._began = self._clock()
         self._controller = self._began - self._ended
 
-    def _count(self, model: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Tokens that the trainer reads, where it does not count them itself."""
+    def _count_tokens(self, model: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Count the input tokens, for a trainer that does not count them itself."""
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if isinstance(ids, torch.Tensor):
             self._tokens += ids.numel()
 
     def _new_tokens(self) -> float:
-        """Of the step, over all ranks where TRL counts them, else of this one. A rollback sets TRL's count back."""
+        """Return the tokens of the step: of all ranks if TRL counts them, else of this rank. A rollback resets TRL's
+        count."""
         counted = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
         if not counted:
             return self._tokens
-        before, self._seen_tokens = self._seen_tokens, float(counted[-1])
-        return max(0.0, self._seen_tokens - before) if before is not None else 0.0
+        before, self._last_token_count = self._last_token_count, float(counted[-1])
+        return max(0.0, self._last_token_count - before) if before is not None else 0.0
 
 
 ANY_TRAINER = (
@@ -141,12 +147,12 @@ DISTILLATION = (
     MetricSpec(name="completions/clipped_ratio"),
 )
 EVAL = "eval/"
-OF = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
-"""Trainer → what TRL measures in every step, beside what any trainer does."""
+BY_TRAINER = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
+"""Trainer → the metrics of every step in TRL, in addition to those of any trainer."""
 
 
 class StepMetrics(StepHook):
-    """Wraps the trainer's own calls and reads what they return; the trainer behaves as before."""
+    """Wraps the trainer's own calls and reads their results; the trainer behaves as before."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer: Any = trainer
@@ -161,66 +167,73 @@ class StepMetrics(StepHook):
         self._ranks = ranks
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        trainer, found = self._trainer, list(ANY_TRAINER)
+        trainer, metrics = self._trainer, list(ANY_TRAINER)
         if hasattr(trainer, "reward_funcs"):
-            found += GRPO
-            found += [MetricSpec(name=f"rewards/{name}/mean") for name in getattr(trainer, "reward_func_names", ())]
+            metrics += GRPO
+            metrics += [MetricSpec(name=f"rewards/{name}/mean") for name in getattr(trainer, "reward_func_names", ())]
             if hasattr(trainer, "ref_model") and has_reference(trainer):
-                found.append(MetricSpec(name="kl", unit="nats per token, to the reference model"))
+                metrics.append(MetricSpec(name="kl", unit="nats per token, to the reference model"))
         else:
-            found += next((OF[cls.__name__] for cls in type(trainer).__mro__ if cls.__name__ in OF), ())
-        return tuple(found)
+            names = (cls.__name__ for cls in type(trainer).__mro__)
+            metrics += next((BY_TRAINER[name] for name in names if name in BY_TRAINER), ())
+        return tuple(metrics)
 
     def announced_held_out(self) -> tuple[MetricSpec, ...]:
-        """What the trainer's own evaluation measures, of its first evaluation set first. Under a reward it is the
-        reward: the loss there is β × KL and next to nothing else, and grows while the policy learns."""
+        """Return the metrics of the trainer's own evaluation, those of the first evaluation set first.
+
+        With reward functions that is the reward: the loss is then little more than β × KL, and grows while the policy
+        learns.
+        """
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
         rewarded = hasattr(trainer, "reward_funcs")
         last, better = ("reward", "up") if rewarded else ("loss", "down")
         return tuple(
-            MetricSpec.model_validate({"name": EVAL + of + last, "better": better, "held_out": True})
-            for of in self._sets()
+            MetricSpec.model_validate({"name": EVAL + prefix + last, "better": better, "held_out": True})
+            for prefix in self._set_prefixes()
         )
 
     def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """What one evaluation measured, under the names that are announced: `eval/loss`; of one set of several
-        `eval/NAME_loss`, also where TRL leaves the set out (it logs each one's reward as `eval_reward`)."""
-        of = next((of for of in self._sets() if f"eval_{of}runtime" in metrics), "")
+        """Return the metrics of one evaluation under their announced names.
+
+        That is `eval/loss`, or `eval/NAME_loss` for one of several sets. TRL omits the name of the set for some metrics
+        (it logs the reward of each set as `eval_reward`).
+        """
+        prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")
         return {
-            EVAL + of + name.removeprefix("eval_").removeprefix(of): float(value)
+            EVAL + prefix + name.removeprefix("eval_").removeprefix(prefix): float(value)
             for name, value in metrics.items()
             if name.startswith("eval_") and isinstance(value, int | float)
         }
 
-    def _sets(self) -> list[str]:
-        """What the names of each evaluation set's metrics begin with."""
+    def _set_prefixes(self) -> list[str]:
+        """Return the prefix of each evaluation set's metrics."""
         sets = getattr(self._trainer, "eval_dataset", None)
         return [f"{name}_" for name in sets] if isinstance(sets, dict) else [""]
 
     def logged(self) -> None:
-        """TRL empties its lists after each training log."""
+        """Note that TRL has emptied its lists, which it does after each training log."""
         if self._trainer.model.training:
             self._read.clear()
 
     def before_update(self) -> dict[str, torch.Tensor]:
-        """Loss and gradient norm. The loss is the mean over the ranks, as in the trainer's own log."""
+        """Return loss and gradient norm. The loss is the mean over the ranks, as in the trainer's own log."""
         loss = self._ranks.mean_on_device(self._loss) if self._loss is not None else None
-        found = {"loss": loss, "grad_norm": self._grad_norm}
+        numbers = {"loss": loss, "grad_norm": self._grad_norm}
         self._loss = self._grad_norm = None
-        return {name: _scalar(value) for name, value in found.items() if value is not None}
+        return {name: _scalar(value) for name, value in numbers.items() if value is not None}
 
     def end_step(self, step: StepEnd) -> None:
-        """Adds what TRL has measured in this step and read itself."""
+        """Add TRL's own metrics of this step."""
         metrics = step.metrics
-        # TRL keeps a list per metric until the next log: what this step added is this step's.
+        # TRL keeps a list per metric until the next log. The values added in this step belong to it.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
             read = self._read.get(name, 0)
             fresh = values[read:] if read <= len(values) else values
             self._read[name] = len(values)
             if name.startswith("reward") and hasattr(self._trainer, "reward_funcs"):
-                # TRL's NaN is a reward function that had nothing to say: absent, and no broken run.
+                # NaN means in TRL that a reward function gave no score, not that the run is broken.
                 fresh = [value for value in fresh if not math.isnan(value)]
             if fresh:
                 metrics[name] = sum(fresh) / len(fresh)
@@ -233,19 +246,19 @@ class StepMetrics(StepHook):
         self._grad_norm = norm
 
     @staticmethod
-    def _wrap(owner: Any, name: str, seen: Callable[[Any], None]) -> None:
+    def _wrap(owner: Any, name: str, on_result: Callable[[Any], None]) -> None:
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            seen(result)
+            on_result(result)
             return result
 
         setattr(owner, name, wrapped)
 
 
 def _scalar(value: Any) -> torch.Tensor:
-    """A sharded norm (FSDP2's DTensor) is put together, which every rank does; DeepSpeed gives a float."""
+    """Return a tensor on one device. FSDP2 gives a DTensor, which all ranks combine; DeepSpeed gives a float."""
     if hasattr(value, "full_tensor"):
         value = value.full_tensor()
     return value if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)

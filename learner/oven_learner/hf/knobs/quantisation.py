@@ -8,10 +8,10 @@ Quantisation-aware training (Jacob et al. 2018, arXiv 1712.05877): the forward p
 moves the full ones, and the gradient passes the rounding unchanged (the straight-through estimator; Bengio et al. 2013,
 arXiv 1308.3432). Rounding is torch's own, `fake_quantize_per_channel_affine`.
 
-It is a property of the layers' class and not of their parameters: `torch.nn.utils.parametrize` would give each weight
-another name and another place in the order while it is on, which checkpoints, copies for rollback and what reads
-`named_parameters()` would all have to know. So the parameters, their names and the optimizer's moments are the same
-objects throughout, what is saved is a plain model, and off is as if it had never been on.
+Quantisation changes the class of the layers and not their parameters. `torch.nn.utils.parametrize` would change the
+name and order of each weight while it is on, which checkpoints, copies for rollback and readers of `named_parameters()`
+would have to handle. Here the parameters, their names and the optimizer's moments stay the same objects, checkpoints
+hold a plain model, and switching it off leaves no trace.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ NONE: Final = "none"
 BITS: Final = {"int8": 8, "int4": 4}
 """Choice → bits of a weight."""
 GROUP: Final = 32
-"""Weights that share a scale in 4 bits: llama.cpp's Q4_0 and torchao's default for a CPU. In 8 bits an output's share
-one."""
+"""Weights that share a scale with 4 bits, as in llama.cpp's Q4_0 and torchao's default for a CPU. With 8 bits all
+weights of an output share one."""
 
 
 def fake_quantised(weight: Tensor, bits: int) -> Tensor:
-    """A weight (out, in) rounded symmetrically to 2^bits − 1 levels, with the gradient of the weight itself. The scale
-    is the largest weight's of an output; in 4 bits of GROUP inputs to one, where they divide the inputs. No weight is
-    cut off. What is not finite makes its group NaN."""
+    """Round a weight (out, in) symmetrically to 2^bits − 1 levels, with the gradient of the weight itself.
+
+    The scale is that of the largest weight of an output, or with 4 bits of each GROUP of its inputs if GROUP divides
+    them. No weight is clipped. A weight that is not finite makes its group NaN.
+    """
     grouped = bits == BITS["int4"] and weight.shape[1] % GROUP == 0
     rows = weight.reshape(-1, GROUP) if grouped else weight
     most = 2 ** (bits - 1) - 1
@@ -49,7 +51,7 @@ def fake_quantised(weight: Tensor, bits: int) -> Tensor:
 
 
 class QuantisedLinear(nn.Linear):
-    """A Linear whose forward pass rounds its weight to `oven_bits`."""
+    """A Linear that rounds its weight to `oven_bits` in the forward pass."""
 
     oven_bits: int
 
@@ -67,15 +69,15 @@ class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
 
 
 QUANTISED: Final[dict[type[nn.Module], type[nn.Module]]] = {nn.Linear: QuantisedLinear, Conv1D: QuantisedConv1D}
-"""What a layer is, off and on. Classes derived from these may compute otherwise, and are left alone."""
+"""Class of a layer without → with quantisation. Subclasses may compute something else, and are left alone."""
 FULL: Final = {on: off for off, on in QUANTISED.items()}
 
 
 class FakeQuantisation:
-    """Of a model's linear layers whose weights train, but for its output layer: transformers' quantised models keep
-    that as it is, too, and it often shares its weight with the embedding.
+    """Quantises the linear layers of a model whose weights train, except its output layer.
 
-    Raises ConfigError for a model without such a layer.
+    The quantised models of transformers also leave the output layer as it is; it often shares its weight with the
+    embedding. Raises ConfigError for a model without such layers.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -89,17 +91,17 @@ class FakeQuantisation:
             raise ConfigError(f"{type(model).__name__} has no linear layer whose weight trains; {NAME} needs one")
 
     def read(self) -> str:
-        """`none`, `int8` or `int4`, as the layers are now."""
+        """Return the present choice: `none`, `int8` or `int4`."""
         bits = getattr(self.layers[0], "oven_bits", None)
-        return next((name for name, of in BITS.items() if of == bits), NONE)
+        return next((name for name, choice_bits in BITS.items() if choice_bits == bits), NONE)
 
     @property
     def bits(self) -> int:
-        """Bits of a weight in the forward pass, whether it is rounded or not."""
+        """Bits of a weight in the forward pass."""
         return BITS.get(self.read()) or int(torch.finfo(self.layers[0].weight.dtype).bits)
 
     def write(self, choice: str) -> None:
-        """Acts on the next forward pass. The generators, the weights and the optimizer are not touched."""
+        """Switch quantisation from the next forward pass on. Random generators, weights and optimizer do not change."""
         for layer in self.layers:
             vars(layer).pop("oven_bits", None)
             plain = FULL.get(type(layer), type(layer))
@@ -109,7 +111,7 @@ class FakeQuantisation:
 
 
 def announce(actuators: Actuators, quantisation: FakeQuantisation) -> None:
-    """As a choice; the loss is that of the rounded weights, so that only held-out data can judge a change."""
+    """Register the choice. The loss is that of the rounded weights, so that only held-out data can judge a change."""
     choices = (NONE, *BITS)
     actuators.choice(
         NAME, quantisation.read, quantisation.write, choices, unit="the linear layers' weights", moves_own_metric=True

@@ -1,22 +1,23 @@
-"""Knobs of one number that a trainer reads live: the gradient clip, and what TRL's trainers call β and ε.
+"""Knobs that a trainer reads again at every step: gradient clip, TRL's β and ε, and weights of reward functions.
 
 - `grad.clip`: the gradient norm above which gradients are scaled down.
-- `grpo.epsilon`, `rloo.epsilon`: how far the policy's ratio to the one that sampled may count (PPO's clipping; Schulman
-  et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` where the upper side has its own value (DAPO; Yu et al.
-  2025, arXiv 2503.14476, eq. 10).
+- `grpo.epsilon`, `rloo.epsilon`: the clip range of the ratio between the policy and the one that sampled (PPO; Schulman
+  et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` if the upper side has its own value (DAPO; Yu et al. 2025,
+  arXiv 2503.14476, eq. 10).
 
-β is something else in each trainer, and has the name of what it is there:
+β has another meaning in each trainer, and the knob is named after the trainer:
 
 - `grpo.beta`, the weight of the KL term in the loss: with the teachers (oven_learner.teachers.kl_knobs).
 - `rloo.beta`: weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740); acts
   from the next generation on.
 - `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,
   eq. 7).
-- `distillation.beta`: where the generalised Jensen-Shannon divergence lies between forward KL (0) and reverse KL (1)
-  (Agarwal et al. 2024, arXiv 2306.13649). The ends are other formulas, with losses of another size: a run that was
-  given one of them (TRL's default is 1) has no such knob, and one between them never reaches them.
+- `distillation.beta`: the position of the generalised Jensen-Shannon divergence between forward KL (0) and reverse KL
+(1)
+  (Agarwal et al. 2024, arXiv 2306.13649). The ends are other formulas, with losses of another size. A run at one of
+  them (TRL's default is 1) has no such knob, and a run between them never reaches them.
 
-β is read from the trainer at every loss (TRL 1.16), and announced only where what it refers to is loaded.
+TRL 1.16 reads β at every loss. It is a knob only if what it refers to is loaded.
 
 Gradient accumulation is not a knob. transformers 5.23 reads `args.gradient_accumulation_steps` live to decide how many
 micro-batches to fetch (trainer.py:1862), and also when to step, against a counter that runs over the epoch (1882).
@@ -38,9 +39,10 @@ WEIGHTS = "reward.weights"
 
 
 def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
-    """Shares of the user's own sum, by the functions' names; a change acts from the next generation on.
+    """Register `reward.weights`: shares of the user's total weight, by function. A committee has its own.
 
-    Not announced where shares cannot say it: a negative weight (a penalty), a sum of 0, or two functions of one name.
+    A change takes effect with the next generation. Weights that are not shares are not announced: a negative weight (a
+    penalty), a sum of 0, or two functions with the same name.
     """
     names = tuple(getattr(trainer, "reward_func_names", ()))
     if len(names) < 2 or WEIGHTS in actuators:
@@ -61,16 +63,16 @@ def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
     actuators.simplex(WEIGHTS, read, write, moves_own_metric=True)
 
 
-OF = {
+BETAS = {
     "RLOOTrainer": ("rloo.beta", "× KL per completion, in the reward"),
     "DPOTrainer": ("dpo.beta", "× log-ratio to the reference, in the loss"),
 }
 CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-"""Losses with both sides (TRL 1.16, `_compute_loss`). cispo has the upper one only; sapo and vespo have none."""
+"""Losses with both clips (TRL 1.16, `_compute_loss`). cispo has only the upper one; sapo and vespo have none."""
 
 
 def announce_clip(trainer: Any, actuators: Actuators, own: UserValues) -> None:
-    """Where the trainer clips; DeepSpeed does it by itself, from a configuration read once."""
+    """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, from a configuration that it reads once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
         own.scalar(
@@ -83,7 +85,7 @@ def announce_clip(trainer: Any, actuators: Actuators, own: UserValues) -> None:
 
 
 def announce_beta(trainer: Any, actuators: Actuators, own: UserValues, bounds: tuple[float, float]) -> None:
-    """`bounds` are multiples of the user's β."""
+    """Register the trainer's β, with `bounds` as multiples of the user's."""
 
     def read() -> float:
         return float(trainer.beta)
@@ -91,8 +93,8 @@ def announce_beta(trainer: Any, actuators: Actuators, own: UserValues, bounds: t
     def write(value: float) -> None:
         trainer.beta = value
 
-    for kind, (name, unit) in OF.items():
-        if is_a(trainer, kind) and trainer.beta > 0 and _referred(trainer):
+    for kind, (name, unit) in BETAS.items():
+        if is_a(trainer, kind) and trainer.beta > 0 and _has_reference(trainer):
             own.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
     if is_a(trainer, "DistillationTrainer") and 0 < trainer.beta < 1 and trainer.teacher_model is not None:
         name, unit = "distillation.beta", "0: forward KL, 1: reverse KL"
@@ -100,8 +102,8 @@ def announce_beta(trainer: Any, actuators: Actuators, own: UserValues, bounds: t
         own.scalar(actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", most=most)
 
 
-def _referred(trainer: Any) -> bool:
-    """Whether there is a reference: a model, the one beneath an adapter, or log-probabilities that it left."""
+def _has_reference(trainer: Any) -> bool:
+    """Whether there is a reference: a model, the base of an adapter, or precomputed log-probabilities."""
     if is_a(trainer, "DPOTrainer") and set(trainer.loss_types) == {"sft"}:
         return False
     policy = trainer.accelerator.unwrap_model(trainer.model)
@@ -113,7 +115,7 @@ def _referred(trainer: Any) -> bool:
 
 
 def announce_epsilon(trainer: Any, actuators: Actuators, own: UserValues) -> None:
-    """Where completions are reused after an optimizer step; before one the ratio is 1, and nothing clips."""
+    """Register ε if completions are reused after an optimizer step. Before a step the ratio is 1, and nothing clips."""
     kind = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
     if kind is None or not reuses(trainer):
         return
@@ -139,11 +141,11 @@ def announce_epsilon(trainer: Any, actuators: Actuators, own: UserValues) -> Non
 
 
 def reuses(trainer: Any) -> bool:
-    """TRL's own condition for keeping the sampling policy's log-probabilities (1.16, grpo_trainer.py:2643), or a
-    committee's (`ahead: 1`)."""
+    """Whether completions are reused: TRL's condition for keeping the sampling policy's log-probabilities (1.16,
+    grpo_trainer.py:2643), or a committee with `ahead: 1`."""
     generate_every = trainer.args.steps_per_generation * trainer.num_iterations
-    kept = trainer.args.gradient_accumulation_steps % generate_every != 0
-    return bool(kept or getattr(trainer, "oven_ahead", False))
+    keeps_log_probs = trainer.args.gradient_accumulation_steps % generate_every != 0
+    return bool(keeps_log_probs or getattr(trainer, "oven_ahead", False))
 
 
 def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: tuple[float, float]) -> None:

@@ -1,4 +1,4 @@
-"""What the user had set: the bounds of a knob are multiples of it."""
+"""The user's own values of knobs, whose multiples are the bounds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from oven_learner.optim.lr_scale import USER_BOUNDS
 
 
 class UserValues:
-    """Remembers each value as it first was: a second `train()` finds what was decided in the first, and that is not
-    what the user set."""
+    """Remembers the first value of each knob: at a second `train()` the present value is a decision of the first."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
@@ -29,8 +28,8 @@ class UserValues:
         scale: Literal["linear", "log"] = "log",
         most: float = float("inf"),
     ) -> None:
-        """Announces `name` within `bounds` times the user's value, and `most` at the most. An actuator of the user's
-        own under that name goes before it."""
+        """Register `name` within `bounds` times the user's value, and at most `most`, unless the user has an actuator
+        of that name."""
         if name in actuators:
             return
         own = self._values.setdefault(name, read())
@@ -39,16 +38,16 @@ class UserValues:
 
 
 def check_trainable(trainer: Any) -> None:
-    """Raises ConfigError where no parameter would learn, of the model or of an optimizer that the user made."""
-    held = list(trainer.model.parameters())
-    given = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
-    if not any(parameter.requires_grad for parameter in held + given):
+    """Raise ConfigError if no parameter of the model or the optimizer would learn."""
+    parameters = list(trainer.model.parameters())
+    optimized = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+    if not any(parameter.requires_grad for parameter in parameters + optimized):
         raise ConfigError(
-            f"none of the model's {len(held)} parameters requires a gradient, so there is nothing to train: unfreeze "
-            "some (parameter.requires_grad_()), or add an adapter"
+            f"none of the model's {len(parameters)} parameters requires a gradient, so there is nothing to train: "
+            "unfreeze some (parameter.requires_grad_()), or add an adapter"
         )
 
 
 def is_a(trainer: Any, name: str) -> bool:
-    """By name, so that a plain Trainer's process need not import TRL."""
+    """Whether the trainer is of this class. Comparing names avoids importing TRL for a plain Trainer."""
     return any(cls.__name__ == name for cls in type(trainer).__mro__)

@@ -1,4 +1,4 @@
-"""The prompts that a training draws: from lists, files, folders or functions, by topic, with more added on the way."""
+"""The prompts of a training: from lists, files, folders or functions, by topic, with more added while it runs."""
 
 from oven_learner.hf.prompts.injected import Injection
 from oven_learner.hf.prompts.source import PromptSource

@@ -1,4 +1,4 @@
-"""Which prompts of an author's the learner takes: of a fit form, new, and none that quotes the held-out set."""
+"""Which of an author's prompts the learner accepts: well-formed and new ones that do not quote the held-out set."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from oven_runs.home.authored_prompts import fault, normalized
 
 QUOTE_WORDS = 8
 """Consecutive words of a held-out prompt that count as a quotation: PaLM's test for contamination (Chowdhery et al.
-2022, arXiv 2204.02311, section 8). A held-out prompt of fewer words is quoted by a text that holds all of them."""
+2022, arXiv 2204.02311, section 8). A shorter held-out prompt is quoted by a text that contains all of it."""
 LEAST_WORDS = 4
-"""A held-out prompt of fewer words ("wave hello") is quoted only by its like: as a part it would bar many prompts."""
+"""A held-out prompt of fewer words ("wave hello") is quoted only by an equal text; as a part it would bar many
+prompts."""
 TEMPLATE_ROWS = 20_000
-"""Prompts of the data whose phrases count as a topic's common form, so that they are not quotations: a second's
-work before the first step."""
+"""Prompts of the data whose phrases count as common forms and not as quotations. Reading them takes about a second
+before the first step."""
 REFUSALS = {
     "malformed": "lines of the author's file that are not a prompt with its provenance",
     "unknown_topic": "prompts of a topic that the source does not have",
@@ -29,11 +30,12 @@ REFUSALS = {
     "held_out": "prompts that quote a held-out one",
     "capped": "prompts beyond author.total",
 }
-"""Why a prompt is refused → what the count is of."""
+"""Reason of a refusal → what is counted."""
 
 
 class Admission:
-    """Says why a text is refused. `own`: the prompts of the data; `held_out`: those that the run is measured on."""
+    """Decides which texts are refused. `own`: the prompts of the data. `held_out`: those that the run is measured
+    on."""
 
     def __init__(self, own: Sequence[str], held_out: Iterable[str]) -> None:
         self._own = np.unique(np.fromiter(map(key_of, own), dtype=np.uint64, count=len(own)))  # [prompts], sorted
@@ -41,20 +43,20 @@ class Admission:
         self._whole = {tuple(words) for words in held}
         quotes = {gram for words in held if len(words) >= LEAST_WORDS for gram in _grams(words, QUOTE_WORDS)}
         self.held_out = len(held)
-        """Held-out prompts that are known."""
+        """The number of held-out prompts."""
         entire = {tuple(words) for words in held if LEAST_WORDS <= len(words) <= QUOTE_WORDS}
         for text in islice(own, TEMPLATE_ROWS if quotes else 0):
             quotes.difference_update(_grams(_words(text), QUOTE_WORDS))
         self._quotes = quotes | entire
         self._lengths = sorted({len(gram) for gram in self._quotes})
 
-    def refusal(self, text: str, taken: Collection[int]) -> str:
-        """One of REFUSALS; empty for a text that can be taken. `taken`: keys of those that were."""
+    def refusal(self, text: str, accepted: Collection[int]) -> str:
+        """Return one of REFUSALS; empty if the text is acceptable. `accepted`: keys of the prompts accepted so far."""
         if why := fault(text):
             return why
         key, words = key_of(text), _words(text)
-        place = int(np.searchsorted(self._own, np.uint64(key)))
-        if key in taken or (place < len(self._own) and int(self._own[place]) == key):
+        index = int(np.searchsorted(self._own, np.uint64(key)))
+        if key in accepted or (index < len(self._own) and int(self._own[index]) == key):
             return "duplicate"
         if tuple(words) in self._whole or any(
             gram in self._quotes for length in self._lengths for gram in _windows(words, length)
@@ -64,27 +66,27 @@ class Admission:
 
 
 def text_of(prompt: Any) -> str:
-    """A prompt's text; of messages, their contents, one a line."""
+    """Return a prompt's text; for messages, their contents, one per line."""
     if isinstance(prompt, str):
         return prompt
     return "\n".join(str(message.get("content", "")) for message in prompt)
 
 
 def key_of(text: str) -> int:
-    """The first 64 bits of BLAKE2b of the normalized text: equal for prompts that count as one."""
+    """Return the first 64 bits of BLAKE2b of the normalized text, which are equal for duplicates."""
     data = normalized(text).encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def _words(text: str) -> list[str]:
-    """Without the marks of a sentence; those of a sum are words."""
+    """Split into words without punctuation. Mathematical signs are words."""
     return [bare for word in normalized(text).split() if (bare := word.strip(".,;:!?\"'()[]"))]
 
 
 def _windows(words: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
-    return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))
+    return (tuple(words[start : start + length]) for start in range(len(words) - length + 1))
 
 
 def _grams(words: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
-    """Those of so many words; of a shorter text, the whole."""
+    """Yield the n-grams of this length; for a shorter text, all of it."""
     return _windows(words, length) if len(words) >= length else iter([tuple(words)])

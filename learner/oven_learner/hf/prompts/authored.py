@@ -1,6 +1,6 @@
-"""Prompts that an author wrote for a source: which are held, and what share of the draws goes to them, chunk by chunk.
+"""Prompts that an author wrote for a source, and the share of draws that goes to them, by chunk.
 
-At a share of 0, which is where it begins, no draw and no random number is another than without them.
+At the initial share of 0, every draw and every random number is the same as without them.
 """
 
 from __future__ import annotations
@@ -13,53 +13,53 @@ from typing import Any
 from oven_learner.hf.prompts.injected import InjectedPrompts
 
 CAP = 256
-"""Authored prompts that are held; the oldest go first: what a topic lacked when they were written, it has learnt."""
+"""The most authored prompts that are held. The oldest go first, because training has learnt from them."""
 SHARE = "data.authored_share"
 """The actuator."""
 
 
 class AuthoredPrompts:
-    """The pool, the share's timeline, and how far the author's file was read: all that a checkpoint keeps of them."""
+    """The pool of authored prompts, the timeline of the share, and the position in the author's file."""
 
     def __init__(self, cap: int = CAP) -> None:
         self.pool = InjectedPrompts(cap)
         self.timeline = [(0, 0.0)]
-        """(first chunk, share from it on), oldest first."""
+        """(first chunk, share from there on), oldest first."""
         self.offset = 0
         """Bytes of the author's file that were read."""
-        self.taken: set[int] = set()
-        """Keys (`admission.key_of`) of all prompts that were taken, those that made room included."""
+        self.accepted_keys: set[int] = set()
+        """Keys (`admission.key_of`) of all accepted prompts, including evicted ones."""
         self.refused: Counter[str] = Counter()
-        """Prompts that were not, by `admission.REFUSALS`."""
+        """Refused prompts, by `admission.REFUSALS`."""
 
     @property
     def share(self) -> float:
-        """As last set."""
+        """The newest share."""
         return self.timeline[-1][1]
 
     def set_share(self, share: float, chunk: int) -> None:
-        """From `chunk` on."""
+        """Set the share from `chunk` on."""
         self.timeline = [old for old in self.timeline if old[0] < chunk] + [(chunk, share)]
 
     def drawable(self, topic: str, chunk: int) -> tuple[float, Sequence[int]]:
-        """The share in a chunk, and the places that it goes to; (0, nothing) where there are none of the topic."""
+        """Return the share in a chunk and the slots to draw from; (0, nothing) without prompts of the topic."""
         share = self.timeline[bisect_right([start for start, _ in self.timeline], chunk) - 1][1]
-        places = self.pool.drawable(topic, chunk) if share > 0 else ()
-        return (share, places) if places else (0.0, ())
+        slots = self.pool.drawable(topic, chunk) if share > 0 else ()
+        return (share, slots) if slots else (0.0, ())
 
     def state(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for a checkpoint."""
         return {
             "pool": self.pool.state(),
             "timeline": self.timeline,
             "offset": self.offset,
-            "taken": sorted(self.taken),
+            "taken": sorted(self.accepted_keys),
             "refused": dict(self.refused),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """What `state` returned. Raises ConfigError, with nothing changed, where it is of a higher cap."""
+        """Restore the result of `state`. Raises ConfigError with nothing changed if its cap is higher."""
         self.pool.load(state["pool"])
         self.timeline = [(int(chunk), float(share)) for chunk, share in state["timeline"]]
-        self.offset, self.taken = int(state["offset"]), set(state["taken"])
+        self.offset, self.accepted_keys = int(state["offset"]), set(state["taken"])
         self.refused = Counter(state["refused"])

@@ -1,4 +1,4 @@
-"""Prompts that were added while training: where they lie among the rows, from which chunk on, and until when."""
+"""Prompts that were added during training: their slots among the rows, and the chunks that may draw them."""
 
 from __future__ import annotations
 
@@ -11,93 +11,96 @@ from oven_learner.hf.knobs.mixture import LAG_CHUNKS
 from oven_learner.hf.prompts.reading import Row
 
 KEPT_CHUNKS = LAG_CHUNKS + 1
-"""For so many chunks a prompt stays readable after its eviction: what was drawn ahead is still fetched."""
-PLACES = 2 * KEPT_CHUNKS + 2
-"""Places per prompt that can be held, so that each has one until nothing that was drawn refers to it: those held, those
-evicted at each of the chunks for which they are kept, and as many again where a skip has taken back what was drawn."""
+"""Chunks for which an evicted prompt stays readable, because it may have been drawn ahead."""
+SLOTS = 2 * KEPT_CHUNKS + 2
+"""Slots per prompt of the cap, so that each prompt has one as long as anything drawn refers to it: the held ones, those
+evicted at each of the last KEPT_CHUNKS, and as many again if a skip has discarded drawn chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What an `inject` did."""
+    """The result of `inject`."""
 
     by: str
     why: str
     topic: str
     hashes: tuple[str, ...]
-    """Of the prompts, in their order (`reading.digest`)."""
+    """Hashes of the prompts, in order (`reading.digest`)."""
     held: int
-    """Injected prompts that can be drawn from now on."""
+    """Injected prompts that can be drawn now."""
     evicted: int
-    """Older ones, or the first of these, that had to make room."""
+    """Prompts that were evicted for these: older ones, or the first of these."""
 
 
 @dataclass(slots=True)
-class _Held:
-    place: int
+class _Entry:
+    slot: int
     topic: str
     begins: int
     """The first chunk that may draw it."""
     ends: int | None
-    """The first that may not; None: it is held."""
+    """The first chunk that may not; None while it is held."""
     row: Row
 
 
 class InjectedPrompts:
-    """At most `cap` are held; the oldest go first."""
+    """A pool of at most `cap` prompts; the oldest are evicted first."""
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
-        self.places = cap * PLACES
-        self._all: list[_Held] = []  # oldest first; evicted ones as long as something drawn may refer to them
+        self.slots = cap * SLOTS
+        self._entries: list[_Entry] = []  # oldest first; evicted ones as long as something drawn may refer to them
         self._rows: dict[int, Row] = {}
-        self._seen: tuple[int, dict[str, list[int]]] | None = None  # chunk → places by topic
+        self._cached: tuple[int, dict[str, list[int]]] | None = None  # chunk, slots by topic
 
     def __len__(self) -> int:
-        return sum(one.ends is None for one in self._all)
+        return sum(entry.ends is None for entry in self._entries)
 
-    def row(self, place: int) -> Row | None:
-        """What lies there; None: nothing."""
-        return self._rows.get(place)
+    def row(self, slot: int) -> Row | None:
+        """Return the row in the slot, or None."""
+        return self._rows.get(slot)
 
     def drawable(self, topic: str, chunk: int) -> Sequence[int]:
-        """The places from which a chunk may draw, oldest first."""
-        if self._seen is None or self._seen[0] != chunk:
-            found: dict[str, list[int]] = {}
-            for one in self._all:
-                if one.begins <= chunk and (one.ends is None or chunk < one.ends):
-                    found.setdefault(one.topic, []).append(one.place)
-            self._seen = chunk, found
-        return self._seen[1].get(topic, ())
+        """Return the slots from which a chunk may draw, oldest first."""
+        if self._cached is None or self._cached[0] != chunk:
+            slots: dict[str, list[int]] = {}
+            for entry in self._entries:
+                if entry.begins <= chunk and (entry.ends is None or chunk < entry.ends):
+                    slots.setdefault(entry.topic, []).append(entry.slot)
+            self._cached = chunk, slots
+        return self._cached[1].get(topic, ())
 
     def add(self, topic: str, rows: Sequence[Row], chunk: int) -> tuple[list[int], int]:
-        """The places that these have from `chunk` on, those that were evicted at once left out; how many were."""
-        before = [one for one in self._all if one.ends is None]
+        """Hold these from `chunk` on. Return their slots, without rows beyond the cap, and the number of evicted
+        ones."""
+        before = [entry for entry in self._entries if entry.ends is None]
         first, room = max(0, len(rows) - self.cap), self.cap - min(len(rows), self.cap)
-        gone = before[: max(0, len(before) - room)]
-        for one in gone:
-            one.ends = chunk
-        self._all = [
-            one for one in self._all if one.ends is None or (one.begins < one.ends and one.ends > chunk - KEPT_CHUNKS)
+        evicted = before[: max(0, len(before) - room)]
+        for entry in evicted:
+            entry.ends = chunk
+        self._entries = [
+            entry
+            for entry in self._entries
+            if entry.ends is None or (entry.begins < entry.ends and entry.ends > chunk - KEPT_CHUNKS)
         ]
-        taken = {one.place for one in self._all}
-        free = (place for place in range(self.places) if place not in taken)
-        added = [_Held(next(free), topic, chunk, None, row) for row in rows[first:]]
-        self._all += added
-        self._found()
-        return [one.place for one in added], len(gone) + first
+        used = {entry.slot for entry in self._entries}
+        free = (slot for slot in range(self.slots) if slot not in used)
+        added = [_Entry(next(free), topic, chunk, None, row) for row in rows[first:]]
+        self._entries += added
+        self._reindex()
+        return [entry.slot for entry in added], len(evicted) + first
 
     def state(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"cap": self.cap, "prompts": [asdict(one) for one in self._all]}
+        """Return plain values for a checkpoint."""
+        return {"cap": self.cap, "prompts": [asdict(entry) for entry in self._entries]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """What `state` returned. Raises ConfigError, with nothing changed, where it is of a higher cap."""
+        """Restore the result of `state`. Raises ConfigError with nothing changed if its cap is higher."""
         if state["cap"] > self.cap:
             raise ConfigError(f"cap={self.cap}, and the state that is loaded has {state['cap']}; give at least that")
-        self._all = [_Held(**one) for one in state["prompts"]]
-        self._found()
+        self._entries = [_Entry(**fields) for fields in state["prompts"]]
+        self._reindex()
 
-    def _found(self) -> None:
-        self._rows = {one.place: one.row for one in self._all}
-        self._seen = None
+    def _reindex(self) -> None:
+        self._rows = {entry.slot: entry.row for entry in self._entries}
+        self._cached = None

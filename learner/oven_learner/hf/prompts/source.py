@@ -1,12 +1,12 @@
-"""`PromptSource`: the prompts of a training, by topic; others may be added while it continues.
+"""`PromptSource`: the prompts of a training, by topic. More can be added while it runs.
 
     source = oven.PromptSource({"sums": "sums.jsonl", "proofs": [...]}, weights={"sums": 3, "proofs": 1}, seed=0)
     trainer = GRPOTrainer(train_dataset=source.dataset, ...)
     oven.attach(trainer, mixture=source)                       # announces data.mixture, and resumes exactly
     source.inject(["What is 7 × 8?"], by="ann", why="times tables lag", topic="sums")
 
-In your own loop `source.take(4)` gives the prompts of a step, `state_dict` and `load_state_dict` the place, and
-`source.log_to(client)` puts injections into the log.
+In your own loop, `source.take(4)` returns the prompts of a step, `state_dict` and `load_state_dict` save and restore
+the position, and `source.log_to(client)` puts injections into the log.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from oven_learner.hf.prompts.reading import PROMPT, TOPIC, Prompts, Row, checked
 
 log = logging.getLogger("oven.learner")
 
-ONLY = "prompts"
-"""The topic of prompts that name none."""
+DEFAULT_TOPIC = "prompts"
+"""The topic of prompts without one."""
 CAP = 256
-"""Injected prompts that are held."""
+"""The most injected prompts that are held."""
 SHARE = 0.25
-"""Of a topic's draws, that go to the injected prompts while there are any: among ten thousand others of equal chance
-they would not be seen for thousands of steps."""
+"""Share of a topic's draws that goes to injected prompts while there are any. With equal chances, among ten thousand
+others, they would not be drawn for thousands of steps."""
 MOST = 1000
-"""Prompts in one injection: their hashes are one message of the log, 35 bytes each."""
+"""The most prompts in one injection: their hashes go into one message of the log, 35 bytes each."""
 
 
-class Speaker(Protocol):
-    """What injections are said by: an `OvenClient`."""
+class Publisher(Protocol):
+    """The part of `OvenClient` that publishes injections."""
 
     tick: int
     step: int
@@ -49,11 +49,12 @@ class Speaker(Protocol):
 
 
 class PromptSource(Mixture):
-    """A mixture of topics whose rows are prompts. Chunk k follows from the seed, its position, the weights and the
-    injected prompts then in force: what a checkpoint keeps of these lets a resumed run draw the same ones.
+    """A mixture of topics whose rows are prompts.
 
-    Each row is a dictionary with `prompt` (text or messages), `topic`, and every column that any of the prompts has,
-    None where a prompt lacks it. `inject` is called on the training's thread, between two steps, on all ranks alike.
+    Chunk k is a function of the seed, its position, and the weights and injected prompts at that time. A checkpoint
+    keeps these, so that a resumed run draws the same prompts. Each row is a dictionary with `prompt` (text or
+    messages), `topic`, and every column that any of the prompts has; None if a prompt lacks it. Call `inject` on the
+    training thread, between two steps, on all ranks alike.
     """
 
     def __init__(
@@ -66,13 +67,16 @@ class PromptSource(Mixture):
         share: float = SHARE,
         held_out: Iterable[str] = (),
     ) -> None:
-        """`prompts`: a list, a JSONL file, a folder of the `datasets` library or a function that returns prompts, whose
-        rows may name their `topic`; or topic → one of these. `weights` default to the topics' sizes. Of injected
-        prompts `cap` are held, and `share` of a topic's draws go to them while it has any. `held_out`: prompts that the
-        run is measured on; one that an author writes may not quote them.
+        """Args:
+        prompts: a list, a JSONL file, a folder of the `datasets` library, or a function that returns prompts. Rows may
+            name their `topic`. Or a mapping from topic to one of these.
+        weights: by topic; default to the sizes of the topics.
+        cap: the most injected prompts that are held.
+        share: the share of a topic's draws that goes to injected prompts while it has any.
+        held_out: prompts that the run is measured on. Authored prompts may not quote them.
 
-        Raises ConfigError for no prompts, what is not a prompt (with its place), a topic that is there twice, and
-        weights, a cap or a share that cannot be; UnknownNameError for weights of a topic that is not there.
+        Raises ConfigError without prompts, for an invalid prompt (with its location), for one topic under two
+        spellings, and for invalid weights, cap or share. Raises UnknownNameError for weights of an unknown topic.
         """
         if not 1 <= cap <= 100_000 or cap != int(cap):
             raise ConfigError(f"cap={cap!r} is not a number of injected prompts; give a whole one from 1 to 100,000")
@@ -87,7 +91,7 @@ class PromptSource(Mixture):
         if weights is not None and not (math.isfinite(total := math.fsum(weights.values())) and total > 0):
             raise ConfigError(f"the weights {dict(weights)} sum to {total:g}; give finite ones of a positive sum")
         rows = [row for of_topic in topics.values() for row in of_topic]
-        self._text = _one_form(rows)
+        self._is_text = _are_text(rows)
         self._columns = tuple(dict.fromkeys(name for row in rows for name in row))
         super().__init__(topics, weights, seed=seed)
         self._rows = [self._whole(row) for row in rows]
@@ -100,30 +104,29 @@ class PromptSource(Mixture):
             for name in self._columns
             if name not in (PROMPT, TOPIC) and all(row[name] is not None for row in self._rows)
         )
-        """Columns that each prompt of the data has, such as the answer. Authored prompts lack them."""
+        """Columns that every prompt of the data has, such as the answer. Authored prompts lack them."""
         self.fingerprint = digest([digest(row) for row in self._rows])
-        """Of the source's own prompts and their columns."""
-        self._speaker: Speaker | None = None
-        self._unsaid: list[Injection] = []
-        self.read.grow(self._injected.places + self.authored.pool.places)
+        """A hash of the source's own prompts and their columns."""
+        self._publisher: Publisher | None = None
+        self._unpublished: list[Injection] = []
+        self.read.grow(self._injected.slots + self.authored.pool.slots)
         self.dataset, self.epoch = self._as_dataset()
 
     @property
     def held(self) -> int:
-        """Injected prompts that can be drawn."""
+        """The number of injected prompts that can be drawn."""
         return len(self._injected)
 
     def inject(self, prompts: Sequence[Any], *, by: str, why: str, topic: str | None = None) -> Injection:
-        """Add prompts to those of a topic, from the next chunk on that is not drawn yet. Beyond the cap the oldest
-        injected ones go, and the answer says how many. The log gets who, why and the prompts' hashes, and no text.
+        """Add prompts to a topic, from the next chunk that is not drawn yet. Beyond the cap the oldest are evicted.
 
-        Raises ConfigError, with nothing changed, for no prompts or too many, what is not a prompt or has another form
-        than the source's, and without a `by`, a `why`, or a topic where there are several; UnknownNameError for a topic
-        or a column that is not there.
+        The log gets `by`, `why` and the hashes of the prompts, but no text. Raises ConfigError with nothing changed for
+        no prompts or too many, for invalid prompts or another form than the source's, and without a `by`, a `why`, or a
+        topic if there are several. Raises UnknownNameError for an unknown topic or column.
         """
-        for name, said, limit in (("by", by, 64), ("why", why, 2000)):
-            if not isinstance(said, str) or not said.strip() or len(said) > limit:
-                raise ConfigError(f"{name}={said!r}: say {name} in 1 to {limit} characters; the log keeps it")
+        for name, text, limit in (("by", by, 64), ("why", why, 2000)):
+            if not isinstance(text, str) or not text.strip() or len(text) > limit:
+                raise ConfigError(f"{name}={text!r}: say {name} in 1 to {limit} characters; the log keeps it")
         if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Sequence):
             raise ConfigError(f"injected prompts are {type(prompts).__name__}; give a list of them")
         if not 1 <= len(prompts) <= MOST:
@@ -132,79 +135,79 @@ class PromptSource(Mixture):
             raise ConfigError(f"name the topic that draws the prompts; there are {', '.join(self.names)}")
         if topic is not None and topic not in self.names:
             raise UnknownNameError("topic", topic, self.names)
-        rows = [self._admitted(one, index) for index, one in enumerate(prompts)]
-        named = topic or self.names[0]
-        rows = [{**row, TOPIC: named} for row in rows]
+        rows = [
+            {**self._checked_row(prompt, index), TOPIC: topic or self.names[0]} for index, prompt in enumerate(prompts)
+        ]
         injection = self._add(self._injected, len(self._rows), by, why, rows)
         if injection.evicted:
             log.warning("%d injected prompts made room; %d are held at most", injection.evicted, self._injected.cap)
         return injection
 
     def add_authored(self, prompts: Sequence[str], *, by: str, why: str, topic: str) -> Injection:
-        """Hold prompts of an author's, which were admitted, for `data.authored_share` of the topic's draws. The log
-        gets what it gets of an injection."""
-        ask = str if self._text else _as_message
-        rows = [{**self._whole({PROMPT: ask(prompt)}), TOPIC: topic} for prompt in prompts]
-        return self._add(self.authored.pool, len(self._rows) + self._injected.places, by, why, rows)
+        """Hold accepted prompts of an author for `data.authored_share` of the topic's draws, and log them like an
+        injection."""
+        convert = str if self._is_text else _as_message
+        rows = [{**self._whole({PROMPT: convert(prompt)}), TOPIC: topic} for prompt in prompts]
+        return self._add(self.authored.pool, len(self._rows) + self._injected.slots, by, why, rows)
 
     def own_prompts(self, topic: str | None = None) -> list[Any]:
-        """The prompts of the source's own data, in order; of one topic, or all."""
+        """Return the prompts of the source's own data, in order; of one topic, or all."""
         return [row[PROMPT] for row in self._rows if topic in (None, row[TOPIC])]
 
     def set_authored_share(self, share: float) -> None:
-        """What share of a topic's draws goes to authored prompts, from the next chunk on that is not drawn yet."""
+        """Set the share of draws for authored prompts, from the next chunk that is not drawn yet."""
         self.authored.set_share(share, self.next_chunk)
 
     def _add(self, pool: InjectedPrompts, first: int, by: str, why: str, rows: Sequence[Row]) -> Injection:
-        """`first`: the place in the dataset at which the pool's own begin. The rows are of one topic."""
+        """Add rows of one topic to a pool, whose slots begin at row `first` of the dataset."""
         topic = rows[0][TOPIC]
-        places, evicted = pool.add(topic, rows, self.next_chunk)
-        for place in places:
-            self.read.forget(first + place)
+        slots, evicted = pool.add(topic, rows, self.next_chunk)
+        for slot in slots:
+            self.read.forget(first + slot)
         injection = Injection(by, why, topic, tuple(digest(row[PROMPT]) for row in rows), len(pool), evicted)
         log.info("%s added %d prompts to %s: %s", by, len(rows), topic, why)
-        self._unsaid.append(injection)
-        self._say()
+        self._unpublished.append(injection)
+        self._publish()
         return injection
 
-    def log_to(self, speaker: Speaker) -> None:
-        """Put injections into this client's log, those first that no log has yet. `attach` does it by itself."""
-        self._speaker = speaker
-        self._say()
+    def log_to(self, publisher: Publisher) -> None:
+        """Put injections into this client's log, beginning with those that no log has yet. `attach` does this
+        itself."""
+        self._publisher = publisher
+        self._publish()
 
     def take(self, count: int) -> list[Row]:
-        """The next chunk of so many prompts, for an own loop."""
+        """Return the next chunk, of `count` prompts, for your own loop."""
         if count < 1:
             raise ConfigError(f"{count} prompts cannot be taken; give 1 or more")
         return [self.row(row) for row in self.draw(self.next_chunk, count)]
 
     def __iter__(self) -> Iterator[Row]:
-        """One prompt after another, without end."""
+        """Yield one prompt after another, without end."""
         while True:
             yield from self.take(1)
 
     def row(self, index: int) -> Row:
-        """The prompt at a place of the dataset: behind the source's own lie those that were injected."""
+        """Return the prompt at a row of the dataset. Injected prompts come after the source's own."""
         own = len(self._rows)
         if index < own:
             return self._rows[index]
-        # A sampler that is not ours may draw a place where nothing lies.
-        place = index - own - self._injected.places
-        found = self._injected.row(index - own) if place < 0 else self.authored.pool.row(place)
-        return found or self._rows[(index - own) % own]
+        authored_slot = index - own - self._injected.slots
+        row = self._injected.row(index - own) if authored_slot < 0 else self.authored.pool.row(authored_slot)
+        return row or self._rows[(index - own) % own]  # another sampler may draw an empty slot
 
     def pick(self, rng: random.Random, name: str, chunk: int) -> int:
-        """As a mixture does, where nothing was injected and no share goes to authored prompts."""
+        """Draw like a mixture, if nothing is injected and no share goes to authored prompts."""
         share, authored = self.authored.drawable(name, chunk)
         if authored and rng.random() < share:
-            return len(self._rows) + self._injected.places + rng.choice(authored)
-        places = self._injected.drawable(name, chunk)
-        if places and rng.random() < self._share:
-            return len(self._rows) + rng.choice(places)
+            return len(self._rows) + self._injected.slots + rng.choice(authored)
+        injected = self._injected.drawable(name, chunk)
+        if injected and rng.random() < self._share:
+            return len(self._rows) + rng.choice(injected)
         return super().pick(rng, name, chunk)
 
     def check_loader(self, args: Any) -> None:
-        """Raises ConfigError for a loader in other processes, which hear of no injection."""
+        """Raise ConfigError for a loader in other processes, which would not get injected prompts."""
         if args.dataloader_num_workers:
             raise ConfigError(
                 f"dataloader_num_workers={args.dataloader_num_workers}: processes of the loader would not see injected "
@@ -212,62 +215,63 @@ class PromptSource(Mixture):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """A mixture's, and the injected and authored prompts with their text. Plain values and tensors."""
+        """Return a mixture's state, and the injected and authored prompts with their text, as plain values and
+        tensors."""
         added = {"injected": self._injected.state(), "authored": self.authored.state()}
         return {**super().state_dict(), **added, "prompts": self.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the state was taken; what was injected here before is not any more. Raises ConfigError where
-        the topics are others, or the cap is lower."""
+        """Restore a state; prompts injected here before are dropped. Raises ConfigError if the topics differ, or the
+        cap is lower."""
         self._injected.load(state["injected"])
         self.authored.load(state["authored"])
         super().load_state_dict(state)
-        self._unsaid.clear()
+        self._unpublished.clear()
         if state["prompts"] != self.fingerprint:
             log.warning("the prompts are not those of the state that is loaded: what is drawn will differ")
 
-    def _say(self) -> None:
-        if self._speaker is None:
+    def _publish(self) -> None:
+        if self._publisher is None:
             return
-        for one in self._unsaid:
-            self._speaker.publish_message(
+        for injection in self._unpublished:
+            self._publisher.publish_message(
                 PromptsInjected,
-                by=one.by,
-                why=one.why,
-                topic=one.topic,
-                hashes=one.hashes,
-                held=one.held,
-                evicted=one.evicted,
-                tick=self._speaker.tick,
-                step=self._speaker.step,
+                by=injection.by,
+                why=injection.why,
+                topic=injection.topic,
+                hashes=injection.hashes,
+                held=injection.held,
+                evicted=injection.evicted,
+                tick=self._publisher.tick,
+                step=self._publisher.step,
             )
-        self._unsaid.clear()
+        self._unpublished.clear()
 
-    def _admitted(self, one: Any, index: int) -> Row:
-        place = f"injected prompt {index}"
-        row = checked(one, place)
+    def _checked_row(self, prompt: Any, index: int) -> Row:
+        location = f"injected prompt {index}"
+        row = checked(prompt, location)
         if unknown := next((name for name in row if name not in self._columns), None):
             raise UnknownNameError("column of the prompts", unknown, self._columns)
-        if is_text(row) != self._text:
-            ours, theirs = ("text", "messages") if self._text else ("messages", "text")
-            raise ConfigError(f"{place} is {theirs}, and the source's prompts are {ours}; give {ours}")
+        if is_text(row) != self._is_text:
+            ours, theirs = ("text", "messages") if self._is_text else ("messages", "text")
+            raise ConfigError(f"{location} is {theirs}, and the source's prompts are {ours}; give {ours}")
         return self._whole(row)
 
     def _whole(self, row: Row) -> Row:
         return {name: row.get(name) for name in self._columns}
 
     def _as_dataset(self) -> tuple[Any, Any]:
-        """All places, and those of the source's own prompts: what an epoch goes over."""
+        """Return the dataset of all rows, and that of the source's own rows, which the loader reads."""
         from datasets import Dataset
 
         own = len(self._rows)
-        added = self._injected.places + self.authored.pool.places
-        places = Dataset.from_dict({"row": range(own + added)}).with_transform(_Lookup(self))
-        return places, places.select(range(own))
+        slots = self._injected.slots + self.authored.pool.slots
+        rows = Dataset.from_dict({"row": range(own + slots)}).with_transform(_Lookup(self))
+        return rows, rows.select(range(own))
 
 
 class _Lookup:
-    """Puts prompts in the place of their numbers, when they are fetched."""
+    """Replaces row numbers with prompts when they are fetched."""
 
     def __init__(self, source: PromptSource) -> None:
         self._source = source
@@ -277,53 +281,55 @@ class _Lookup:
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        """The library hashes it by what pickle makes of it."""
-        return _elsewhere, (self._source.fingerprint,)
+        """The datasets library hashes its pickle."""
+        return _fail_in_worker, (self._source.fingerprint,)
 
 
 def _as_message(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
 
-def _elsewhere(prompts: str) -> NoReturn:
+def _fail_in_worker(prompts: str) -> NoReturn:
     raise ConfigError(f"the prompts {prompts} live in the process that read them; set dataloader_num_workers=0")
 
 
 def _by_topic(prompts: Prompts | Mapping[str, Prompts]) -> dict[str, list[Row]]:
-    """In the order in which topics first come."""
-    found: dict[str, list[Row]] = {}
-    spelt: dict[str, str] = {}
-    named = prompts if isinstance(prompts, Mapping) else {"": prompts}
-    for topic, of_topic in named.items():
-        called = f"topic {topic!r}" if isinstance(prompts, Mapping) else "the source"
+    """Return topic → rows, in the order in which topics first appear."""
+    rows: dict[str, list[Row]] = {}
+    spellings: dict[str, str] = {}
+    sources = prompts if isinstance(prompts, Mapping) else {"": prompts}
+    for topic, source in sources.items():
+        source_name = f"topic {topic!r}" if isinstance(prompts, Mapping) else "the source"
         if isinstance(prompts, Mapping) and (not isinstance(topic, str) or not topic.strip()):
             raise ConfigError(f"{topic!r} is not a topic; give it a name")
         count = 0
-        for place, row in read(of_topic, called):
+        for location, row in read(source, source_name):
             count += 1
             own = row.get(TOPIC)
             if own is not None and (not isinstance(own, str) or not own.strip()):
-                raise ConfigError(f"{place} has the topic {own!r}; give a name, or leave it out")
+                raise ConfigError(f"{location} has the topic {own!r}; give a name, or leave it out")
             if topic and own is not None and own != topic:
-                raise ConfigError(f"{place} is of topic {own!r}, and stands under {topic!r}; give it one of them")
-            name = topic or own or ONLY
-            if spelt.setdefault(name.strip().casefold(), name) != name:
-                twice = spelt[name.strip().casefold()]
-                raise ConfigError(f"{place}: the topics {twice!r} and {name!r} are one name twice; spell it one way")
-            found.setdefault(name, []).append({**row, TOPIC: name})
+                raise ConfigError(f"{location} is of topic {own!r}, and stands under {topic!r}; give it one of them")
+            name = topic or own or DEFAULT_TOPIC
+            spelling = spellings.setdefault(name.strip().casefold(), name)
+            if spelling != name:
+                raise ConfigError(
+                    f"{location}: the topics {spelling!r} and {name!r} are one name twice; spell it one way"
+                )
+            rows.setdefault(name, []).append({**row, TOPIC: name})
         if not count:
-            raise ConfigError(f"{called} has no prompts; give at least one")
-    if not found:
+            raise ConfigError(f"{source_name} has no prompts; give at least one")
+    if not rows:
         raise ConfigError("there are no prompts; give a list, a file, a folder, a function, or topics of these")
-    return found
+    return rows
 
 
-def _one_form(rows: Sequence[Row]) -> bool:
-    """Whether all are text, or else messages. Raises ConfigError for both: a trainer takes one of them."""
+def _are_text(rows: Sequence[Row]) -> bool:
+    """Whether all prompts are text rather than messages. Raises ConfigError for both: a trainer accepts one form."""
     text = is_text(rows[0])
-    if other := next((row for row in rows if is_text(row) != text), None):
+    if differing := next((row for row in rows if is_text(row) != text), None):
         raise ConfigError(
-            f"topic {rows[0][TOPIC]!r} has {'text' if text else 'messages'} and topic {other[TOPIC]!r} has "
+            f"topic {rows[0][TOPIC]!r} has {'text' if text else 'messages'} and topic {differing[TOPIC]!r} has "
             f"{'messages' if text else 'text'}; give all prompts in one form"
         )
     return text

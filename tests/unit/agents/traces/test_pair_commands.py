@@ -43,7 +43,7 @@ def test_pairs_are_written_and_reported(
     assert found["pairs"] + sum(found["abstentions"].values()) == found["states"] == 80
     assert found["kl_p"] < 0.05
     _, said, _ = command(capsys, "pairs", *files, "--permutations", 19)
-    assert "beside the seed's 5" in said
+    assert "(target: 5)" in said
 
 
 def test_gates_are_reported(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,8 +62,8 @@ def test_gates_are_reported(files: tuple[Path, Path], capsys: pytest.CaptureFixt
     ("change", "said"),
     [
         ("one family", "all replies with an action are of one family, 'a', and a pair"),
-        ("one answered", "of one family, 'a' (all of b, c failed: call `traces replay` again), and a pair"),
-        ("none answered", "most failed with 'timeout': mend that"),
+        ("one answered", "of one family, 'a' (all of b, c failed: run `traces replay` again), and a pair"),
+        ("none answered", "most failed with 'timeout': fix that"),
         ("strangers", "is to a trace of"),
         ("changed", "its traces have changed since the replay"),
         ("empty", "is empty"),
@@ -100,7 +100,7 @@ def test_bad_input_ends_with_2_and_a_remedy(
     assert said in " ".join(err.split())
 
 
-def test_a_teacher_without_tools_is_named_and_a_line_being_written_is_passed_over(
+def test_a_teacher_without_tool_calls_is_named_and_an_unfinished_line_is_skipped(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     traces, source = files
@@ -113,4 +113,4 @@ def test_a_teacher_without_tools_is_named_and_a_line_being_written_is_passed_ove
     path.write_bytes(path.read_bytes()[:-10])
     code, said, _ = command(capsys, "pairs", traces, path, "--permutations", 19)
     assert code == 0
-    assert "c made no call in 79 replies: does its model take tools?" in said
+    assert "c made no call in 79 replies: does its model support tools?" in said

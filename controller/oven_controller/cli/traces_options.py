@@ -1,4 +1,4 @@
-"""Command-line options for a file of traces."""
+"""Options that several `traces` commands share."""
 
 from __future__ import annotations
 
@@ -12,3 +12,5 @@ From = Annotated[
     str | None,
     typer.Option("--from", metavar="FORMAT", help="Format of the file.", show_default="recognised by its first line"),
 ]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip lines that hold no trace.")]
+Replies = Annotated[Path, typer.Argument(metavar="REPLIES", help="Teachers' replies, as `traces replay` writes them.")]

@@ -1,0 +1,111 @@
+"""Committee members: checks against what exists (providers, keys, rubrics, rules), and the models that they ask.
+
+Nothing here sends a request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from oven_core.errors import ConfigError
+from oven_core.files import read_file
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
+from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
+from oven_runs.settings.named_functions import checked_function
+
+INSTALL: Final = "pip install 'oven-controller[llm]'"
+RUBRIC_BYTES: Final = 32_768
+"""Size limit of a rubric's file, which is sent with every question."""
+
+
+def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
+    """The same committee with absolute file paths, because processes may start in another folder later. Raises
+    ConfigError for a provider, an address, a rubric or a rule that does not exist; keys are not checked."""
+    providers = catalogue(committee.providers)
+    members = {}
+    for name, member in committee.members.items():
+        changes: dict[str, str] = {}
+        if member.kind == "llm":
+            endpoint_of(name, member, providers)
+            if member.rubric:
+                read_rubric(name, member.rubric)
+                changes["rubric"] = str(Path(member.rubric).absolute())
+        elif member.kind == "rule":
+            owner = f"committee member {name!r}"
+            changes["rule"] = checked_function(owner, f"the rule of the {owner}", "rule", "rewards", member.rule)
+        members[name] = member.model_copy(update=changes)
+    if committee.frontier.model:
+        endpoint_of("frontier", committee.frontier.member, providers, CALIBRATOR)
+    path = str(Path(committee.providers).absolute()) if committee.providers else ""
+    return committee.model_copy(update={"members": members, "providers": path})
+
+
+def check_keys(committee: CommitteeSettings, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError for a judge or calibrator whose key is not in the environment or whose SDK is not
+    installed."""
+    providers = catalogue(committee.providers)
+    models = [(name, member, "") for name, member in committee.judges.items()]
+    if committee.frontier.model:
+        models.append(("frontier", committee.frontier.member, CALIBRATOR))
+    for name, member, setting in models:
+        endpoint = endpoint_of(name, member, providers, setting)
+        key_of(name, endpoint, environ, setting)
+        if find_spec(endpoint.wire) is None:
+            raise ConfigError(f"committee member {name!r} needs the package {endpoint.wire}: {INSTALL}")
+
+
+def read_rubric(name: str, path: str) -> str:
+    """Read a user's rubric. Raises ConfigError, which names the file, if it cannot be read or is empty."""
+    file = f"the rubric of the committee member {name!r}:"
+    try:
+        text = read_file(Path(path), file, RUBRIC_BYTES).decode().strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {file} {path}: it is not UTF-8 text (byte {error.start})") from error
+    if not text:
+        raise ConfigError(f"{file} {path} is empty; write there what to look for, or leave `rubric` out")
+    return text
+
+
+def judge_of(settings: MemberSettings) -> JudgeSpec:
+    """The model that a member is configured with."""
+    return JudgeSpec.model_validate(settings.model_dump(include={*JudgeSpec.model_fields}))
+
+
+def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
+    """The member with another model but the same role, domain and rubric. Raises ConfigError if they do not fit
+    together."""
+    try:
+        return MemberSettings.model_validate(settings.model_dump() | judge.model_dump())
+    except ValidationError as error:
+        raise ConfigError(f"the judge {judge.identity} cannot be asked: {first_problem(error)}") from None
+
+
+def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> MemberSettings:
+    """A judge that is about to join a committee, checked as by `with_checked_members`. Raises ConfigError."""
+    try:
+        member = MemberSettings.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(f"the member {name!r} cannot judge: {first_problem(error)}") from None
+    checked = with_checked_members(committee.model_copy(update={"members": {name: member}}))
+    return checked.members[name]
+
+
+def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> None:
+    """Check a member's next model without asking it. Raises ConfigError for a provider that the run's catalogue lacks
+    and for one without an address."""
+    settings = committee.members.get(member, MemberSettings(provider=judge.provider, model=judge.model))
+    endpoint_of(member, with_judge(settings, judge), catalogue(committee.providers))
+
+
+def first_problem(error: ValidationError) -> str:
+    """The error's first finding in one line, without the input."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return (f"{where}: " if where else "") + first["msg"].removeprefix("Value error, ")

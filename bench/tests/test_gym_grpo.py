@@ -10,7 +10,7 @@ import torch
 
 from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.fault import Fault, Rewards, Step, Trainee
-from oven_bench.gym.tasks.grpo.sorting_task import JUDGES, held_out, pools
+from oven_bench.gym.sorting.sorting_task import JUDGES, held_out, pools
 from oven_bench.gym.tasks.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.rules import Rules

@@ -32,8 +32,8 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 
 if TYPE_CHECKING:
-    from oven_bench.gym.tasks.grpo.policy import Policy
-    from oven_bench.gym.tasks.grpo.sorting_task import Completions
+    from oven_bench.gym.sorting.policy import Policy
+    from oven_bench.gym.sorting.sorting_task import Completions
 
 ENDLESS = 10**9
 """Length of a fault that does not end by itself."""

@@ -23,8 +23,8 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.tasks.grpo.policy import TOKENS, Policy, warm_weights
-from oven_bench.gym.tasks.grpo.sorting_task import ANSWER, END, JUDGES, MISJUDGED, PAD, Completions, padded
+from oven_bench.gym.sorting.policy import TOKENS, Policy, warm_weights
+from oven_bench.gym.sorting.sorting_task import ANSWER, END, JUDGES, MISJUDGED, PAD, Completions, padded
 
 
 def struck_groups(fault: Fault, completions: Completions, *key: object) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oven_bench.gym.tasks.grpo.sorting_task import JUDGES, LEVELS
+from oven_bench.gym.sorting.sorting_task import JUDGES, LEVELS
 from oven_learner.actuators import Actuators
 
 SIMPLEXES = {"data.mixture": LEVELS, "reward.weights": JUDGES}

@@ -18,10 +18,8 @@ from torch.nn.utils import parameters_to_vector
 
 from oven_bench.gym.fault import NOTHING, Fault, Rewards, Step
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.task_table import Kind
-from oven_bench.gym.tasks.grpo.knobs import Knobs
-from oven_bench.gym.tasks.grpo.policy import Policy, warm_weights
-from oven_bench.gym.tasks.grpo.sorting_task import (
+from oven_bench.gym.sorting.policy import Policy, warm_weights
+from oven_bench.gym.sorting.sorting_task import (
     JUDGES,
     LEVELS,
     PAD,
@@ -33,6 +31,8 @@ from oven_bench.gym.tasks.grpo.sorting_task import (
     judged,
     scores,
 )
+from oven_bench.gym.task_table import Kind
+from oven_bench.gym.tasks.grpo.knobs import Knobs
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.tasks.grpo.sorting_task import ANSWER, END, LENGTHS, PAD, PROMPT, SYMBOLS, Prompts, padded, pools
+from oven_bench.gym.sorting.sorting_task import ANSWER, END, LENGTHS, PAD, PROMPT, SYMBOLS, Prompts, padded, pools
 from oven_recipes.grpo.task import HABITS
 
 TOKENS = END + 1

@@ -1,0 +1,1 @@
+"""The GRPO task without its training: prompts, judges and the policy."""

@@ -222,7 +222,7 @@ def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any
     assert invoke("review", "elsewhere.jsonl", "--json") == 0
     assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
     assert invoke("review", "kept", "--rename", "a=b") == 2
-    assert "are for what `import` reads" in capsys.readouterr().err
+    assert "are for sources that `import` reads" in capsys.readouterr().err
 
 
 def test_a_run_of_ones_own_is_heard_with_its_receipts(tmp_path: Path, capsys: Any) -> None:

@@ -48,11 +48,11 @@ def import_(
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """
-    from oven_controller.importing.command import import_run
-    from oven_controller.importing.declared_knobs import asked
+    from oven_controller.importing.declared_knobs import declared
+    from oven_controller.importing.import_run import import_run
     from oven_runs.home.run_folder import Home
 
-    summary = import_run(source, Home(), run, renames(rename or []), asked(knob or []))
+    summary = import_run(source, Home(), run, renames(rename or []), declared(knob or []))
     print(json.dumps(summary) if as_json else "\n".join(_summary_lines(summary)))
 
 

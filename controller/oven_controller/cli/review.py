@@ -75,14 +75,14 @@ def review(
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
     from oven_agents.review.review_command import main
-    from oven_controller.importing.declared_knobs import asked
+    from oven_controller.importing.declared_knobs import declared
     from oven_core import plugins
     from oven_runs.settings.resolution import rules_set
 
     _check_report_file(html)
     if source is None:
         source, run = _run_folder(run), None
-    rules, knobs = rules_set(sets or ()), asked(knob or [])
+    rules, knobs = rules_set(sets or ()), declared(knob or [])
     chosen = [name for names in agent or () for name in names.split(",") if name]
     agents = chosen or list(plugins.points("agents"))
     with _opened(source, run, renames(rename or []), knobs) as (name, events, notes):
@@ -149,7 +149,7 @@ def _start_change(
 @contextlib.contextmanager
 def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
     """Open a source by its path or its run's name. Raises ConfigError, and UnknownNameError if it is neither."""
-    from oven_controller.importing.command import hints, import_run, read
+    from oven_controller.importing.import_run import hints, import_run, read
     from oven_controller.importing.log_source import logged, reader, report_name
     from oven_core.errors import ConfigError
     from oven_runs.home.run_folder import Home

@@ -59,7 +59,7 @@ def scout(tmp_path: Path) -> str:
 
 def test_options_are_numeric_attributes_with_a_docstring(scout: str) -> None:
     found = options_of(LearningRate)
-    assert (found["cut"].default, found["cut"].meaning) == (8.0, "Factor by which the rate comes down after a collapse")
+    assert (found["cut"].default, found["cut"].meaning) == (8.0, "Factor of the cut after a collapse")
     assert "early" not in found, "a range is no number"
     _, agent = load(scout)
     assert [(o.name, o.default, o.meaning, o.least, o.most) for o in options_of(type(agent)).values()] == [
@@ -219,9 +219,9 @@ def test_commands_refuse_an_unknown_option_before_anything_starts(
 def test_agent_list_shows_options(scout: str) -> None:
     result = CliRunner().invoke(app, ["agent", "list", "learning_rate", "--json"])
     (told,) = json.loads(result.output)
-    assert told["name"] == "learning_rate" and told["does"].startswith("Keeps the learning rate")
+    assert told["name"] == "learning_rate" and told["does"].startswith("Tunes the learning rate")
     cut = next(option for option in told["options"] if option["name"] == "cut")
-    meaning = "Factor by which the rate comes down after a collapse"
+    meaning = "Factor of the cut after a collapse"
     assert cut == {"name": "cut", "default": 8.0, "meaning": meaning, "least": None, "most": None}
     listed = CliRunner().invoke(app, ["agent", "list", scout]).output
     assert "share 0.25: Share of it that is enough, 0 to 1" in " ".join(listed.split())

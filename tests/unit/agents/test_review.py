@@ -25,7 +25,7 @@ from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
 from oven_agents.review.report import Report
 from oven_agents.review.review_command import review
 from oven_controller.cli.review import _start_change
-from oven_controller.importing.command import read
+from oven_controller.importing.import_run import read
 from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import Home
@@ -239,9 +239,9 @@ BAD: dict[str, tuple[list[str], bytes | None, str]] = {
     "nothing": (["x.csv"], None, "there is no file or folder x.csv, and no run named 'x.csv'"),
     "empty": (["x.csv"], b"", "it is empty"),
     "empty folder": (["folder"], None, "folder is none of: a history exported as"),
-    "binary": (["x.csv"], b"\x89PNG\r\n\x1a\n\x00", "it is not CSV in UTF-8, export it as one"),
+    "binary": (["x.csv"], b"\x89PNG\r\n\x1a\n\x00", "it is not CSV in UTF-8; export it in that format"),
     "not UTF-8": (["x.jsonl"], b'{"step": 1, "a": "\xff"}\n', "line 1 is not JSON"),
-    "no number": (["x.csv"], b"step,loss\n1,a\n", "holds no measurement at any step"),
+    "no number": (["x.csv"], b"step,loss\n1,a\n", "has no measurement at any step"),
     "no step": (["x.csv"], b"loss\n1\n", "--rename NAME=step says which of them has the step"),
     "no folder": (["x.csv", "--html", "no/x.html"], b"step,loss\n1,2\n", "there is no folder "),
     "a folder": (["x.csv", "--html", "folder"], b"step,loss\n1,2\n", "folder is a folder; name a file in it"),

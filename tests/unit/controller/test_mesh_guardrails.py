@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, RUN, SPECS, Log
 
-from oven_core.mesh.change_requirements import NEED, change, covers, met
+from oven_core.mesh.change_requirements import NEED, change, covers, is_met
 from oven_core.protocol.messages import Decision, MetricSpec, Value
 from oven_runs.log.replay import replay
 
@@ -211,8 +211,10 @@ def test_notation_of_needs_and_changes() -> None:
         *[True] * 3,
         *[False] * 3,
     ]
-    assert met("metric:reward/*", (), ["reward/len3"], False) and not met("metric:reward/*", (), ["reward"], False)
-    assert met("actuator:a", ["a"], (), False) and not met("a", ["a"], ["a"], True)
+    assert is_met("metric:reward/*", (), ["reward/len3"], False) and not is_met(
+        "metric:reward/*", (), ["reward"], False
+    )
+    assert is_met("actuator:a", ["a"], (), False) and not is_met("a", ["a"], ["a"], True)
     assert change(LR, 1.0, 2.0) == f"{LR}:up" and change(LR, None, 2.0) == LR and change(LR, 2.0, 2.0) == LR
     assert covers(LR, f"{LR}:up") and covers(f"{LR}:up", f"{LR}:up") and not covers(f"{LR}:up", LR)
 

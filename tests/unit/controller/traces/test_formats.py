@@ -33,7 +33,7 @@ def place(name: str, folder: Path) -> Path:
 
 @settings(max_examples=15)
 @given(trace=traces)
-def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
+def test_a_trace_survives_each_lossless_format(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
         for name in LOSSLESS:
             path = place(name, Path(folder))
@@ -44,7 +44,7 @@ def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
 
 @settings(max_examples=15)
 @given(trace=traces)
-def test_a_chat_row_loses_what_it_says_and_keeps_each_conversation(trace: Trace) -> None:
+def test_a_chat_row_keeps_each_conversation_and_loses_the_listed_fields(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "chat.jsonl"
         format_named("chat").write(path, [trace])
@@ -130,7 +130,7 @@ MINI: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_openenvs_episode(tmp_path: Path) -> None:
+def test_an_openenv_episode_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(OPENENV) + "\n")
     assert recognise(tmp_path)[0] == "openenv"
@@ -144,7 +144,7 @@ def test_openenvs_episode(tmp_path: Path) -> None:
     assert again["extra"] == {"host": "a"}, "it has a place for all that it had"
 
 
-def test_verifiers_graph(tmp_path: Path) -> None:
+def test_a_verifiers_graph_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_text(json.dumps(VERIFIERS) + "\n")
     assert recognise(tmp_path)[0] == "verifiers"
@@ -164,7 +164,7 @@ def test_verifiers_graph(tmp_path: Path) -> None:
         assert again[name] == wanted[name]
 
 
-def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
+def test_a_mini_swe_agent_trajectory_is_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "x__y-1").mkdir()
     (tmp_path / "x__y-1" / "x__y-1.traj.json").write_text(json.dumps(MINI))
     assert recognise(tmp_path)[0] == "mini-swe-agent"
@@ -192,7 +192,7 @@ def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
         ("chat", {"messages": [{"role": "user", "content": 7}]}, "content is a int"),
     ],
 )
-def test_a_row_that_has_not_the_form_is_named_and_the_next_is_read(
+def test_a_malformed_row_is_reported_and_the_next_is_read(
     tmp_path: Path, name: str, row: dict[str, Any], said: str
 ) -> None:
     format_named(name).write(tmp_path / "good.jsonl", [REPAIR])
@@ -204,7 +204,7 @@ def test_a_row_that_has_not_the_form_is_named_and_the_next_is_read(
     assert isinstance(good, Trace)
 
 
-def test_what_no_format_takes_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "a"}\n')
     with pytest.raises(ConfigError, match="in no known format of traces"):
@@ -220,7 +220,7 @@ def test_what_no_format_takes_is_refused(tmp_path: Path) -> None:
         format_named("verifier")
 
 
-def test_parts_that_are_no_text_are_counted(tmp_path: Path) -> None:
+def test_message_parts_other_than_text_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}]
     path.write_text(json.dumps({"messages": [{"role": "user", "content": parts}]}) + "\n")
@@ -244,7 +244,7 @@ FULL = REPAIR.model_copy(
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_a_format_says_what_it_keeps_aside(tmp_path: Path, name: str) -> None:
+def test_a_format_lists_the_fields_of_its_free_field(tmp_path: Path, name: str) -> None:
     path = place(name, tmp_path)
     format_named(name).write(path, [FULL])
     (text,) = [file.read_text() for file in path.rglob("*.json")] if path.is_dir() else [path.read_text()]
@@ -258,7 +258,7 @@ def test_a_format_says_what_it_keeps_aside(tmp_path: Path, name: str) -> None:
     assert read(name, path) == [FULL]
 
 
-def test_a_template_is_given_arguments_as_an_object_and_no_ids() -> None:
+def test_a_template_gets_arguments_as_objects_and_no_ids() -> None:
     said = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments='{"b": 1}'), ToolCall(name="d")))
     assert [call["function"]["arguments"] for call in to_template(said)["tool_calls"]] == [{"b": 1}, {}]
     broken = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments="{"),))
@@ -275,14 +275,14 @@ def test_a_template_is_given_arguments_as_an_object_and_no_ids() -> None:
         ("mini-swe-agent", {"trajectory_format": "mini-swe-agent-1.1", "info": {"config": "c"}, "messages": []}),
     ],
 )
-def test_a_field_of_another_form_makes_a_bad_line_and_not_a_traceback(name: str, row: Any, tmp_path: Path) -> None:
+def test_a_field_of_unexpected_form_makes_a_bad_line_and_no_traceback(name: str, row: Any, tmp_path: Path) -> None:
     path = tmp_path / ("one.traj.json" if name == "mini-swe-agent" else "traces.jsonl")
     path.write_text(json.dumps(row) + "\n")
     (found,) = format_named(name).read(path)
     assert isinstance(found, BadLine) and found.fault == "malformed" and "an unexpected form" in found.detail
 
 
-def test_a_file_beside_the_traces_that_is_there_stays(tmp_path: Path) -> None:
+def test_an_existing_metadata_file_is_not_overwritten(tmp_path: Path) -> None:
     format_named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
     assert (tmp_path / "metadata.json").is_file()
     (tmp_path / "metadata.json").write_text("mine")

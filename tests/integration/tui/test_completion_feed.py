@@ -10,7 +10,7 @@ import pytest
 from tests.integration.tui.test_monitor import folder, serving  # noqa: F401
 from tests.support.sampled import hostile, judged
 
-from oven_controller.cli.sampled_completions import print_completions
+from oven_controller.cli.log import print_completions
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError

@@ -72,7 +72,7 @@ def test_agents_are_listed_with_whole_summaries(
         assert "…" not in said and max(map(len, said.splitlines())) <= columns
         listed[columns] = re.split(r"\n(?=\S)", said.strip())
     assert [" ".join(one.split()) for one in listed[80]] == [" ".join(one.split()) for one in listed[200]]
-    summary = "Keeps every level of difficulty that can still be learnt in the data."
+    summary = "Keeps every level of difficulty that can still be learnt in the data mixture."
     assert f"curriculum {summary}" in [" ".join(one.split()) for one in listed[80]]
 
 

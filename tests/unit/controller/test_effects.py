@@ -11,7 +11,7 @@ from tests.support import runs
 from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.window import Knob, Window
-from oven_controller.importing.declared_knobs import asked
+from oven_controller.importing.declared_knobs import declared
 from oven_core.errors import ConfigError
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.codec import Malformed, decode
@@ -144,7 +144,7 @@ def test_actuators_of_an_imported_log_have_effects_too() -> None:
         "train.quantisation": "none,int8,int4",
     }
     names = [name for name, spec in ACTUATORS.items() if spec.effect not in ("ends_or_holds", "at_end")]
-    for knob in asked(f"{name}={given[name]}" if name in given else name for name in names):
+    for knob in declared(f"{name}={given[name]}" if name in given else name for name in names):
         spec, known = knob.spec(), ACTUATORS[knob.name]
         assert (spec.name, spec.kind, spec.effect) == (known.name, known.kind, known.effect)
         assert spec.moves_own_metric == known.moves_own_metric and (spec.value is None) == (spec.kind == "action")

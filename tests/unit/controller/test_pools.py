@@ -82,5 +82,5 @@ def test_a_process_of_several_gets_their_key(tmp_path: Path) -> None:
 def test_who_shares_a_key_is_told_which(tmp_path: Path) -> None:
     files = ServerFolder(tmp_path, "r")
     files.add_user("agent", "agents-1", ("lr", "curriculum"))
-    with pytest.raises(ConfigError, match="'lr' is one of lr, curriculum, with the key 'agents-1'"):
+    with pytest.raises(ConfigError, match="'lr' shares the key 'agents-1' with lr, curriculum"):
         agent_keys.revoke_in_folder(files, "lr")

@@ -111,8 +111,3 @@ def test_prompts_that_cannot_be_used_are_turned_down(folder: Path, name: str, te
         (folder / name).write_text(text)
     with pytest.raises(ConfigError, match=said):
         probe_set.read_prompts(folder / name)
-
-
-def test_a_line_of_json_ends_at_a_newline_alone(folder: Path) -> None:
-    (folder / "p.jsonl").write_bytes(b'{"prompt": "one\xe2\x80\xa8line"}\r\n\r\n{"prompt": "b"}\n')
-    assert probe_set.read_prompts(folder / "p.jsonl") == ("one\u2028line", "b")

@@ -8,10 +8,7 @@ from random import Random
 import pytest
 
 from oven_core.protocol.messages import MetricSpec
-from oven_kg.checked_graph import load
 from oven_llm.diagnosis.detectors import Alarm, alarms
-from oven_llm.diagnosis.gauges import GAUGES, gauges_of
-from oven_llm.diagnosis.graph_view import SYMPTOMS
 
 TICKS = 200
 ONSET = 120
@@ -95,13 +92,6 @@ def test_a_judge_that_jumps_alone_a_level_that_falls_alone_and_held_out_readings
     rewarded = [held_out, MetricSpec(name="reward", better="up")]
     (hacked,) = alarms({"eval/loss": (ticks, [3.0, 2.8, 2.7, 2.65, 2.9, 3.1])}, rewarded)
     assert hacked.symptom == "reward_up_heldout_down"
-
-
-def test_every_symptom_is_a_node_of_the_graph() -> None:
-    graph = load()
-    named = {one for gauge in GAUGES for one in (gauge.up, gauge.down, gauge.jump) if one} | set(SYMPTOMS)
-    assert {graph.nodes[one].kind for one in named} == {"symptom"}
-    assert gauges_of("sampling/ratio") and not gauges_of("my/own")
 
 
 def test_a_log_of_garbage_raises_a_bounded_number_in_a_stable_order() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -186,14 +185,6 @@ async def test_room_that_calls_under_way_hold_is_waited_for(tmp_path: Path) -> N
     assert (await asking)[0].usage == Usage(7, 3)
 
 
-def test_a_cap_in_dollars_needs_the_models_price(tmp_path: Path) -> None:
-    budget = Budget(caps(BudgetSettings(usd=1)), tmp_path / NAME, CRITIC)
-    metered(Costly(), budget)
-    with pytest.raises(ConfigError, match="price of 'm', the model of judges/critic, is not known") as raised:
-        metered(Costly(), budget, price=None)
-    assert raised.value.exit_code == 2 and "committee.budget.tokens" in str(raised.value)
-
-
 # The cache.
 
 
@@ -244,14 +235,6 @@ async def test_controls_are_neither_answered_from_the_cache_nor_spared_by_it(tmp
     asked = len(likes_bad.shown)
     await judge.score(group("b"), CallTally())
     assert len(likes_bad.shown) == asked + 1, "what it said before its quarantine is forgotten"
-
-
-def test_a_cache_is_bounded(tmp_path: Path) -> None:
-    cache = VerdictCache(tmp_path / "v.sqlite", rows=10)
-    keys = [cache_key("it", "", "", [str(n)]) for n in range(30)]
-    for key in keys:
-        cache.put(key, [0.5])
-    assert [cache.get(key, 1) for key in keys] == [None] * 20 + [[0.5]] * 10
 
 
 def test_a_damaged_cache_is_set_aside_in_one_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

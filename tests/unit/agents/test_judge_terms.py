@@ -77,9 +77,3 @@ async def test_log_probabilities_that_do_not_come_are_asked_for_no_more() -> Non
     assert terms.now == Terms("strict", 0) and len(asked.asked) == 1
     (lack,) = terms.lacks()
     assert lack == "m at openai gives no log-probabilities: it judges without them"
-
-
-def test_what_the_catalogue_says_is_not_asked_for() -> None:
-    assert AgreedTerms(endpoint("deepseek", "deepseek-reasoner"), 20).now == Terms("json_object", 0)
-    assert AgreedTerms(endpoint("grok"), 20).now == Terms("strict", 8)
-    assert AgreedTerms(endpoint("claude"), 0).lacks() == ()

@@ -149,20 +149,6 @@ def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alon
     assert len(questions(ONSET + 120, **calm | {"optim/update_ratio": 0.5})) == 1
 
 
-def test_late_and_overtaken_answers_expire(alone: Alone) -> None:
-    alone.ticks(ONSET + 10)
-    alone.agent.desk.ready.clear()
-    asked = alone.agent.desk.posted_tick
-    taken = alone.agent.desk.collect
-    alone.agent.desk.collect = lambda: None  # type: ignore[method-assign]
-    alone.ticks(asked + 9)
-    alone.agent.desk.collect = taken  # type: ignore[method-assign]
-    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
-    said = alone.ticks(asked + 10)
-    assert not votes(said) and f"the answer to the question of tick {asked} came at tick {asked + 10}" in notices(said)
-    assert alone.agent.unused == {"expired": 1}
-
-
 def test_an_answer_about_a_knob_that_has_moved_is_void(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.receipt(2.0)
@@ -179,23 +165,6 @@ def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone
     assert not votes(alone.ticks(ONSET + 14, loss=2.2)), "the bound is not met"
     (back,) = votes(alone.ticks(ONSET + 22, loss=2.6))
     assert (back.actuator, back.value) == (SCALE, 1.0) and "asks to revert if loss above 2.3" in back.rationale
-
-
-def test_one_that_started_again_takes_back_what_it_had_proposed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
-    kept = Transcripts(tmp_path)
-    kept.begin(Question(1, ONSET + 9, 99, {SCALE: 1.0}, GraphView()))
-    kept.end(1, DiagnosisResult(DIAGNOSIS, "", "", RESULT))
-    kept.take(1, ONSET + 11)
-    run = Alone(tmp_path, diagnoses=1)
-    run.ticks(ONSET + 11)
-    run.receipt(0.1)
-    (back,) = votes(run.ticks(ONSET + 20, loss=2.6))
-    assert (back.actuator, back.value) == (SCALE, 1.0)
-    assert run.beside is not None
-    run.beside.close()
 
 
 def test_nothing_is_taken_back_that_somebody_else_has_changed_since(alone: Alone) -> None:

@@ -270,16 +270,6 @@ def test_calls_that_fail_count_for_the_cap_and_refusals_for_what_was_spent(tmp_p
         assert not worker.asked and again.ended in ("calls", "usd"), "what an earlier process spent is spent"
 
 
-def test_a_price_that_is_not_known_is_none_and_no_cap_on_dollars_is_pretended() -> None:
-    free = ScriptedHandler(lambda text: program("FINAL(1)"), usd=None)
-    assert asked(free).cost_usd is None
-    free.priced = False
-    with pytest.raises(ConfigError, match="cannot be kept, because the price of scripted is unknown; cap tokens"):
-        asked(free, caps=Caps(usd=1))
-    with pytest.raises(ConfigError, match="cap of 1 US dollars cannot be kept"):
-        asked(ScriptedHandler(lambda text: program("print(1)"), usd=None), caps=Caps(usd=1))
-
-
 def test_a_model_that_hangs_is_left_behind_when_the_time_is_up() -> None:
     released = threading.Event()
 
@@ -306,21 +296,6 @@ def test_a_supervisor_that_cannot_be_asked_ends_the_run_with_the_reason() -> Non
     assert (mended.answer, mended.ended, mended.failures) == ("", "final", {"supervisor bad_response": 2})
     result = asked(ScriptedHandler(in_order(page, page)), caps=Caps(errors=2))
     assert (result.ended, result.iterations) == ("failed", 0)
-
-
-def test_primitives_are_listed_and_called_and_their_names_checked() -> None:
-    def lookup(step: int, /, metric: str = "loss") -> float:
-        """The metric's value at a step."""
-        return {"loss": 0.5}[metric] * step
-
-    supervisor = ScriptedHandler(in_order(program("FINAL(lookup(4))")))
-    assert asked(supervisor, primitives={"lookup": lookup}, prompt="Answer with a number.").answer == 2.0
-    system = supervisor.seen[0][0]["content"]
-    assert "- `lookup(step: 'int', /, metric: 'str' = 'loss') -> 'float'`: The metric's value at a step." in system
-    assert system.endswith("Answer with a number.")
-    for name in ("worker", "FINAL", "for", "a b"):
-        with pytest.raises(ConfigError, match="cannot be the name of a primitive"):
-            asked(supervisor, primitives={name: lookup})
 
 
 def test_bad_arguments_are_refused_by_a_sentence() -> None:
@@ -357,14 +332,6 @@ def test_a_key_is_in_no_file_whoever_sends_it_back(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         data = path.read_text()
         assert KEY not in data and json.dumps(KEY)[1:-1] not in data and repr(KEY)[1:-1] not in data
-
-
-def test_output_is_logged_whole_and_shown_cut(tmp_path: Path) -> None:
-    supervisor = ScriptedHandler(in_order(program("print('x' * 300_000)\nprint('\\udc80')"), program("FINAL(1)")))
-    asked(supervisor, log_dir=tmp_path)
-    (first, _) = events(tmp_path, "repl")
-    assert len(first["stdout"]) > 300_000 and first["dropped"] == 0
-    assert len(supervisor.asked[1]) < 2300 and "more characters are not shown" in supervisor.asked[1]
 
 
 async def test_a_run_that_is_cancelled_ends_its_block_and_waits_for_no_model() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.support.scripted_replay import PLANTED, STATES, ScriptedReplay, scripted, shuffled
 
-from oven_llm.trace_replay.pair_divergence import FEATURES, information, log_ratio_feature, preferred_tool
+from oven_llm.trace_replay.pair_divergence import FEATURES, information, log_ratio_feature
 from oven_llm.trace_replay.pairs import MinedPair, grouped, mined
 from oven_runs.traces.comparable_actions import Action
 
@@ -34,18 +34,6 @@ def test_a_planted_signal_is_found_and_shuffled_replies_have_none(planted: Scrip
         tested = information(pairs(shuffled(planted, random.Random(seed))), permutations=99, seed=seed)
         low += tested is not None and tested.p <= 0.05
     assert low <= 2
-
-
-def test_kl_is_that_of_the_definition(planted: ScriptedReplay) -> None:
-    (one,) = pairs(planted)[:1]
-    first, second = Action("a", "1"), Action("b", "22")
-    state = replace(one, chosen=first, rejected=second, candidates=(first, second))
-    found = information([state] * 4, {"tool": preferred_tool}, permutations=99)
-    assert found is not None
-    # P is 1 on the one tool, Q one half on each.
-    assert found.by_feature["tool"].value == pytest.approx(math.log(2))
-    # Each of 4 states falls the one way or the other: both ends are as far, 2 of 16.
-    assert found.p == pytest.approx(2 / 16, abs=0.1)
 
 
 def test_length_bias_is_seen_and_its_null_knows_the_candidates(planted: ScriptedReplay) -> None:

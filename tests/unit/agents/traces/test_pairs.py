@@ -6,10 +6,8 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.closed_form import expected
-from tests.support.scripted_replay import Skills, scripted, target
 from tests.support.traces import REPAIR, called, reply
 
 from oven_llm.trace_replay.pairs import Mined, grouped, mined
@@ -103,10 +101,6 @@ def test_what_counts_for_nothing_is_counted_by_reason() -> None:
     assert found.families == {"a": 1, "b": 1}
 
 
-def test_an_answer_counts_that_came_after_a_failure() -> None:
-    assert len(of(reply(TRACE, 0, "a", None), *votes(OTHER, OTHER)).pairs) == 1
-
-
 def test_a_family_votes_by_its_samples_and_teachers_alike() -> None:
     samples = [reply(TRACE, 0, "a1", one, sample=at) for at, one in enumerate([OTHER] * 9 + [THIRD])]
     samples += [reply(TRACE, 0, "a2", OTHER), reply(TRACE, 0, "b", OTHER)]
@@ -128,16 +122,3 @@ def test_the_order_of_replies_does_not_matter(
     replies = [reply(TRACE, 0, name, action, sample=sample) for (name, sample), action in unique.items()]
     again = chance.sample(replies, len(replies))
     assert of(*replies) == of(*again)
-
-
-@settings(max_examples=4)
-@given(st.integers(0, 10**6), st.floats(0.2, 0.8), st.floats(0, 0.6), st.integers(2, 5))
-def test_the_share_of_right_pairs_is_the_formulas(seed: int, skill: float, together: float, actions: int) -> None:
-    skills = Skills(0.4, (skill, 0.6, 0.5), together=together, common=skill, actions=actions)
-    replay = scripted(skills, 300, random.Random(seed))
-    found = mined(replay.traces, grouped(replay.replies))
-    right = sum(target(one.pair.chosen) == replay.right[one.pair.trace, one.pair.step] for one in found.pairs)
-    share, pairs = expected(skills).share, len(found.pairs)
-    # Five standard errors: with 4 draws a suite of the next hundred years sees none outside.
-    assert abs(right / pairs - share) < 5 * (share * (1 - share) / pairs) ** 0.5
-    assert not mined(replay.traces, grouped(scripted(skills, 300, random.Random(seed), one_family=True).replies)).pairs

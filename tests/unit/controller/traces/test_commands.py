@@ -71,17 +71,6 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
     assert not completeness.check([]).whole
 
 
-def test_convert_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = command(capsys, "convert", file, tmp_path / "results.jsonl", "--to", "openenv")
-    assert code == 0
-    assert "lost" not in out
-    code, out, _ = command(capsys, "convert", tmp_path / "results.jsonl", tmp_path / "back.jsonl", "--json")
-    assert json.loads(out) == {"from": "openenv", "to": "oven", "traces": 1, "skipped": 0, "loses": {}}
-    assert (tmp_path / "back.jsonl").read_bytes() == file.read_bytes()
-    _, out, _ = command(capsys, "convert", file, tmp_path / "chat.jsonl", "--to", "chat")
-    assert "lost: reward, solved, ended, policy, meta" in out
-
-
 def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

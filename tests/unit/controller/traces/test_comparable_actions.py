@@ -80,10 +80,6 @@ def test_what_cannot_be_compared_has_a_kind(call: tuple[str, Any], kind: str) ->
     assert of(("run", {}), call) == found
 
 
-def test_a_message_that_says_nothing_is_no_action() -> None:
-    assert of(content=" \n") == Unusable("no_action", "the message has neither a call nor a text")
-
-
 def test_equal_outcomes_make_different_actions_equivalent() -> None:
     one, other = of(("run", {"command": "ls"})), of(("run", {"command": "ls ."}))
     assert isinstance(one, Action)

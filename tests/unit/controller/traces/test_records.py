@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError
 from oven_runs.traces import jsonl
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Pair, Reply, Task, ToolCall, Trace, TraceStep
+from oven_runs.traces.records import Message, Reply, Task, ToolCall, Trace, TraceStep
 
 
 def step(name: str, result: str, **more: object) -> TraceStep:
@@ -40,13 +40,6 @@ def test_states_grow_from_where_the_context_was_rewritten() -> None:
     made = trace(step("a", "1"), step("b", "2", state=summary), step("c", "3"))
     assert list(made.states())[1:] == [summary, (*summary, made.steps[1].action, *(made.steps[1].result or ()))]
     assert [made.state(at) for at in range(3)] == list(made.states())
-
-
-def test_digests_tell_states_apart_and_nothing_else() -> None:
-    made, other = trace(step("a", "1"), step("b", "2")), trace(step("a", "1"), step("c", "9"), id="u")
-    assert made.digests() == other.digests(), "the last step's action and result are in no state"
-    assert len(set(made.digests())) == 2
-    assert made.digests()[1] != trace(step("a", "2"), step("b", "2")).digests()[1]
 
 
 def test_a_reply_is_an_action_or_a_failure() -> None:
@@ -103,17 +96,6 @@ def test_a_cut_last_line_is_passed_over_where_that_is_asked_and_cut_off_by_the_n
     assert [one.id for one in jsonl.read(path, Trace, cut=True)] == ["1"]
     jsonl.append(path, trace(id="3"))
     assert [one.id for one in jsonl.read(path, Trace)] == ["1", "3"]
-
-
-@pytest.mark.parametrize("kind", ["missing", "empty", "folder"])
-def test_what_is_no_file_of_records_is_refused(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "x"
-    if kind == "empty":
-        path.touch()
-    elif kind == "folder":
-        path.mkdir()
-    with pytest.raises(ConfigError, match=str(path)):
-        list(jsonl.read(path, Pair))
 
 
 def test_a_line_that_another_process_is_writing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

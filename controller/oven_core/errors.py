@@ -124,5 +124,5 @@ def reason(error: BaseException) -> str:
         return "it is nested too deeply"
     if isinstance(error, KeyError) and error.args:
         return f"{error.args[0]!r} is missing"
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
-    return " ".join(str(error).split()) or words
+    class_words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+    return " ".join(str(error).split()) or class_words

@@ -41,7 +41,7 @@ STACK = (
     "oven_core.replica.service",
     "oven_runs.operator.operator_client",
     "oven_controller.stack.dry_run",
-    "oven_controller.stack.health",
+    "oven_controller.stack.run_status",
     "oven_controller.stack.preflight_checks",
     "oven_controller.stack.up",
     "oven_learner.link.worker",

@@ -34,13 +34,13 @@ HEAVY = (
         "oven_agents.shipped.reward_weights",
         "oven_core.replica.service, oven_runs.log.replay, oven_llm.sandbox.session",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
-        "oven_controller.importing.command, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
+        "oven_controller.importing.import_run, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
         "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "
         "oven_bench.performance.monitor",
         "oven_learner, oven_recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
         "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
-        "oven_learner.rewards, oven_recipes.grpo.job, oven_bench.committee",
+        "oven_learner.rewards, oven_recipes.grpo.task, oven_bench.committee",
         "oven_kg.service.process, oven_controller.cli.kg_graph",
     ],
 )

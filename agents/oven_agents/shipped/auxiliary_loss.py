@@ -1,4 +1,4 @@
-"""Takes weight from an auxiliary loss term that outgrew the objective, or that is late in the run."""
+"""Lowers the weight of an auxiliary loss term that outgrew the objective, or late in the run."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ KNOB, TERM, MTP = "channel.", "channel/", "channel.mtp"
 
 
 class AuxiliaryLoss(Agent):
-    """Signals: the share of the loss that an auxiliary term makes up (weight × term) is above MOST over WINDOW steps;
-    or the run is past LATE and the term no longer falls. A term that helps at the beginning competes with the objective
-    in the end.
+    """Signals: the share of the loss that an auxiliary term makes up (weight × term) exceeds MOST over WINDOW steps; or
+    the run is past LATE and the term no longer falls. A term that helps at the start competes with the objective at the
+    end.
 
-    Actions: it halves the term's weight, `channel.<name>`; because the run is late, only once. Multi-token prediction
-    is weighted down late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: .3, then .1), and in the system that this
-    agent is taken from, .1 to .05 past three quarters of the run. For that term it stands alone late in a run.
+    Actions: halves the term's weight, `channel.<name>`; only once because the run is late. Multi-token prediction gets
+    less weight late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: 0.3, then 0.1), and in the system that this agent
+    comes from (0.1 to 0.05 past three quarters of the run). For that term the agent stands alone late in a run.
 
-    False alarms: how many it raises was not measured. That less is better late is a rule of thumb for any other term,
-    as is a share that is too high for all of them, and its confidence says so: it needs a second voice, or a person. A
-    term that is the objective itself, as in distillation, is left alone.
+    False alarms: their number was not measured. For any other term, less weight late and a too high share are rules of
+    thumb. The agent's confidence says so: it needs a second agent, or a person. A term that is the objective itself, as
+    in distillation, is left alone.
 
-    Limits: it knows only terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
-    `channel/<name>`. A run without them is told that it cannot fire. `channel.kg` is `knowledge`'s.
+    Limits: the agent only knows terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
+    `channel/<name>`. Other runs are told that it cannot fire. `channel.kg` belongs to `knowledge`.
     """
 
     moves = ("channel.distill", "channel.sft", "channel.sdpo", "channel.replay", MTP, "channel.z_loss")
-    """What the shipped trainers call their terms, and one that is usual; the mesh takes exact names."""
+    """The names of the shipped trainers' terms, and one that is common. The mesh takes exact names."""
     speciality = (MTP,)
     options = dict.fromkeys(("most", "late"), SHARE)
 
     WINDOW = 40
-    """Steps that a term's share is the median of; the halves of it say whether the term still falls. No measurement is
-    recorded: fewer let noise decide, more wait longer."""
+    """Steps for the median of a term's share; its halves say whether the term still falls. No measurement is recorded:
+    with fewer, noise decides; with more, the agent waits longer."""
     MOST = 0.6
-    """Share of the loss above which a term is too heavy, 0 to 1; at .6 the term outweighs everything else. Above .95 it
-    is the objective itself."""
+    """Share of the loss, 0 to 1, above which a term is too heavy: at 0.6 it outweighs everything else. Above 0.95 it is
+    the objective itself."""
     LATE = 0.75
-    """Progress of the run from which a term that has stopped falling is halved, 0 to 1. The system that this agent is
-    taken from lowers the weight past three quarters of the run."""
+    """Progress of the run, 0 to 1, from which a term that no longer falls is halved. The system that this agent comes
+    from lowers the weight past three quarters of the run."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)
@@ -55,8 +55,8 @@ class AuxiliaryLoss(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         for name in _terms(window.run):
-            if (said := self._too_heavy(window, name)) is not None:
-                return said
+            if (vote := self._too_heavy(window, name)) is not None:
+                return vote
         return None
 
     def _too_heavy(self, window: Window, name: str) -> Vote | None:
@@ -90,7 +90,7 @@ class AuxiliaryLoss(Agent):
 
 
 def _terms(run: RunStarted) -> list[str]:
-    """Loss terms that can be both seen and weighed."""
+    """Return the loss terms that have both a metric and a knob."""
     published = {metric.name for metric in run.metrics}
     names = [spec.name.removeprefix(KNOB) for spec in run.actuators if spec.name in AuxiliaryLoss.moves]
     return [name for name in names if TERM + name in published]

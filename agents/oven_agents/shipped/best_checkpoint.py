@@ -1,4 +1,4 @@
-"""Goes back to where held-out quality was best when it is plainly worse, whatever the cause."""
+"""Rolls back to the best held-out reading when quality is clearly worse, whatever the cause."""
 
 from __future__ import annotations
 
@@ -24,36 +24,34 @@ SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
 class BestCheckpoint(Agent):
-    """Signals: a held-out reading plainly worse than the best one, whatever the cause; so it meets causes that no other
-    agent knows. Worse is measured against what the run has learnt, the best reading minus the first: a reading is
-    plainly worse that lost PLAINLY of it, LEAST of the best reading's size, more than noise accounts for, and UNUSUAL
-    times as much as any reading before it; or so is the mean of two or three in a row, for which noise has to be less.
-    One reading is not a proof, unless it lost BEYOND times as much: where the run can measure when it is asked to, a
-    second has to say the same (oven_agents.stats.evaluation_request).
+    """Signals: a held-out reading that is clearly worse than the best one, whatever the cause, so the agent also covers
+    causes that no other agent knows. A reading is compared with what the run has learnt: the best reading minus the
+    first. It is clearly worse if it lost PLAINLY of that, LEAST of the best reading's size, more than noise explains,
+    and UNUSUAL times as much as any reading before it. The mean of two or three readings in a row may satisfy the same
+    conditions with less noise. A single reading is no proof, unless it lost BEYOND times as much: if the run can
+    measure on request, a second must agree (oven_agents.stats.evaluation_request).
 
     Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
-    10.1007/3-540-49430-8_3, criterion GL), except that the run is not stopped: it continues from its best reading.
-    Where data can be passed over, and steps are no longer than they were, it passes over PASSED batches; else, and
-    where that was tried, it lowers the rate together with the rollback (neither alone is enough: docs/experiments.md),
-    by as much as it grew or by CUT: whatever spoils the run, it does so more slowly then. What was lost from one
-    reading to the next may have happened once, and steps that grew at the same rate are the moments' doing, which go
-    back with the weights: both are gone back from at the same rate first. Where weights moved by more than steps do, a
-    lower rate would only repair them more slowly. Where the rate came down since the best reading, what is lost after
-    all is gone back from without another cut. It acts on a new reading only. When ATTEMPTS rollbacks, its own or
-    another's, led to no new best, it leaves the run alone; where the last rollback failed
-    (oven_agents.stats.rollback_success) it does so again only if the rate has grown. Where completions were not the
-    policy's own since then (oven_agents.stats.policy_shift), what is lost comes again after each rollback, and is
-    left to the policy to get used to.
+    10.1007/3-540-49430-8_3, criterion GL), except that the run continues from its best reading. If data can be skipped
+    and steps have not grown, it skips PASSED batches. Otherwise, or if that was tried, it cuts the rate together with
+    the rollback (neither alone is enough: docs/experiments.md), by its growth or by CUT, which slows down whatever
+    spoils the run. A loss from one reading to the next may be a single event, and steps that grew at the same rate come
+    from the moments, which the rollback restores: both first get a rollback at the same rate. If weights moved by more
+    than steps do, a lower rate would only repair them more slowly. If the rate fell since the best reading, there is no
+    second cut. The agent acts on new readings only. After ATTEMPTS rollbacks, its own or another's, without a new best,
+    it leaves the run alone. After a failed rollback (oven_agents.stats.rollback_success) it only goes back again if the
+    rate has grown. If completions were not the policy's own since then (oven_agents.stats.policy_shift), each rollback
+    would lose the same again, and the policy is left to adapt.
 
-    False alarms: noise is the readings' deviation around a trend, from their second differences; SIGMAS of it beyond
-    what the best of as many owes to luck. Few readings tell it badly, which is what the comparison with earlier falls
-    is for. Measured on independent normal noise, 6 to 30 readings: 7 in 1,000 readings where there is nothing but noise
-    or a slow trend, 4 where a run learnt twenty times as much as its deviation; a second reading makes them rarer.
+    False alarms: noise is the deviation of the readings around a trend, from their second differences; the threshold is
+    SIGMAS of it beyond the luck of the best of as many readings. Few readings estimate it badly, hence the comparison
+    with earlier falls. With independent normal noise and 6 to 30 readings: 7 in 1,000 readings if there is only noise
+    or a slow trend, 4 if a run learnt twenty times its deviation; a second reading makes them rarer.
 
-    Limits: it is as late as the readings are rare, needs more than LEARNT of them among the last 512 ticks (one every
-    85 or so), and sees nothing in a run without a held-out metric. Harm that only slows the gain it does not see. It
-    goes back to the best reading, and not to the last healthy step, so that up to the time between two readings is lost
-    with the harm.
+    Limits: the agent is as late as readings are rare, needs more than LEARNT of them among the last 512 ticks (one
+    every 85 or so), and sees nothing without a held-out metric. It does not see harm that only slows the gain. It goes
+    back to the best reading and not to the last healthy step, so up to one interval between readings is lost with the
+    harm.
     """
 
     moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
@@ -61,38 +59,37 @@ class BestCheckpoint(Agent):
     options = dict.fromkeys(("plainly", "least", "sure", "again"), SHARE)
 
     LEARNT = 5
-    """Held-out readings that have to be there before the one that is judged; fewer tell their noise badly."""
+    """Held-out readings before the one that is judged. Fewer estimate their noise badly."""
     PLAINLY = 0.1
-    """Share of what the run has learnt that has to be lost, 0 to 1. Readings that are only slightly bad, two in a row,
-    doubled the false alarms and found nothing more (docs/experiments.md)."""
+    """Share of what the run has learnt, 0 to 1, that must be lost. Two slightly bad readings in a row doubled the false
+    alarms and found nothing more (docs/experiments.md)."""
     SIGMAS = 3.3
-    """Deviations of a reading's noise that have to be lost, beyond what the best owes to luck; the false alarms above
-    are stated for it."""
+    """Deviations of a reading's noise that must be lost, beyond the luck of the best reading. The false alarms above
+    hold for this value."""
     LEAST = 0.02
-    """Share of the best reading's size that has to be lost, 0 to 1, where what was learnt is small."""
+    """Share of the best reading's size, 0 to 1, that must be lost if the run has learnt little."""
     UNUSUAL = 2.0
-    """How many times as far as any earlier fall below the best it has to be: runs whose readings go up and down are
-    known by that."""
+    """How many times the largest earlier fall below the best it must be. That recognises runs whose readings go up and
+    down."""
     BEYOND = 2.0
-    """How many times the limits above a single reading has to pass to need no second one."""
+    """How many times the limits above a single reading must exceed to need no second one."""
     LONGER = 1.8
-    """Factor by which the rate, or a step's length, has grown so far that it is the cause. Less would often be noise of
-    a length; a rate that was doubled is seen."""
+    """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the length; a
+    doubled rate is seen."""
     CUT = 8.0
-    """Factor by which the rate comes down. A quarter instead was a little worse twice (docs/experiments.md)."""
+    """Factor of the cut. A quarter instead was slightly worse twice (docs/experiments.md)."""
     PASSED = 100
-    """Batches to pass over, as many as divergence's; too few leave the run in a bad stretch, too many cost good
-    data."""
+    """Batches to skip, as for divergence. Too few leave the run in a bad stretch, too many cost good data."""
     ATTEMPTS = 2
-    """Rollbacks since the best reading after which it leaves the run alone: more of the same will not help."""
+    """Rollbacks since the best reading after which the agent leaves the run alone. More of them would not help."""
     SURE = 0.7
     """Confidence of a first rollback, from outcomes (docs/experiments.md)."""
     AGAIN = 0.65
-    """Confidence of a second rollback: the least that still decides alone by default."""
+    """Confidence of a second rollback: the lowest that still decides alone by default."""
     READINGS = 40
-    """Newest held-out readings that are looked at, at most."""
+    """The most held-out readings to use, the newest."""
     IN_A_ROW = 3
-    """Newest readings whose mean may be held against the best, at most: several in a row need less noise, and come
+    """The most readings in a row whose mean is compared with the best. Several readings need less noise and come
     later."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
@@ -112,40 +109,42 @@ class BestCheckpoint(Agent):
         if len(values) <= self.LEARNT or not all(map(math.isfinite, values)):
             return None
         share = self.lost(values)
-        at, best = max(seen[:-1], key=lambda reading: reading[1])
-        back = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > at]
-        if share is None or len(back) >= self.ATTEMPTS or is_off_policy(window, at):
+        best_tick, best = max(seen[:-1], key=lambda reading: reading[1])
+        back = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > best_tick]
+        if share is None or len(back) >= self.ATTEMPTS or is_off_policy(window, best_tick):
             return None
-        step = next(o.step for o in window.observations if o.tick == at)
+        step = next(o.step for o in window.observations if o.tick == best_tick)
         passed = {receipt.tick for receipt in window.applied(SKIP)}
         tried = any(_number(receipt.after) <= step or receipt.tick in passed for receipt in back)
         was, now = signed(metric, best), signed(metric, values[-1])
-        why = f"{metric.name} was {was:.4g} at tick {at} and is {now:.4g}: {share:.0%} of what was learnt is lost"
+        why = (
+            f"{metric.name} was {was:.4g} at tick {best_tick} and is {now:.4g}: {share:.0%} of what was learnt is lost"
+        )
         low = self._low(values)
         if low == 1 and any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
             return None  # it was asked for by somebody who saw more, and has the word
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return request_evaluation(window, why)
-        slowed = not tried and any(receipt.tick > at for receipt in window.applied(SCALE))
-        found = self._remedy(window, at, tried, once=slowed or at == seen[-low - 1][0])
-        if found is None:
+        slowed = not tried and any(receipt.tick > best_tick for receipt in window.applied(SCALE))
+        remedy_found = self._remedy(window, best_tick, tried, once=slowed or best_tick == seen[-low - 1][0])
+        if remedy_found is None:
             return None
-        remedy, changes, also = found
-        why += f"; back to tick {at}{also}"
+        remedy, changes, also = remedy_found
+        why += f"; back to tick {best_tick}{also}"
         votes = tuple(
             window.propose(
                 name, value, confidence=self.AGAIN if tried else self.SURE, why=why, target=metric.name, horizon=40,
                 expected_change=signed(metric, round(best - values[-1], 4)),
             )
-            for name, value in ((ROLLBACK, float(at)), *changes)
+            for name, value in ((ROLLBACK, float(best_tick)), *changes)
         )  # fmt: skip
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
 
     def _remedy(
-        self, window: Window, at: int, tried: bool, *, once: bool
+        self, window: Window, tick: int, tried: bool, *, once: bool
     ) -> tuple[str, tuple[tuple[str, float], ...], str] | None:
-        """Its name, what is changed beside the rollback, and that in words. `once`: the same rate need not lose it
-        again. None where nothing is left that would be different from last time."""
+        """Return its name, the changes in addition to the rollback, and these in words. `once`: the same rate need not
+        lose it again. None if nothing is left that differs from the last attempt."""
         rate, longer = (
             optimizer_gauges.grown(window, optimizer_gauges.RATE),
             optimizer_gauges.grown(window, optimizer_gauges.LENGTH),
@@ -158,7 +157,7 @@ class BestCheckpoint(Agent):
             if once or longer >= self.LONGER:
                 return "rollback", (), ""
         if optimizer_gauges.unexplained_jump(
-            window, at, window.tick - at
+            window, tick, window.tick - tick
         ):  # by no step; and what repairs them is steps
             return None if tried else ("rollback", (), "")
         knob = window.knobs[SCALE]
@@ -168,20 +167,20 @@ class BestCheckpoint(Agent):
         return "rollback_and_cut", ((SCALE, lowered),), f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
 
     def _low(self, values: Sequence[float]) -> int:
-        """How many readings in a row, the newest among them, say that it was lost."""
+        """Return how many of the newest readings in a row show the loss."""
         shorter = (values[:end] for end in range(len(values), self.LEARNT, -1))
-        return sum(1 for _ in takewhile(lambda kept: self.lost(kept) is not None, shorter))
+        return sum(1 for _ in takewhile(lambda prefix: self.lost(prefix) is not None, shorter))
 
     def lost(self, values: Sequence[float], times: float = 1.0) -> float | None:
-        """Share of what was learnt that the newest reading lost, where that is plain, or so many times as much; else
-        None. At least four values, oldest first, higher ones better."""
+        """Return the share of what was learnt that the newest reading lost, if that is clear, or `times` as much;
+        otherwise None. Takes at least four values, oldest first, higher ones better."""
         most = max(1, min(self.IN_A_ROW, len(values) - self.LEARNT))
         return next(
             (share for count in range(1, most + 1) if (share := self._lost(values, count, times)) is not None), None
         )
 
     def _lost(self, values: Sequence[float], count: int, times: float) -> float | None:
-        """The same of the mean of the newest `count` readings, of which the last must not have recovered."""
+        """Return the same for the mean of the newest `count` readings, of which the last must not have recovered."""
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), bending_noise(before)
         learnt, lost = best - before[0], best - fmean(newest)

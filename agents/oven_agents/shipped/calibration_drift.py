@@ -1,4 +1,4 @@
-"""Sees a stated confidence that no longer says how often the policy is right, beyond what chance alone would show."""
+"""Detects a stated confidence that no longer matches how often the policy is right, beyond chance."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from oven_core.protocol.messages import MetricSpec, RunStarted
 
 LAMBDA, BETA, SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
 JUDGES = ("eval/brier", "eval/ece")
-"""Held-out metrics that a change for calibration is judged by, the better one first: the Brier score is proper, and an
-error by bins is not."""
+"""Held-out metrics that judge a change for calibration, the better one first: the Brier score is proper, a binned error
+is not."""
 
 
 class CalibrationDrift(Agent):
-    """Signals: the expected calibration error of the newest answers lies beyond what a perfect forecaster who states
-    the same confidences would show once in a hundred, at two readings that share half of their answers at most, and is
-    not falling. The null is drawn from the confidences themselves: at 250 answers it is .06 where they are spread and
-    .02 where they are all alike, so that no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of
-    binned errors).
+    """Signals: the expected calibration error of the newest answers exceeds what a perfect forecaster with the same
+    confidences would show once in a hundred, at two readings that share at most half of their answers, and it is not
+    falling. The null is drawn from the confidences themselves: at 250 answers it is 0.06 for spread confidences and
+    0.02 for equal ones, so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned
+    errors).
 
-    Actions: it says so in an alert as long as it lasts. It offers more weight of the calibration term in the reward, λ
-    up; where calibration was good before, to go back to there at half of the rate; more weight of the reference, which
-    is calibrated if its training made it so; and a lower rate. With λ or a rollback it is sure enough to stand alone:
-    that the error is there is certain, and both undo it directly.
+    Actions: raises an alert as long as it lasts. It offers more weight for the calibration term in the reward (λ up);
+    if calibration was good before, a rollback to that point at half the rate; more weight for the reference, which is
+    calibrated if its training made it so; and a lower rate. With λ or a rollback it is sure enough to stand alone: the
+    error is certain, and both undo it directly.
 
-    False alarms: beyond the null's 99 % twice and by ECE_LEAST: below 1 % of simulated healthy runs of 240 ticks
-    (`oven-controller bench alerts`). A policy that begins badly calibrated and gets better is in alert, and left alone.
+    False alarms: an error above the null's 99 % twice and above ECE_LEAST occurs in less than 1 % of simulated healthy
+    runs of 240 ticks (docs/experiments.md). A policy that starts badly calibrated and improves is in alert, and left
+    alone.
 
-    Limits: needs an error and its null from the learner. It cannot tell why: judges that changed look the same as a
-    policy that did. Where only the null's mean is published the bound is 3.3 times that, and small drifts pass.
+    Limits: needs an error and its null from the learner. It cannot tell the cause: changed judges look the same as a
+    changed policy. If only the null's mean is published, the bound is 3.3 times that, and small drifts pass.
     """
 
     needs = (ECE,)
@@ -77,12 +78,12 @@ class CalibrationDrift(Agent):
         if since >= 0 and window.tick < since + self.WAIT:
             return None
         readings = calibration_readings(window)
-        found = calibration_drift(readings)
+        sighting = calibration_drift(readings)
         apart = int(self.WAIT / 2)
-        if found is None or len(readings) <= apart or readings[-1][1] < readings[-1 - apart][1] - self.FALLING:
+        if sighting is None or len(readings) <= apart or readings[-1][1] < readings[-1 - apart][1] - self.FALLING:
             return None
         well = [tick for tick, error, null in readings if error <= null]
-        return self._offer(window, found.why, well[-1] if well else None)
+        return self._offer(window, sighting.why, well[-1] if well else None)
 
     def _offer(self, window: Window, why: str, well: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target(window.run)

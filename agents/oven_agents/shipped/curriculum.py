@@ -1,4 +1,4 @@
-"""Keeps every level of difficulty that can still be learnt in the data."""
+"""Keeps every level of difficulty that can still be learnt in the data mixture."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
 
 
 class Curriculum(Agent):
-    """Signals: a level that is not mastered and whose share of the mixture is less than half of an even one. Shifting
+    """Signals: a level that is not mastered and whose share of the mixture is less than half of an even share. Shifting
     mass between levels that all have some did not beat an even mixture on this task (docs/experiments.md).
 
-    Actions: shares in proportion to p(1 − p), with p the level's recent reward: the variance of a Bernoulli reward,
-    which is what a group-relative advantage learns from (learnability: Rutherford et al. 2024, arXiv 2408.15099). A
-    level of which nothing is known counts as p = ½. Every level keeps a floor, so that forgetting is seen. A level
-    whose prerequisite is still failed gets no more than its floor: skills are learnt in an order (Skill-it, Chen et al.
-    2023, arXiv 2307.14430). What builds on what is asked of the prior service's graph, by the levels' names; where it
-    knows nothing of them, or does not answer, levels are in the order of the mixture's announcement, each a
-    prerequisite of the next, and the vote says so.
+    Actions: proposes shares proportional to p(1 − p), with p the level's recent reward. That is the variance of a
+    Bernoulli reward, from which a group-relative advantage learns (learnability: Rutherford et al. 2024, arXiv
+    2408.15099). An unknown level counts as p = ½. Every level keeps a floor, so that forgetting is seen. A level whose
+    prerequisite still fails gets only its floor, because skills are learnt in an order (Skill-it, Chen et al. 2023,
+    arXiv 2307.14430). The prior service's graph is asked for prerequisites by the levels' names. If it knows none or
+    does not answer, each level is a prerequisite of the next in the announced order, and the vote says so.
 
-    False alarms: a level counts as failed only where the lower confidence bound of its reward (Wilson 1927, one-sided
-    90 %, one trial per tick) is below READY; a level of which nothing is known bars nothing.
+    False alarms: a level fails only if the lower confidence bound of its reward (Wilson 1927, one-sided 90 %, one trial
+    per tick) is below READY. An unknown level blocks nothing.
 
-    Limits: the reward of a level is read as a rate of success, which a reward with parts overstates. A tick is counted
-    as one trial however many completions it had, so that the bound errs low.
+    Limits: a level's reward is read as a success rate, which a reward with parts overstates. A tick counts as one trial
+    whatever its number of completions, so the bound is too low rather than too high.
     """
 
     needs = ("reward/*",)
@@ -40,26 +39,26 @@ class Curriculum(Agent):
     options = dict.fromkeys(("floor", "mastered", "ready", "sure", "least_move"), SHARE)
 
     RECENT = 10
-    """Newest ticks that a level's reward is the median of. More would describe a policy that has learnt since."""
+    """Newest ticks for the median of a level's reward. More would describe an earlier policy."""
     LEAST = 5
-    """Ticks with a reward since the last change or rollback before it says anything: one tick after a rollback it would
-    read the rewards of the policy that collapsed (docs/experiments.md)."""
+    """Ticks with a reward since the last change or rollback before the agent votes. One tick after a rollback it would
+    read the rewards of the collapsed policy (docs/experiments.md)."""
     WAIT = 15
-    """Ticks after a change of the mixture in which it makes no other, so that the last one can show."""
+    """Ticks after a change of the mixture without another one, so that the last one can show its effect."""
     FLOOR = 0.1
-    """Share of the mixture that each level keeps, so that forgetting is seen; with n levels, n times that is not
-    moved."""
+    """Share of the mixture that each level keeps, so that forgetting is seen. With n levels, n times that does not
+    move."""
     MASTERED = 0.95
-    """Reward from which a level counts as mastered, 0 to 1, and may have any share; p(1 − p) is below .05 there."""
+    """Reward, 0 to 1, from which a level is mastered and may have any share; p(1 − p) is below 0.05 there."""
     READY = 0.05
-    """Lower bound of a level's reward from which the next level is open, 0 to 1. Just above never: the bound errs low,
-    and a level that is shut learns nothing."""
+    """Lower bound of a level's reward, 0 to 1, from which the next level opens. It is just above 0, because the bound
+    is low and a closed level learns nothing."""
     SURE = 0.8
-    """Confidence of its proposals: enough to decide alone. No share of successes is recorded."""
+    """Confidence of its proposals: enough to decide alone. No success rate is recorded."""
     LEAST_MOVE = 0.1
-    """Share of the mixture that has to move for a proposal: less would not show in the rewards."""
+    """Share of the mixture that a proposal must move. Less would not show in the rewards."""
     TAIL = 1.2816
-    """Standard deviations of a normal law that 10 % lie beyond, for Wilson's one-sided bound."""
+    """The 90 % quantile of a standard normal law, for Wilson's one-sided bound."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         mixture = next((spec for spec in run.actuators if spec.name == MIXTURE), None)
@@ -122,15 +121,15 @@ class Curriculum(Agent):
         )
 
     def _open(self, passed: dict[str, list[float]]) -> dict[str, bool]:
-        """Whether each level's prerequisite is met, and that one's own."""
-        found, met = {}, True
+        """Return for each level whether its prerequisite, and that level's own, is met."""
+        opened, met = {}, True
         for level, values in passed.items():
-            found[level] = met
+            opened[level] = met
             met = met and (len(values) < 3 or self._bound(fmean(values), len(values)) >= self.READY)
-        return found
+        return opened
 
     def _bound(self, rate: float, trials: int) -> float:
-        """Wilson's lower bound of a rate of success."""
+        """Return Wilson's lower bound of a success rate."""
         z2 = self.TAIL**2
         rate = min(1.0, max(0.0, rate))
         margin = self.TAIL * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
@@ -138,7 +137,7 @@ class Curriculum(Agent):
 
 
 def _mastery(level: str, values: Sequence[float]) -> Mastery:
-    """As trials, one a tick, of what is known of the level."""
+    """Return a level's mastery as trials, one per tick."""
     rate = min(1.0, max(0.0, fmean(values))) if len(values) >= 3 else 0.0
     trials = len(values) if len(values) >= 3 else 0
     return Mastery(topic=level, successes=rate * trials, failures=(1 - rate) * trials)

@@ -1,5 +1,5 @@
-"""Sees a run that was hurt: a loss that jumps, creeps up or is not a number, weights that moved by themselves, a
-gradient that got past the clip. Has several ways back."""
+"""Detects a damaged run and proposes ways back: a loss that jumps, creeps up or is not a number, weights that moved by
+themselves, a gradient that passed the clip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLLBACK, SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.ski
 LOSS, ALIGNMENT = "loss", "optim/grad_momentum_cos"
 GAUGES = ("loss", "grad_norm", "reward")
 LEAST_GAIN = 0.05
-"""Of the objective, where what was lost cannot be read from it."""
+"""Forecast gain of the objective if the loss does not show how much was lost."""
 SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
 PASSING = "skip_batches"
 
@@ -38,49 +38,49 @@ class _Harm:
     """Tick of the first sign."""
     why: str
     excess: float = 0.0
-    """Of the loss over its level, in the mean of what a rollback throws away."""
+    """Mean excess of the loss over its level in the ticks that a rollback discards."""
     level: float = 0.0
-    """Of the loss, or of the reward, before."""
+    """Level of the loss, or of the reward, before the harm."""
     order: tuple[str, ...] = (SKIPPING, CUTTING, RETURNING)
     stubborn: bool = False
-    """The run has nothing to lose: what was tried is tried again."""
+    """The run has nothing to lose, so remedies are tried again."""
     shows: bool = True
-    """On held-out data at once: not what broke the moments, nor what is not a number."""
+    """Whether held-out data show the harm at once. They do not if it broke the moments, or if a value is not a
+    number."""
     sure: float = 0.75
-    """How often it helped to go back from there, where that could be seen."""
+    """How often going back helped in such a case."""
 
 
 class Divergence(Agent):
     """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
     gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it and
-    the moments remember it; a loss that jumps, three values in a row above 3σ, unless it falls back by half meanwhile;
-    a loss that creeps up, a mean of ten above 4.5 standard errors and held-out loss worse, or a mean of five above 3
-    and steps that have grown longer. The last two count only where the gradient, the length of steps or a held-out
-    reading moved as well: a loss that moves alone may be reported in another unit.
+    the moments remember it; a loss that jumps, with three values in a row above 3σ, unless it falls back by half
+    meanwhile; a loss that creeps up, with a mean of ten above 4.5 standard errors and a worse held-out loss, or a mean
+    of five above 3 and longer steps. The last two only count if the gradient, the step length or a held-out reading
+    moved as well, because a loss that moves alone may be reported in another unit.
 
-    Actions: weights that moved and a loss that rose it has confirmed first, where the run can measure when it is asked
-    to: what held-out data do not mind is left alone, and where they lost less than OWN of what the loss rose by, the
-    batches are passed over and no step is thrown away (oven_agents.stats.evaluation_request). What stays high after
-    that is gone back from only where a younger reading says that the weights were hurt: the loss may mean something
-    else by now. What it offers otherwise, the likelier first: rollback and skip, past the batches that led there
-    (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other
-    weights on the same); rollback and cut where the rate has grown, by as much as it grew, or successive gradients
-    undo each other, by CUT (neither alone repairs a rate that is too high: docs/experiments.md), but not while
-    something else moves the weights, which a lower rate would repair more slowly; a rollback alone where weights or
-    moments were hurt. Back to before the most likely beginning of a rise (Page 1954,
-    oven_agents.stats.robust_statistics), which noise may hide at first. What was tried within MEMORY ticks is not
-    offered again, so that data which get harder for good cost one rollback; nor is anything once rollbacks are
-    exhausted, except to a run of NaN, which has nothing to lose. Where the last one failed, a loss that rose is not
-    gone back from, but for a cut that the steps themselves speak for (oven_agents.stats.rollback_success).
+    Actions: displaced weights and a risen loss are first confirmed by a held-out reading, if the run can measure one on
+    request. Harm that held-out data do not show is left alone. If held-out data lost less than OWN of the rise, the
+    batches are skipped and no step is discarded (oven_agents.stats.evaluation_request). If the loss stays high after
+    that, the agent goes back only if a newer reading shows damaged weights, because the loss may mean something else by
+    now. Otherwise it offers, the most likely first: rollback and skip past the batches (PaLM, Chowdhery et al. 2022,
+    arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same ones);
+    rollback and cut if the rate has grown, by that factor, or if successive gradients undo each other, by CUT (neither
+    alone repairs a rate that is too high: docs/experiments.md), but not while something else moves the weights, which a
+    lower rate would repair more slowly; a rollback alone if weights or moments were hurt. The target is before the most
+    likely onset of the rise (Page 1954, oven_agents.stats.robust_statistics), which noise may hide at first. A remedy
+    tried within MEMORY ticks is not offered again, so data that stay harder cost one rollback. Nothing is offered once
+    rollbacks are exhausted, except to a run of NaN. After a failed rollback, a risen loss only leads to a cut that the
+    steps themselves support (oven_agents.stats.rollback_success).
 
-    False alarms: on independent noise, none for a gauge that is not finite, nor for weights that moved (triangle
-    inequality, oven_agents.stats.optimizer_gauges); for a gradient below 10⁻⁵ a step and the second sign, at norms with
-    a log-normal spread of .5; for a jump 10⁻⁸ a step, below 10⁻⁵ where σ is underestimated by a third; for a loss that
-    creeps up 10⁻⁵ and 10⁻³ before the second sign.
+    False alarms: on independent noise, none for a gauge that is not finite or for displaced weights (triangle
+    inequality, oven_agents.stats.optimizer_gauges). For a gradient below 10⁻⁵ per step times the second sign, with a
+    log-normal spread of 0.5. For a jump 10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a creeping
+    loss 10⁻⁵ and 10⁻³ before the second sign.
 
-    Limits: under a reward (GRPO) the loss has no level, and a gradient's outlier is a ratio of probabilities, which
-    comes again (of seven runs that went back from one, six were none the better): only the first two are seen. It needs
-    snapshots that are younger than the harm.
+    Limits: under a reward (GRPO) the loss has no level, and a gradient outlier is a ratio of probabilities that comes
+    again; of seven runs that went back from one, six were no better. So only the first two signals count there. The
+    agent needs snapshots from before the harm.
     """
 
     needs = (LOSS,)
@@ -89,70 +89,68 @@ class Divergence(Agent):
     options = dict.fromkeys(("healed", "minded", "own", "jumped", "crept", "broken", "again", "past"), SHARE)
 
     HIGH = 3.0
-    """Deviations of noise above its level from which a loss is high."""
+    """Noise deviations above its level from which a loss is high."""
     IN_A_ROW = 3
-    """Values in a row that have to be high for a jump: at 3σ 10⁻⁸ a step on independent noise."""
+    """High values in a row that make a jump: at 3σ, 10⁻⁸ per step on independent noise."""
     CREEP = 4.5
-    """Standard errors by which the mean of RECENT values has to lie above the level: 10⁻⁵ on independent noise."""
+    """Standard errors by which the mean of RECENT values must exceed the level: 10⁻⁵ on independent noise."""
     RECENT = 10
-    """Newest ticks that a creeping loss and an outlier of the gradient are read from; a jump that is older is what the
-    loss is like by now."""
+    """Newest ticks for a creeping loss and a gradient outlier. An older jump is the loss's new level."""
     TELLING = 3.0
-    """Standard errors for the mean of FEW values where steps have grown longer: 10⁻³ on independent noise, and a second
+    """Standard errors for the mean of FEW values if steps have grown longer: 10⁻³ on independent noise, and a second
     sign."""
     FEW = 5
-    """Newest ticks that are enough where steps have grown longer."""
+    """Newest ticks that are enough if steps have grown longer."""
     REFERENCE = 32
-    """Ticks before the newest that give the level and the noise: more know the noise better, and lag behind a loss that
-    falls."""
+    """Earlier ticks that give the level and the noise. More ticks estimate the noise better, and lag behind a falling
+    loss."""
     LONGER = 1.8
-    """Factor by which the rate, or a step's length, has grown so far that it is the cause. Less would often be noise of
-    a length; a rate that was doubled is seen."""
+    """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the length; a
+    doubled rate is seen."""
     HEALED = 0.5
-    """Share of a jump's height below which it heals by itself, 0 to 1."""
+    """Share of a jump's height, 0 to 1, below which it heals by itself."""
     MINDED = 0.004
-    """Share of a held-out reading that chance makes of it, 0 to 1; set after the fourth held-out run
+    """Share of a held-out reading, 0 to 1, that chance accounts for; set after the fourth held-out run
     (docs/experiments.md)."""
     OWN = 0.3
-    """Share of the loss's rise that held-out quality loses where the weights, and not their batches, are to blame, 0 to
-    1; both as shares of their level. Below it, passing over the batches did about as well as going back
+    """Share of the loss's rise, 0 to 1, that held-out quality loses if the weights are to blame and not the batches.
+    Both are shares of their level. Below it, skipping the batches did about as well as going back
     (docs/experiments.md)."""
     OUTLIER = 10.0
-    """How many times the largest norm of REFERENCE ticks a gradient has to be: below 10⁻⁵ a step where norms have a
-    log-normal spread of .5."""
+    """How many times the largest norm of REFERENCE ticks a gradient must be: below 10⁻⁵ per step with a log-normal
+    spread of 0.5."""
     HELD = 1.5
-    """Factor by which steps have to be longer after it: else a clip held the gradient."""
+    """Growth of the step length after the outlier; otherwise a clip held the gradient."""
     BEFORE = 2
-    """Ticks before the first sign that it goes back to: weights may have been hurt a step before the loss shows it."""
+    """Ticks before the first sign to go back to. Weights may have been hurt a step before the loss shows it."""
     CUT = 8.0
-    """Factor by which the rate comes down where it had not grown. A rollback and an eighth undid .90 of the harm of a
-    rate 25 times too high (docs/experiments.md)."""
+    """Factor of the cut if the rate had not grown. A rollback and an eighth undid 0.90 of the harm of a rate 25 times
+    too high (docs/experiments.md)."""
     PASSED = 100
-    """Batches to skip; PaLM skipped 200 to 500 of a far longer run."""
+    """Batches to skip. PaLM skipped 200 to 500 of a far longer run."""
     MEMORY = 60
-    """Ticks for which a remedy counts as tried: less offers the same again to data that are harder for good, more keeps
-    it from a second, other fault."""
+    """Ticks for which a remedy counts as tried. With fewer, data that stay harder get the same remedy again; with more,
+    a second fault is left without it."""
     SOON = 8
-    """Ticks after a rollback in which harm that begins again was in what was gone back to; it goes further back then,
-    once (docs/experiments.md)."""
+    """Ticks after a rollback in which new harm must have been in the snapshot. Then the agent goes further back, once
+    (docs/experiments.md)."""
     HORIZON = 20
-    """Ticks in which the forecast is judged: what was lost comes back at once, or not."""
+    """Ticks in which the forecast is judged. What was lost comes back at once, or not at all."""
     MOVED: ClassVar[dict[str, float]] = {optimizer_gauges.NORM: 3.0, optimizer_gauges.LENGTH: 6.0}
-    """Deviations by which another gauge has to move with the loss. A norm is 2.5 away by chance in one tick of ten;
-    lengths of successive steps are not independent values."""
+    """Deviations by which another gauge must move with the loss. By chance, a norm is 2.5 away in one tick of ten;
+    lengths of successive steps are not independent."""
     JUMPED = 0.7
-    """Confidence for a loss that jumped, from how often outcomes said that it beat doing nothing where it was
-    developed; .85 before they said less (docs/experiments.md)."""
+    """Confidence for a jump: how often that beat doing nothing in development. It was 0.85 before outcomes showed less
+    (docs/experiments.md)."""
     CREPT = 0.7
-    """Confidence for a loss that crept up, from outcomes as well; of twelve whose batches were passed over half came
-    true (docs/experiments.md)."""
+    """Confidence for a creeping loss, also from outcomes. Of twelve whose batches were skipped, half came true
+    (docs/experiments.md)."""
     BROKEN = 0.65
-    """Confidence for a run of NaN, from outcomes as well; it may take several attempts."""
+    """Confidence for a run of NaN, also from outcomes. It may take several attempts."""
     AGAIN = 0.7
-    """Confidence for a second remedy after a first, from outcomes as well; at most what the signal itself has."""
+    """Confidence for a second remedy, also from outcomes; at most that of the signal itself."""
     PAST = 0.65
-    """Confidence for batches that are passed over, from outcomes as well; what is wrong with them may continue
-    behind."""
+    """Confidence for skipped batches, also from outcomes. Their fault may continue in later batches."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -165,27 +163,28 @@ class Divergence(Agent):
         harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
         if harm is None or (rollbacks_exhausted(window) and harm.symptom != "loss_nan"):
             return None
-        return self._heard(window, harm) if harm.shows else self._offer(window, harm)
+        return self._weigh_evidence(window, harm) if harm.shows else self._offer(window, harm)
 
-    def _heard(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
-        """What follows from a held-out reading, or the question for one."""
-        heard = held_out_evidence(window, harm.onset, self._passed(window, harm.onset))
-        if heard.state == "ask":
+    def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
+        """Act on a held-out reading, or ask for one."""
+        evidence = held_out_evidence(window, harm.onset, self._passed(window, harm.onset))
+        if evidence.state == "ask":
             return request_evaluation(window, harm.why)
-        if heard.state == "wait" or (heard.state == "known" and heard.lost <= self.MINDED):
+        if evidence.state == "wait" or (evidence.state == "known" and evidence.lost <= self.MINDED):
             return None
-        if heard.state == "known" and not harm.excess and math.isfinite(heard.lost):
-            harm = replace(harm, excess=heard.lost * harm.level)
+        if evidence.state == "known" and not harm.excess and math.isfinite(evidence.lost):
+            harm = replace(harm, excess=evidence.lost * harm.level)
         if (
-            heard.state == "known"
+            evidence.state == "known"
             and harm.order[0] == SKIPPING
-            and heard.lost * abs(harm.level) < self.OWN * harm.excess
+            and evidence.lost * abs(harm.level) < self.OWN * harm.excess
         ):
             harm = replace(harm, order=(PASSING,), sure=self.PAST)
         return self._offer(window, harm)
 
     def _passed(self, window: Window, onset: int) -> int:
-        """The tick at which batches were passed over for what began at `onset`, with no rollback; −1 if none were."""
+        """Return the tick at which batches were skipped without a rollback for harm that began at `onset`; −1 if none
+        were."""
         backs = {receipt.tick for receipt in window.applied(ROLLBACK)}
         return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in backs), default=-1)
 
@@ -202,20 +201,22 @@ class Divergence(Agent):
         return _Harm("loss_nan", 1.0, first, why, stubborn=True, shows=False, sure=self.BROKEN)
 
     def _damaged(self, window: Window) -> _Harm | None:
-        found = optimizer_gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
-        if found is None:
+        displacement = optimizer_gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
+        if displacement is None:
             return None
-        tick, moved = found
+        tick, moved = displacement
         why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {tick - 1}"
         before = [
-            value for at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE) if at < tick
+            value
+            for measured_at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE)
+            if measured_at < tick
         ]
         level = abs(median(before)) if before else 0.0
         return _Harm("weights_displaced", 1.0, tick, why, level=level, order=(RETURNING,), stubborn=True)
 
     def _poisoned(self, window: Window) -> _Harm | None:
-        """For a few ticks after it, since a rollback may have to wait; not in the newest, in which the gauge of the
-        length may not show it yet."""
+        """Look for an outlier for a few ticks after it, because a rollback may have to wait. Not in the newest tick,
+        whose step length may not show it yet."""
         if objective(window.run).name != LOSS:
             return None
         norms = window.surviving_series(optimizer_gauges.NORM, last=self.REFERENCE + self.RECENT)
@@ -232,19 +233,21 @@ class Divergence(Agent):
         return _Harm("grad_norm_spike", 1.0, tick, why, order=order, stubborn=True, shows=False)
 
     def _thrown_away(self, window: Window) -> list[float]:
-        """Norms from before the last rollback: what comes again after it is not a single event."""
+        """Return norms from before the last rollback. An outlier that comes again after it is not a single event."""
         back = window.last_change_tick(ROLLBACK)
         lately = [o for o in window.observations if back - self.REFERENCE < o.tick <= back]
         return [norm for o in lately if math.isfinite(norm := o.metrics.get(optimizer_gauges.NORM, math.nan))]
 
     def _risen(self, window: Window) -> _Harm | None:
-        """None also where too little was measured since the last change that moves the loss by itself, and where the
-        weights shrink away: that is not a fault of rate or data."""
+        """Return harm from a risen loss. None if too little was measured since the last change that moves the loss, or
+        if the weights shrink, which is not a fault of rate or data."""
         if objective(window.run).name != LOSS:
             return None
         fresh = window.last_change_tick(ROLLBACK, SCALE, SKIP)
-        kept = window.surviving_series(LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT)
-        seen = [(tick, value) for tick, value in kept if math.isfinite(value)]
+        losses = window.surviving_series(
+            LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT
+        )
+        seen = [(tick, value) for tick, value in losses if math.isfinite(value)]
         recent = sum(tick > fresh for tick, _ in seen)
         if recent < self.IN_A_ROW or len(seen) < self.REFERENCE // 2:
             return None
@@ -252,8 +255,8 @@ class Divergence(Agent):
         return harm if harm and self._confirmed(window, harm.onset) else None
 
     def _confirmed(self, window: Window, onset: int) -> bool:
-        """Whether anything but the loss moved with it: gradient, step, or a held-out reading that is younger. What
-        moves alone may be the report of it, in another unit. True where neither gradient nor step can be compared."""
+        """Return whether a gradient, a step or a newer held-out reading moved with the loss. A loss that moves alone
+        may be reported in another unit. True if neither gradient nor step can be compared."""
         moved = [(optimizer_gauges.moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
         if all(errors is None for errors, _ in moved):
             return True
@@ -329,26 +332,26 @@ class Divergence(Agent):
         return offer(plans, symptoms)
 
     def _tried(self, window: Window, onset: int) -> set[str]:
-        """Remedies of the last MEMORY ticks, by what was changed together with the rollback. A single rollback to
-        what was hurt already is not a trial."""
+        """Return the remedies of the last MEMORY ticks, by what changed together with the rollback. A single rollback
+        to a damaged snapshot does not count."""
         backs = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
         with_cut = {r.tick for r in window.applied(SCALE)} & backs
         skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
         with_skip = skipped & backs
-        found = {CUTTING} if with_cut else set()
-        found |= {SKIPPING} if with_skip else set()
-        found |= {PASSING} if skipped - backs else set()
-        return found | ({RETURNING} if backs and (len(backs) > 1 or self._hurt(window, onset) is None) else set())
+        remedies = {CUTTING} if with_cut else set()
+        remedies |= {SKIPPING} if with_skip else set()
+        remedies |= {PASSING} if skipped - backs else set()
+        return remedies | ({RETURNING} if backs and (len(backs) > 1 or self._hurt(window, onset) is None) else set())
 
     def _hurt(self, window: Window, onset: int) -> int | None:
-        """The tick of what was gone back to last, where harm began again so SOON that it was in there."""
+        """Return the tick of the last rollback's snapshot if harm began again so SOON that the snapshot was damaged."""
         back = next(reversed(window.applied(ROLLBACK)), None)
         if back is None or not back.tick < onset <= back.tick + self.SOON or not isinstance(back.after, float):
             return None
         return max((o.tick for o in window.observations if o.tick <= back.tick and o.step <= back.after), default=None)
 
     def _plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
-        """Empty where the run lacks one of its knobs, so that nothing is done by halves."""
+        """Return the plan of a remedy, empty if the run lacks one of its knobs, so that no half remedy is applied."""
         hurt = self._hurt(window, harm.onset) if remedy == RETURNING and not harm.stubborn else None
         back = max(0, harm.onset - self.BEFORE if hurt is None else hurt - 1)
         wanted = [] if remedy == PASSING else [(ROLLBACK, float(back), f"back to tick {back}")]
@@ -390,6 +393,6 @@ class Divergence(Agent):
 
 
 def _worse(window: Window, since: int = -1) -> bool:
-    """Whether the newest held-out reading, if it is as young as tick `since`, is worse than the one before."""
+    """Return whether the newest held-out reading, from tick `since` or later, is worse than the one before."""
     last = readings(window, last=2)
     return len(last) == 2 and last[1][0] >= since and last[1][1] < last[0][1]

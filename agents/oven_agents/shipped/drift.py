@@ -1,4 +1,4 @@
-"""Sees a policy that moves away: from what a frontier model writes, or from its reference ever faster."""
+"""Detects a policy that drifts: away from a frontier model's answers, or ever faster from its reference."""
 
 from __future__ import annotations
 
@@ -20,52 +20,51 @@ BETA, SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
 
 
 class Drift(Agent):
-    """Signals: the frontier calibrator's change against step 0 (docs/judging.md). Bits per byte of a frontier model's
-    answers, or the divergence from it, has grown by more than LARGE or FAR, and grew at each of the newest READINGS.
-    The texts are fixed and are never trained on, so that a reading has no noise: what grows is the policy's distance.
-    And without a frontier model: a KL to the reference that triples within 15 ticks, and answers that shrink to less
-    than .6 of what they were (oven_agents.stats.symptoms).
+    """Signals: the frontier calibrator's change against step 0 (docs/judging.md). The bits per byte of a frontier
+    model's answers, or the divergence from it, have grown by more than LARGE or FAR, and grew at each of the newest
+    READINGS. The texts are fixed and never trained on, so a reading has no noise, and growth is distance of the policy.
+    Without a frontier model: a KL to the reference that triples within 15 ticks, and answers that shrink below 0.6 of
+    their length (oven_agents.stats.symptoms).
 
-    Actions: both of the latter it says in an alert as long as they last. While the KL runs away or a frontier model's
-    readings grow, and the run's own held-out readings do not rise, it proposes to hold the policy closer, β up by half;
-    where there is no β above 0, a rate lower by a third. It is never sure enough to stand alone: a policy that is
-    trained for one task loses others without harm to the one (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155,
-    §4.2), and whether that matters is for the user to say.
+    Actions: raises alerts for the last two as long as they last. While the KL runs away or the frontier readings grow,
+    and the run's own held-out readings do not rise, it proposes to hold the policy closer: β up by half, or the rate
+    down by a third if there is no β above 0. It is never sure enough to stand alone: a policy trained for one task
+    loses others without harm to the one (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2), and the user
+    has to say whether that matters.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
-    policy away for as long as it learns. Where a held-out metric says that it learns, the agent is silent; without one
-    the training's own objective has to rise. After its change it waits for READINGS new ones.
+    policy away as long as it learns. The agent is silent if a held-out metric rises; without one, the training's own
+    objective must rise. After its change it waits for READINGS new ones.
 
-    Limits: it sees what the probes' prompts ask for and nothing else. A policy that drifts in one jump and stays there
-    is not growing any more when the readings are enough. No outcomes of its votes were measured yet.
+    Limits: the agent only sees what the probes' prompts ask for. A policy that drifts in one jump and stays there is no
+    longer growing when there are enough readings. The outcomes of its votes were not measured yet.
     """
 
     moves = (BETA, SCALE)
 
     READINGS = 4
-    """Newest readings that have to grow, each above the one before; three would be met by a wave of the learning rate's
-    length, more come too late where readings are 50 steps apart."""
+    """Newest readings that must grow, each above the one before. A wave as long as that of the learning rate gives
+    three; more come too late if readings are 50 steps apart."""
     LARGE = 0.05
     """Bits per byte by which the answers became less likely. An English text of a good model has about 0.6 to 1, so
-    that it is a twentieth and more; no measurement is recorded."""
+    this is a twentieth or more. No measurement is recorded."""
     FAR = 0.1
-    """Nats per place by which the divergence grew: at a tenth the frontier model finds the policy's next byte a tenth
-    less likely than it was; no measurement is recorded."""
+    """Nats per position by which the divergence grew. At a tenth, the frontier model finds the policy's next byte a
+    tenth less likely than before. No measurement is recorded."""
     FRESH = 5
-    """Ticks for which a reading is new: votes may come less often than ticks."""
+    """Ticks for which a reading is new. Votes may be rarer than ticks."""
     CLOSER = 1.5
-    """Factor of β: half of what entropy_collapse takes, since nothing is lost yet."""
+    """Factor of β: half of what entropy_collapse uses, because nothing is lost yet."""
     SLOWER = 0.67
-    """Factor of the rate where there is no β."""
+    """Factor of the rate if there is no β."""
     GAIN = 0.01
-    """Improvement of the objective that it forecasts, in the objective's unit; small, since it prevents and repairs
-    nothing."""
+    """Forecast gain of the objective, in its unit; small, because the change prevents and repairs nothing."""
     HORIZON = 60
-    """Ticks in which the forecast is judged: a reading and more."""
+    """Ticks in which the forecast is judged: at least one reading."""
 
     WAIT = 20
-    """Ticks after its change, and ticks back, that a KL which runs away is looked at for: its growth is measured over
-    15 and a level over 5."""
+    """Ticks after its change, and ticks back, for a KL that runs away. Its growth is measured over 15 ticks and its
+    level over 5."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
@@ -80,12 +79,16 @@ class Drift(Agent):
         since = window.last_change_tick(BETA, SCALE, ROLLBACK)
         for metric, large, unit in ((BITS, self.LARGE, "bits per byte"), (KL, self.FAR, "nats per place")):
             count = int(self.READINGS)
-            found = window.surviving_series(metric, after=since, last=count)
-            values = [value for _, value in found]
-            if len(values) < count or not all(map(math.isfinite, values)) or window.tick - found[-1][0] > self.FRESH:
+            readings_found = window.surviving_series(metric, after=since, last=count)
+            values = [value for _, value in readings_found]
+            if (
+                len(values) < count
+                or not all(map(math.isfinite, values))
+                or window.tick - readings_found[-1][0] > self.FRESH
+            ):
                 continue
             grows = all(later > before for before, later in pairwise(values))
-            if grows and values[-1] > large and not self._learns(window, found[0][0]):
+            if grows and values[-1] > large and not self._learns(window, readings_found[0][0]):
                 why = (
                     f"{metric} is {values[-1]:.3g} {unit} above step 0 and grew at each of {count} readings (from "
                     f"{values[0]:.3g}) while nothing improved"
@@ -101,7 +104,8 @@ class Drift(Agent):
         return None if gains else self._closer(window, ran.why, "symptom:kl_runaway")
 
     def _learns(self, window: Window, since: int) -> bool:
-        """Whether it is better now than when the growing began, by held-out readings or else by the objective."""
+        """Return whether the run is better now than when the growth began, by held-out readings or otherwise by the
+        objective."""
         if held_out(window.run) is not None:
             seen = readings(window)
             before, after = [v for tick, v in seen if tick <= since], [v for tick, v in seen if tick > since]

@@ -1,4 +1,4 @@
-"""Sees a policy, or its stated confidence, that has lost its spread, held against what chance alone would show."""
+"""Detects a policy, or its stated confidence, that has lost its spread, compared with chance."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ LEVELS = "reward/"
 class EntropyCollapse(Agent):
     """Signals: a spread that collapses: the policy's entropy, or the standard deviation of its stated confidence, falls
     to half within twenty steps while the objective does not rise. A policy that learns pays for reward with entropy
-    (Cui et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gets nothing is collapsing. And advantages
-    below chance: if the completions of a level were right or wrong by chance, each with the level's own rate p, their
-    rewards would have a standard deviation of √(p(1 − p)) within groups. What is measured falls below that by as much
-    as completions of one prompt are alike; below QUIET of it, and at less than half of what it was, groups are nearly
-    constant. And confidences that are all alike from the start, or advantages that are (oven_agents.stats.symptoms).
+    (Cui et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gains nothing is collapsing. Advantages
+    below chance: if the completions of a level were right or wrong by chance, each with the level's rate p, their
+    rewards would have a standard deviation of √(p(1 − p)) within groups. The measured value is lower the more alike
+    completions of a prompt are. Below QUIET of it, and below half of its earlier value, groups are nearly constant.
+    Confidences that are all alike from the start, or advantages that are (oven_agents.stats.symptoms).
 
-    Actions: it says the last two in alerts as long as they last. Against a confidence that is constant, from the start
-    or since, it offers more weight of the calibration term in the reward (λ), which pays for telling the sure from the
-    unsure. With both signs it is sure enough to stand alone. It offers to go back to before the spread was lost at
-    half of the rate; more weight of the reference model, which has entropy left; or a rollback alone. Where no group
-    has had any spread for EQUAL ticks it says so in a notice.
+    Actions: raises alerts for the last two as long as they last. Against a constant confidence it offers more weight
+    for the calibration term in the reward (λ), which rewards telling sure from unsure. With both signs it is sure
+    enough to stand alone. It offers to go back to before the spread was lost, at half the rate; more weight for the
+    reference model, which has entropy left; or a rollback alone. If no group had any spread for EQUAL ticks, it sends a
+    notice.
 
-    False alarms: entropies have a noise of a few per cent, so that a half is beyond ten of its standard errors; the
-    objective's rise is held against 2 standard errors.
+    False alarms: entropies have a noise of a few per cent, so a half is beyond ten of its standard errors. The
+    objective's rise is compared with 2 standard errors.
 
-    Limits: rewards have to be between 0 and 1. At a ceiling (p near 1) both signs are what success looks like, and it
-    is silent. What empties the entropy continues after the rollback unless it was the rate.
+    Limits: rewards must be between 0 and 1. At a ceiling (p near 1) both signs are what success looks like, and the
+    agent is silent. The cause of the collapse continues after a rollback unless it was the rate.
     """
 
     moves = (ROLLBACK, SCALE, BETA, LAMBDA)
@@ -49,28 +49,27 @@ class EntropyCollapse(Agent):
     options = dict.fromkeys(("collapsed", "quiet", "certain", "both", "one"), SHARE)
 
     EQUAL = 20
-    """Ticks without any spread in any group after which it says so; by then it is not an accident of small groups."""
+    """Ticks without spread in any group before the notice. By then it is not an accident of small groups."""
     NOW = 5
-    """Newest ticks that a spread is read from, in the median. Fewer would let a single step decide, more see a collapse
-    later."""
+    """Newest ticks for the median spread. With fewer, a single step decides; with more, a collapse is seen later."""
     BEFORE = 20
-    """Ticks within which a spread has to collapse, and by which it goes back. A slower loss of entropy is how a policy
-    learns."""
+    """Ticks within which a spread must collapse, and by which the agent goes back. A slower loss of entropy is how a
+    policy learns."""
     COLLAPSED = 0.5
-    """Share of its earlier value below which a spread has collapsed. A half lies beyond ten standard errors of an
+    """Share of its earlier value below which a spread has collapsed. A half is beyond ten standard errors of an
     entropy's noise."""
     QUIET = 0.35
-    """Share of chance's standard deviation below which rewards within groups are nearly constant, 0 to 1. No
-    measurement is recorded: higher values take prompts of which the answers are alike for a collapse."""
+    """Share of chance's standard deviation, 0 to 1, below which rewards within groups are nearly constant. No
+    measurement is recorded: higher values mistake prompts with similar answers for a collapse."""
     CERTAIN = 0.9
-    """Mean objective above which little spread is right: there it is what success looks like, and the agent is
+    """Mean objective above which little spread is right. There it is what success looks like, and the agent is
     silent."""
     BOTH = STANDS_ALONE
     """Confidence with both signs: just enough to stand alone by default."""
     LEAST_LAMBDA = 0.1
-    """λ that a raise reaches at least, 0 to 1: from 0 no factor leads anywhere."""
+    """Smallest λ, 0 to 1, after a raise: no factor raises 0."""
     ONE = NEEDS_SECOND
-    """Confidence with a collapsed spread alone: that of a rule of thumb, for which a second voice is needed."""
+    """Confidence with a collapsed spread alone: a rule of thumb, which needs a second agent."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -89,7 +88,8 @@ class EntropyCollapse(Agent):
         return sighted(window, confidence_sighting(window), advantage_sighting(window))
 
     def _equal(self, window: Window) -> Notice | None:
-        """Rewards that tell no completion from another leave the gradient of an advantage 0: nothing is learnt."""
+        """Send a notice if rewards tell no completion from another: the gradient of the advantages is 0 and nothing is
+        learnt."""
         shares = window.series(ALIKE, last=self.EQUAL)
         if len(shares) < self.EQUAL or min(shares) < 1:
             return None
@@ -103,16 +103,16 @@ class EntropyCollapse(Agent):
         )
 
     def _constant(self, window: Window) -> Alternatives | None:
-        """Stated confidences that tell nothing apart, without a fall that a rollback could undo."""
+        """Act on stated confidences that tell nothing apart, without a fall that a rollback could undo."""
         knob, since = window.knobs.get(LAMBDA), window.last_change_tick(ROLLBACK, SCALE, BETA, LAMBDA)
         if knob is None or held_out(window.run) is None or (since >= 0 and window.tick < since + self.BEFORE):
             return None
-        found = confidence_sighting(window)
+        sighting = confidence_sighting(window)
         raised = knob.bounded(max(2 * knob.number, self.LEAST_LAMBDA))
-        if found is None or raised <= knob.number:
+        if sighting is None or raised <= knob.number:
             return None
         return self._offered(
-            window, found.why, self.BOTH, {"confidence_collapse": 0.8}, [("raise_calibration", {LAMBDA: raised})]
+            window, sighting.why, self.BOTH, {"confidence_collapse": 0.8}, [("raise_calibration", {LAMBDA: raised})]
         )
 
     def _collapsed(self, window: Window) -> Alternatives | None:
@@ -154,7 +154,7 @@ class EntropyCollapse(Agent):
         return (was, now) if 0 <= now < self.COLLAPSED * was else None
 
     def _share_of_chance(self, window: Window, since: int) -> tuple[float, float] | None:
-        """Standard deviation of the rewards within groups over that of chance: before and now."""
+        """Return the standard deviation of the rewards within groups divided by that of chance: before and now."""
         shares = []
         for observation in window.observations[-self.NOW - self.BEFORE :]:
             rates = [v for name, v in observation.metrics.items() if name.startswith(LEVELS) and 0 <= v <= 1]

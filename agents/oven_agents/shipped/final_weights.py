@@ -1,4 +1,4 @@
-"""Asks that a run whose held-out quality is past its best ends with the weights of its best reading."""
+"""Proposes that a run whose held-out quality is past its best ends with the weights of its best reading."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ WITH_BEST = "best"
 
 
 class FinalWeights(Agent):
-    """Signals: in the last part of a run, from LATE on, two held-out readings in a row plainly below the best one,
-    whatever the cause: not finite, or lower by more than SIGMAS deviations of the readings' noise beyond what the best
-    of as many owes to luck, and by LEAST of the best reading's size. Readings that a rollback threw away count, too:
-    their weights are kept.
+    """Signals: in the last part of a run, from LATE on, two held-out readings in a row are clearly below the best one,
+    whatever the cause: not finite, or lower by more than SIGMAS deviations of the readings' noise beyond the luck of
+    the best of as many, and by LEAST of the best reading's size. Readings that a rollback discarded count too, because
+    their weights are stored.
 
-    Actions: `run.best` to "best", once. Nothing changes before the end; there the learner compares both on the same
-    held-out examples and keeps the better ones. That is early stopping with the best weights restored (Prechelt 1998,
-    doi 10.1007/3-540-49430-8_3), without the stop; the last evaluation is often not the best one in fine-tuning (Dodge
-    et al. 2020, arXiv 2002.06305). Where a person has set the knob, it stays.
+    Actions: sets `run.best` to "best", once. Nothing changes before the end; there the learner compares both on the
+    same held-out examples and keeps the better weights. That is early stopping with the best weights restored (Prechelt
+    1998, doi 10.1007/3-540-49430-8_3), without the stop. In fine-tuning the last evaluation is often not the best one
+    (Dodge et al. 2020, arXiv 2002.06305). If a person has set the knob, it stays.
 
-    False alarms: they cost two evaluations at the end, or a better reading of noise alone. Noise is the readings'
-    deviation around a trend, from their second differences, as `best_checkpoint` has it. Under normal noise, with 8
-    to 30 readings, it spoke in up to 5 of 1,000 runs that improve and in up to 32 of 1,000 whose readings only vary;
-    under heavy tails (Student's t, three degrees of freedom) in up to 67 and 124 (docs/experiments.md).
+    False alarms: they cost two evaluations at the end, or a better reading of noise alone. Noise is the deviation of
+    the readings around a trend, from their second differences, as in `best_checkpoint`. Under normal noise, with 8 to
+    30 readings, the agent voted in up to 5 of 1,000 runs that improve, and in up to 32 of 1,000 whose readings only
+    vary. Under heavy tails (Student's t, three degrees of freedom) it voted in up to 67 and 124 (docs/experiments.md).
 
-    Limits: it needs a run whose end is known, more than LEARNT readings among the last 512 ticks, and one of them after
-    LATE. A fall within the noise it leaves alone, although going back would have gained a little. What it brought is in
-    no metric: the log has it in the receipt of `run.best` at the end.
+    Limits: it needs a run with a known end, more than LEARNT readings among the last 512 ticks, and one of them after
+    LATE. It ignores a fall within the noise, although going back would have gained a little. No metric shows its gain:
+    the log has it in the receipt of `run.best` at the end.
     """
 
     moves = (BEST,)
@@ -41,17 +41,17 @@ class FinalWeights(Agent):
     options = dict.fromkeys(("late", "least", "sure"), SHARE)
 
     LATE = 0.75
-    """Progress from which it looks, 0 to 1. Before it a run that fell may still get better than it ever was, and the
-    choice is made in time whenever it is made before the end."""
+    """Progress, 0 to 1, from which the agent looks. Before it, a run that fell may still become better than ever, and
+    any choice before the end is in time."""
     LEARNT = 5
-    """Held-out readings that have to be there before the newest two; fewer tell their noise badly."""
+    """Held-out readings before the newest two. Fewer estimate their noise badly."""
     SIGMAS = 3.3
-    """Deviations of a reading's noise that have to be lost, beyond what the best owes to luck: as `best_checkpoint`'s,
+    """Deviations of a reading's noise that must be lost, beyond the luck of the best reading, as in `best_checkpoint`,
     so that a healthy run is left alone."""
     LEAST = 0.01
-    """Share of the best reading's size that has to be lost, 0 to 1: where readings have no noise, rounding has some."""
+    """Share of the best reading's size, 0 to 1, that must be lost. Readings without noise still have rounding."""
     SURE = 0.8
-    """Confidence: the learner compares both before it goes back, so that only a reading that misleads twice harms."""
+    """Confidence. The learner compares both before it goes back, so only a reading that misleads twice does harm."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -77,8 +77,8 @@ class FinalWeights(Agent):
         return window.propose(BEST, WITH_BEST, confidence=self.SURE, why=why)
 
     def lost(self, values: Sequence[float]) -> float | None:
-        """By how much the better one of the newest two readings is below the best before them, where that is plain;
-        else None. Oldest first, higher ones better."""
+        """Return by how much the better of the newest two readings is below the best before them, if that is clear;
+        otherwise None. Takes values oldest first, higher ones better."""
         before = [value for value in values[:-2] if math.isfinite(value)]
         now = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and now == -math.inf:

@@ -1,4 +1,4 @@
-"""Sets the gradient clip where it cuts outliers and nothing else."""
+"""Sets the gradient clip so that it cuts outliers and nothing else."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
 
 class GradClip(Agent):
-    """Signals: on the norm before clipping, outliers that come again, three of the last 60 norms above five times their
-    median, and a clip that lets them pass. And drift: a norm that grew by a factor of three and more, well beyond its
+    """Signals: on the norm before clipping, recurring outliers: three of the last 60 norms above five times their
+    median, and a clip that lets them pass. And drift: a norm that grew by a factor of three or more, well beyond its
     noise, while the objective got worse.
 
     Actions: for outliers the clip goes to one and a half times the 0.9 quantile. That is clipping against the
     gradients' own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034),
-    at an agent's pace. It prevents the next one; the one that got past is divergence's (a clip lowered afterwards
-    undid .00 of the harm: docs/experiments.md). For a drift the clip goes to the 0.9 quantile of before, so that steps
-    are no longer than they were. That is a rule of thumb, for which a second voice is needed: of twelve outcomes in the
-    gym a quarter beat doing nothing.
+    at an agent's pace. It prevents the next outlier; the one that passed is left to divergence (a clip lowered
+    afterwards undid 0.00 of the harm: docs/experiments.md). For a drift the clip goes to the earlier 0.9 quantile, so
+    that steps are no longer than before. That is a rule of thumb, which needs a second agent: of twelve outcomes in the
+    gym, a quarter beat doing nothing.
 
-    False alarms: norms with a log-normal spread of .5 are five times their median with probability .0006, three of 60
-    with 10⁻⁵; the drift is a mean of 20 logarithms above 6 standard errors.
+    False alarms: with a log-normal spread of 0.5, a norm is five times the median with probability 0.0006, and three of
+    60 with 10⁻⁵. The drift is a mean of 20 logarithms above 6 standard errors.
 
-    Limits: under Adam a clip changes the length of steps only for as long as the moments take to adapt, so a steady
-    drift is slowed and not cured.
+    Limits: under Adam a clip only changes the length of steps until the moments adapt, so a steady drift is slowed and
+    not cured.
     """
 
     needs = (NORM,)
@@ -41,34 +41,33 @@ class GradClip(Agent):
     options = dict.fromkeys(("few", "sure"), SHARE)
 
     WINDOW = 60
-    """Newest ticks whose norms are read; the false alarms above are stated for them."""
+    """Newest ticks whose norms are read. The false alarms above hold for this value."""
     LATELY = 20
-    """Newest ticks that a drift is read from; the others of WINDOW are what it is compared with."""
+    """Newest ticks for a drift. They are compared with the rest of WINDOW."""
     OUTLIER = 5.0
-    """How many times the median a norm is that counts as an outlier. Norms with a log-normal spread of .5 are that with
-    probability .0006."""
+    """How many times the median an outlier is. With a log-normal spread of 0.5, norms reach it with probability
+    0.0006."""
     OFTEN = 3
-    """Outliers within WINDOW from which they come again; fewer happen by chance, and one alone is divergence's."""
+    """Outliers within WINDOW from which they recur. Fewer happen by chance, and a single one is left to divergence."""
     FEW = 0.15
-    """Share of all norms above which outliers are none, 0 to 1: where so many are large, the median is that of steps in
-    which there was nothing to learn (docs/experiments.md)."""
+    """Share of all norms, 0 to 1, above which they are not outliers: if so many are large, the median is that of steps
+    with nothing to learn (docs/experiments.md)."""
     MATTERS = 2.0
-    """Factor by which a clip has to come down for a proposal. Smaller changes (1 to .8) were made in runs with and
-    without a fault, and changed nothing (docs/experiments.md)."""
+    """Factor by which a proposal must lower the clip. Smaller changes (1 to 0.8) were made in runs with and without a
+    fault, and changed nothing (docs/experiments.md)."""
     GREW = 3.0
-    """Factor by which the median norm has to have grown for a drift. A smaller factor would also meet norms that grow
-    on the way to something better."""
+    """Growth of the median norm that makes a drift. A smaller factor would also include norms that grow on the way to
+    something better."""
     PLAINLY = 6.0
-    """Standard errors by which the mean logarithm of the newest norms has to lie above those before; many, since a clip
+    """Standard errors by which the mean logarithm of the newest norms must exceed the earlier one. Many, because a clip
     that is too low slows a healthy run."""
     SURE = 0.85
-    """Confidence for outliers before noise is counted: the highest that confidences from outcomes may have
+    """Confidence for outliers before noise is counted: the highest value for confidences from outcomes
     (docs/experiments.md)."""
     GAIN = 0.02
-    """Improvement of the objective that it forecasts, in the objective's unit; small, since it prevents and repairs
-    nothing."""
+    """Forecast gain of the objective, in its unit; small, because the change prevents and repairs nothing."""
     HORIZON = 40
-    """Ticks in which the forecast is judged: long enough for outliers that come three times in 60 to come again."""
+    """Ticks in which the forecast is judged: long enough for outliers that come three times in 60 to recur."""
 
     def vote(self, window: Window) -> Vote | None:
         since = window.last_change_tick(CLIP, SCALE)
@@ -102,8 +101,8 @@ class GradClip(Agent):
         return self._tighten(window, quantile(shift.before, 0.9), why, "grad_norm_growth", needs_second(window.run))
 
     def _tighten(self, window: Window, clip: float, why: str, symptom: str, sure: float) -> Vote | None:
-        """None where the clip that there is holds them already, or as good as: a little less changes nothing but the
-        log."""
+        """Propose a lower clip. None if the present clip already holds the outliers, or nearly so: a small change would
+        only fill the log."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
         if lowered > knob.number / self.MATTERS:

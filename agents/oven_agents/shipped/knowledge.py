@@ -1,4 +1,4 @@
-"""Takes weight from the loss that a knowledge graph's scores add, the later in a run the more."""
+"""Lowers the weight of the loss term from a knowledge graph's token scores in the course of a run."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
 PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
-"""(progress from which, share of the first weight), the latest first. The system that this agent is taken from has .5,
-.4 from 15 % of the run, .3 from 40 % and .1 from 70 %; as shares, a run that begins at .5 gets just these."""
+"""(progress from which it holds, share of the first weight), the latest first. The system that this agent comes from
+has 0.5, then 0.4 from 15 % of the run, 0.3 from 40 % and 0.1 from 70 %. As shares, a run that starts at 0.5 gets the
+same values."""
 
 
 class Knowledge(Agent):
-    """Signals: the run's progress, and the weight of the loss that a graph's token scores add (`channel.kg`).
+    """Signals: the run's progress, and the weight of the loss term that a graph's token scores add (`channel.kg`).
 
-    Actions: it lowers the weight in three stages, to .8, .6 and .2 of the first one at 15, 40 and 70 % of the run. The
-    weight makes the objective another one than what is held out: over 300 steps such weights gained .19 nats on the
-    graph's tokens and cost .03 bits per byte on all (three seeds, no effect shown; docs/experiments.md), and what is
-    steered early has to be trained as it is measured in the end. It never raises the weight: how much the graph counts
-    is the user's to say, and 0 stays 0.
+    Actions: lowers the weight in three stages, to 0.8, 0.6 and 0.2 of the first value at 15, 40 and 70 % of the run.
+    The weight makes the objective differ from the held-out metric: over 300 steps such weights gained 0.19 nats on the
+    graph's tokens and cost 0.03 bits per byte on all (three seeds, no effect shown; docs/experiments.md). What is
+    steered early must be trained at the end as it is measured. The agent never raises the weight: the user decides how
+    much the graph counts, and 0 stays 0.
 
-    False alarms: none that gauges could raise, since progress alone decides. Whether the schedule beats a constant
-    weight was not shown by the system that it is taken from; `bench source-swarm` measures it here.
+    False alarms: no metric can raise one, because progress alone decides. The system that this agent comes from did not
+    show that the schedule beats a constant weight (docs/experiments.md).
 
     Limits: a run without a horizon has no progress. Once a person has set the weight to another value than one of
-    these, it is silent.
+    these, the agent is silent.
     """
 
     moves = (WEIGHT,)
@@ -37,12 +38,12 @@ class Knowledge(Agent):
     options = dict.fromkeys(("gain",), SHARE)
 
     LEAST = 0.05
-    """Share of the first weight by which a stage has to differ from the weight now; less would only fill the log."""
+    """Share of the first weight by which a stage must differ from the present weight. Less would only fill the log."""
     GAIN = 0.005
-    """Improvement that it forecasts, as a share of the metric's newest value: what a constant weight cost in a run of
-    300 steps was about a hundredth, without being shown."""
+    """Forecast gain, as a share of the metric's newest value. In a run of 300 steps a constant weight cost about one
+    hundredth, without being shown."""
     HORIZON = 100
-    """Ticks in which the forecast is judged: held-out readings are 50 steps apart in the recipe that has this knob."""
+    """Ticks in which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if all(spec.name != WEIGHT for spec in run.actuators):

@@ -1,4 +1,4 @@
-"""Keeps the learning rate where training is fast and holds: raises one that is too low, undoes one that is too high."""
+"""Tunes the learning rate: raises it when it is too low, cuts it when it is too high, and rolls back what it broke."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ ALIGNMENT = "optim/grad_momentum_cos"
 
 
 class LearningRate(Agent):
-    """Signals: a rate too low: each gradient points where the running mean of the last ones did (their cosine stays
-    high), so that steps could be longer; near the right rate successive gradients are unrelated. That is the sign rule
-    of hypergradient descent (Baydin et al. 2018, arXiv 1703.04782), taken over a window. Too high: successive gradients
-    undo each other, and a loss gets worse meanwhile, since along a few directions steps overshoot at a rate that fits,
-    too. Far too high: long steps, and a loss that gave back a third of what it had gained; or the reward that was there
-    is gone and the policy itself has changed (oven_agents.stats.policy_shift) on completions of its own. Stalled: over
-    hundreds of steps, in which a hundredth would be seen, the objective did not improve, and successive gradients do
-    not agree. Which way the objective improves is what the run announces of its reward, or of its loss where it has
-    none; a loss that jumps is divergence's to see.
+    """Signals: the rate is too low if each gradient points where the running mean of the last gradients did: their
+    cosine stays high, so steps could be longer. Near the right rate, successive gradients are unrelated. This is the
+    sign rule of hypergradient descent (Baydin et al. 2018, arXiv 1703.04782) over a window. The rate is too high if
+    successive gradients undo each other while a loss gets worse; along a few directions, steps overshoot at a fitting
+    rate too. It is far too high if steps are long and the loss gave back a third of its gain, or if the reward is gone
+    and the policy itself has changed (oven_agents.stats.policy_shift) on completions of its own. Training has stalled
+    if the objective did not improve over hundreds of steps, in which a gain of one hundredth would be visible, and
+    successive gradients do not agree. The objective is the reward with its announced direction, or the loss if there is
+    no reward. A loss that jumps is left to divergence.
 
-    Actions: it raises a rate that is too low and cuts one that is too high or stalled, since what is left at a stall is
-    noise that a lower rate averages out. What a rate far too high did does not come back by itself, so there it
-    proposes a rollback and a cut, as one plan. Never back above a quarter of a rate that was gone back from, nor before
-    a cut has shown what it does.
+    Actions: raises a rate that is too low. Cuts a rate that is too high or stalled, because a lower rate averages out
+    the noise that is left at a stall. The damage of a rate far too high does not heal by itself, so the agent proposes
+    a rollback and a cut as one plan. After a rollback, the rate stays below a quarter of the value that failed. It is
+    not raised before a cut has shown its effect.
 
-    False alarms: opposed gradients are claimed in 2 % of runs of 400 ticks of pure noise, at the early question in 3.7
-    % (docs/experiments.md). Gradients that agree while weight decay shrinks the weights, while the objective gets
-    worse, or while a model is still on its way from where its weights were drawn, are not a reason to raise the rate;
-    nor is an agreement that fades by itself, as it does at a rate that fits; nor are those that did not agree before,
-    at a rate that was no higher: something else changed.
+    False alarms: opposed gradients are reported in 2 % of runs of 400 ticks of pure noise, and in 3.7 % by the early
+    check (docs/experiments.md). Agreeing gradients are no reason to raise the rate if weight decay shrinks the weights,
+    if the objective gets worse, or if the model is still moving away from its random initialisation. The same holds if
+    the agreement fades by itself, as it does at a fitting rate, or if gradients did not agree earlier at a rate that
+    was no higher: then something else changed.
 
-    Limits: it is silent while the user's own schedule moves the rate. Where the cosine is not measured (sharded
-    gradients, an imported run) it sees a collapse, and nothing else.
+    Limits: the agent is silent while the user's own schedule moves the rate. Without the cosine (sharded gradients, an
+    imported run) it only sees a collapse.
     """
 
     moves = (SCALE, ROLLBACK, EVALUATE)
@@ -63,102 +63,103 @@ class LearningRate(Agent):
     )  # fmt: skip
 
     WINDOW = 8
-    """Newest ticks whose cosines say that the rate is plainly too low. Eight steps tell a rate that is 10 to 30 times
-    too low from one that fits (docs/experiments.md)."""
+    """Newest ticks whose cosines show that the rate is clearly too low. Eight steps separate a rate 10 to 30 times too
+    low from a fitting one (docs/experiments.md)."""
     LEAST = 6
-    """Cosines that have to be measured within WINDOW; a median and a quartile of fewer are single values."""
+    """Cosines that must be measured within WINDOW. A median and a quartile of fewer are single values."""
     SETTLE = 2
-    """Ticks after a change of the rate that are not read, and that a rollback goes back before the first long step: the
-    running mean still turns."""
+    """Ticks after a rate change that are ignored because the running mean still turns. A rollback also goes back this
+    many ticks before the first long step."""
     ALIGNED = 0.40
-    """Median cosine from which the rate is too low. Over the first 20 steps it was .50 to .57 at a tenth of the rate
-    and below, .04 to .21 at the rate itself (docs/experiments.md)."""
+    """Median cosine from which the rate is too low. Over the first 20 steps it was 0.50 to 0.57 at a tenth of the rate
+    and below, and 0.04 to 0.21 at the right rate (docs/experiments.md)."""
     QUARTILE = 0.30
-    """Lower quartile that the cosines have to reach as well, so that a few high ones are not enough."""
+    """Lower quartile that the cosines must also reach, so that a few high values are not enough."""
     WELL_ALIGNED = 0.50
-    """Median cosine from which the rate is raised by 4 and not by 2.5: at a thirtieth of the rate it was .54 to .57
+    """Median cosine from which the rate is raised by 4 instead of 2.5. At a thirtieth of the rate it was 0.54 to 0.57
     (docs/experiments.md)."""
     OPPOSED = -0.05
-    """Mean cosine of either half of the window up to which gradients are opposed. At three times the rate it was −.09
-    to −.10; with −.08 here one draw of `bench starts` ended at .241 and not at .573 (docs/experiments.md)."""
+    """Mean cosine of either half of the window up to which gradients are opposed. At three times the rate it was −0.09
+    to −0.10. With −0.08 here, one start of `bench starts` ended at 0.241 instead of 0.573 (docs/experiments.md)."""
     LONG_LEAST = 20
-    """Cosines that opposed and leaning gradients are read from at least: with 3.5 standard errors, a false alarm in 2 %
-    of 400 ticks of noise (docs/experiments.md)."""
+    """Fewest cosines for opposed and leaning gradients. With 3.5 standard errors, 2 % of 400 ticks of noise give a
+    false alarm (docs/experiments.md)."""
     LONG_WINDOW = 60
-    """Ticks that opposed gradients are read from at most; more would describe a model that has moved on."""
+    """The most ticks that opposed gradients are read from. More would describe an earlier state of the model."""
     SIGMAS = 3.5
-    """Standard errors that a mean cosine, or a loss that gets worse, has to lie beyond. It is asked at every tick: two
-    would be crossed by chance every few dozen."""
+    """Standard errors that a mean cosine, or a worsening loss, must exceed. The check runs at every tick, and noise
+    crosses two standard errors every few dozen ticks."""
     EARLY = range(12, 15)
-    """Counts of cosines at which opposed gradients are asked about early, three times only: a rate that is too high
-    does its harm early. It brought two draws from .914 and .903 to .940 and .932 (docs/experiments.md)."""
+    """Counts of cosines at which opposed gradients are checked early, three times only, because a rate that is too high
+    does its harm early. It improved two starts from 0.914 and 0.903 to 0.940 and 0.932 (docs/experiments.md)."""
     EARLY_SIGMAS = 2.5
-    """Standard errors for the early question: a false alarm in 3.7 % of runs of pure noise (docs/experiments.md)."""
+    """Standard errors for the early check: false alarms in 3.7 % of runs of pure noise (docs/experiments.md)."""
     SOLVED = 0.6
-    """Median share of groups without spread above which a gradient is a few groups' noise and is not read, 0 to 1. No
-    measurement is recorded: lower is silent more often near the ceiling."""
+    """Median share of groups without spread, 0 to 1, above which the gradient is the noise of a few groups and is
+    ignored. No measurement is recorded; a lower value silences the agent more often near the ceiling."""
     TELLING = 0.15
-    """Best level of a reward from which a collapse can be told: half of almost nothing is within the noise."""
+    """Lowest best level of a reward from which a collapse is visible. Half of almost nothing is within the noise."""
     LEANING = 0.04
-    """Mean cosine from which gradients lean the same way, where small batches hide it from a few ticks; at the rate
-    itself it was −.07 to .04 after the first ten steps (docs/experiments.md)."""
+    """Mean cosine from which gradients lean the same way, where small batches hide it over a few ticks. At the right
+    rate it was −0.07 to 0.04 after the first ten steps (docs/experiments.md)."""
     LEAN_WINDOW = 40
-    """Ticks that such a lean is read from: more than WINDOW, since each tick says less."""
+    """Ticks that a lean is read from. More than WINDOW, because each tick carries less information."""
     SETTLED = 60
-    """Ticks that a run has to have had before a lean is read: at the beginning all gradients lead away from where the
-    weights were drawn."""
+    """Ticks before a lean is read. At the start all gradients lead away from the random initialisation."""
     LATE = 0.75
-    """Progress of the run after which a lean is not read, 0 to 1: near the end a rate is low for a reason."""
+    """Progress of the run, 0 to 1, after which a lean is ignored. Near the end a rate is low for a reason."""
     KNOWN = 0.2
-    """Mean share of repeated rows above which a lean is not read, 0 to 1: the same rows have the same gradients."""
+    """Mean share of repeated rows, 0 to 1, above which a lean is ignored, because the same rows have the same
+    gradients."""
     SHRINKING = 0.3
-    """Share of each step's length from which weight decay is why gradients agree, 0 to 1; on a tuned run it was .012 at
-    most (docs/experiments.md)."""
+    """Share of each step's length, 0 to 1, from which weight decay explains why gradients agree. On a tuned run it was
+    at most 0.012 (docs/experiments.md)."""
     CUT = 8.0
-    """Factor by which the rate comes down after a collapse. A rollback and an eighth undid .90 of the harm of a rate 25
-    times too high (docs/experiments.md); a larger factor costs speed."""
+    """Factor of the cut after a collapse. A rollback and an eighth undid 0.90 of the harm of a rate 25 times too high
+    (docs/experiments.md). A larger factor costs speed."""
     REPAIR = 20
-    """Ticks after any cut in which the rate is not raised. With 40, `wide_encoding` fell from .48 to .15 of
-    the harm undone (docs/experiments.md)."""
+    """Ticks after any cut in which the rate is not raised. With 40, `wide_encoding` fell from 0.48 to 0.15 of the harm
+    undone (docs/experiments.md)."""
     DRAWN = 40
-    """Ticks after which gradients do not agree any more for the sole reason that the weights were drawn: on models of
-    30 k to 1 M parameters their cosine fell below ALIGNED within 10 to 30 (docs/experiments.md)."""
+    """Ticks after which high gradient agreement can no longer be explained by random initialisation. On models of 30 k
+    to 1 M parameters the cosine fell below ALIGNED within 10 to 30 ticks (docs/experiments.md)."""
     YOUNG = 0.05
-    """Share of the run for which weights count as just drawn at least, 0 to 1: larger models take longer than DRAWN."""
+    """Smallest share of the run, 0 to 1, in which weights count as freshly initialised. Larger models take longer than
+    DRAWN."""
     FADING = 30
-    """Ticks whose mean cosine is held against that of as many before. Over them .98 told tuned rates from a tenth of
-    them on development seeds (docs/experiments.md)."""
+    """Ticks whose mean cosine is compared with that of as many ticks before. Over them, 0.98 separated tuned rates from
+    a tenth of them on development seeds (docs/experiments.md)."""
     STAYS = 0.98
-    """Share of the earlier mean cosine that has to be left, if it became less. On development seeds it was .97 at most
-    at rates that fit and gradients that still agreed, and came above at each rate of a tenth."""
+    """Share of the earlier mean cosine that must remain. On development seeds it was at most 0.97 at fitting rates with
+    gradients that still agreed, and above at every rate of a tenth."""
     DECAYED = 0.6
-    """Share of its highest value below which the user's schedule has taken the rate down, 0 to 1: a stage of a schedule
-    in steps, or much of a slow one. Smaller falls do not say that the rate is meant to be low."""
+    """Share of the highest rate, 0 to 1, below which the user's schedule has lowered the rate: a stage of a step
+    schedule, or much of a slow one. Smaller falls do not mean that the rate should be low."""
     LOST = 12
-    """Ticks for which a loss has to have given back its gain, twice that where it had gained nothing: one that exploded
-    in the first ten steps came back by step 25, and had been cut for good (docs/experiments.md)."""
+    """Ticks for which a loss must have given back its gain; twice as many if it had gained nothing. A loss that
+    exploded in the first ten steps recovered by step 25, after an unnecessary cut (docs/experiments.md)."""
     GIVEN_BACK = 1 / 3
-    """Share of what a loss had gained that it has to have given back, 0 to 1. The length of steps alone cut tuned rates
+    """Share of its gain, 0 to 1, that a loss must have given back. The length of steps alone led to cuts of tuned rates
     of other models (docs/experiments.md)."""
     OVERLONG = 0.85
-    """Confidence for steps that are too long, from how often outcomes said that it beat doing nothing where it was
-    developed; .85 is the highest that such figures may have (docs/experiments.md)."""
+    """Confidence for steps that are too long: how often that beat doing nothing in development. 0.85 is the highest
+    value for such figures (docs/experiments.md)."""
     GONE = 0.75
-    """Confidence for a reward that is gone, from outcomes as well: the reward itself may be at fault."""
+    """Confidence for a lost reward, also from outcomes. The reward itself may be at fault."""
     ALONG = 0.85
-    """Confidence for gradients that agree, from outcomes as well, before noise is counted: .98 came true in GRPO, .65
-    in pretraining (docs/experiments.md)."""
+    """Confidence for agreeing gradients before noise is counted, also from outcomes: 0.98 came true in GRPO, 0.65 in
+    pretraining (docs/experiments.md)."""
     AGAINST = 0.8
-    """Confidence for opposed gradients, from outcomes as well, before noise is counted. For a stall there is none: it
-    may be all that there is to learn, and is a rule of thumb."""
+    """Confidence for opposed gradients before noise is counted, also from outcomes. A stall has no such figure: there
+    may be nothing left to learn, and the cut is a rule of thumb."""
     HALF = 200
-    """Ticks of each of the two halves that a stall is read from: many, so that a hundredth of the objective can be told
-    from noise."""
+    """Ticks in each half of the window for a stall. Many, so that one hundredth of the objective stands out from
+    noise."""
     SELDOM = 20
-    """Ticks between two questions about a stall; it would say the same at every tick."""
+    """Ticks between two checks for a stall. The answer would be the same at every tick."""
     RESOLVED = 0.01
-    """Share of the objective that the two halves have to be able to tell apart, 0 to 1; it is also the gain that a cut
-    at a stall forecasts."""
+    """Difference between the two halves that must be measurable, as a share of the objective, 0 to 1. It is also the
+    forecast gain of a cut at a stall."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -180,9 +181,9 @@ class LearningRate(Agent):
         )
 
     def _too_long(self, window: Window) -> Plan | None:
-        """Together with a loss that gave back what it had gained: what a rate that is too high makes of the weights no
-        lower rate repairs. The length alone says nothing of another model: the first steps of Adam are as long where
-        no one warms the rate up, and weights that were drawn small grow into theirs."""
+        """Long steps together with a loss that gave back its gain. No lower rate repairs weights that a high rate has
+        broken. The length alone says nothing about another model: Adam's first steps are as long without a warm-up, and
+        weights with a small initialisation grow."""
         target = objective(window.run)
         steps = overlong(window) if target.name == "loss" else None
         if steps is None or ROLLBACK not in window.knobs:
@@ -210,7 +211,7 @@ class LearningRate(Agent):
         return Plan.of_votes("rollback_and_cut", votes)
 
     def _declines(self, window: Window, ticks: int) -> bool:
-        """Whether the loss got worse over the last ticks, from the first half to the second, beyond its noise."""
+        """Return whether the loss got worse from the first half of the last ticks to the second, beyond its noise."""
         target = objective(window.run)
         values = [signed(target, v) for v in window.series(target.name, last=ticks) if math.isfinite(v)]
         shift, half = halves(values), len(values) // 2
@@ -233,10 +234,10 @@ class LearningRate(Agent):
             return None
         healthy = last_healthy(window, since)
         onset = healthy + EASED + 1
-        heard = held_out_evidence(window, onset).state
-        if heard == "ask":
+        evidence = held_out_evidence(window, onset).state
+        if evidence == "ask":
             return request_evaluation(window, f"{lost[0].name} fell from {lost[0].was:.2f} to {lost[0].now:.2f}")
-        if heard == "wait" or not policy_shifted(window, onset):
+        if evidence == "wait" or not policy_shifted(window, onset):
             return None
         scale = window.knobs[SCALE].number
         cut = window.knobs[SCALE].bounded(scale / self.CUT)
@@ -262,9 +263,9 @@ class LearningRate(Agent):
 
     def _too_low(self, window: Window) -> list[Vote]:
         aligned = self._aligned(window)
-        said = aligned or self._leaning(window)
+        raise_reason = aligned or self._leaning(window)
         if (
-            not said
+            not raise_reason
             or self._new(window)
             or self._sudden(window)
             or self._repairing(window)
@@ -274,7 +275,7 @@ class LearningRate(Agent):
             or (self._fades(window) and not (aligned and objective(window.run).name == "reward"))
         ):
             return []
-        why, factor = said
+        why, factor = raise_reason
         knob = window.knobs[SCALE]
         ceiling = min((scale / 4 for scale in scales_rolled_back(window)), default=math.inf)
         target = objective(window.run)
@@ -286,8 +287,8 @@ class LearningRate(Agent):
         return _changed(window, raised, why, sure, gain=0.03, horizon=40, symptom="gradients_aligned")
 
     def _new(self, window: Window) -> bool:
-        """Whether a model that learns from its loss may still be on its way from where its weights were drawn: there
-        all gradients agree, at any rate."""
+        """Return whether a model that learns from its loss may still be leaving its random initialisation, where all
+        gradients agree at any rate."""
         if objective(window.run).name != "loss" or window.applied(SCALE):
             return False
         measured = len(window.surviving_series(ALIGNMENT, last=self.DRAWN))
@@ -295,20 +296,20 @@ class LearningRate(Agent):
         return measured < self.DRAWN or young
 
     def _fades(self, window: Window) -> bool:
-        """Whether the gradients agree less and less: at a rate that fits that goes by itself, as training leaves the
-        slope that it began on; at one that is too low it stays."""
+        """Return whether the agreement of gradients fades. At a fitting rate it fades by itself as training leaves its
+        first slope; at a rate that is too low it stays."""
         cosines = self._cosines(window, 2 * self.FADING)
         shift = halves(cosines)
         return len(shift.before) < self.WINDOW or fmean(shift.now) < self.STAYS * fmean(shift.before)
 
     def _decayed(self, window: Window) -> bool:
-        """Whether the user's own schedule has taken a rate of a loss down, in steps or slowly: it is meant to be low. A
-        policy's rate is seldom scheduled so, and one that fell is more likely a fault."""
+        """Return whether the user's own schedule has lowered the rate of a loss. A policy's rate seldom follows such a
+        schedule, and a fall is more likely a fault."""
         rates = window.series(RATE, after=window.last_change_tick(SCALE, ROLLBACK))
         return objective(window.run).name == "loss" and bool(rates) and rates[-1] < self.DECAYED * max(rates)
 
     def _sudden(self, window: Window) -> bool:
-        """Whether gradients did not agree for a while, at a rate that was no higher."""
+        """Return whether gradients did not agree for a while at a rate that was no higher."""
         rates = dict(window.surviving_series(RATE))
         newest = next(reversed(rates.values()), math.inf)
         seen = window.surviving_series(ALIGNMENT)
@@ -317,18 +318,19 @@ class LearningRate(Agent):
         return any(len(span) == 2 * self.WINDOW and median(span) < self.LEANING for span in spans)
 
     def _repairing(self, window: Window) -> bool:
-        """Whether any cut is still to show what it does."""
+        """Return whether a cut has yet to show its effect."""
         cuts = [r.tick for r in window.applied(SCALE) if change_of(r) < 0]
         return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
     def _worsens(self, window: Window) -> bool:
-        """Gradients agree on the way down, too: what is dragged off by a wrong term of the loss goes straight."""
+        """Return whether the objective gets worse. Gradients also agree on the way down, when a wrong loss term drags
+        the model off."""
         target = objective(window.run)
         values = [-signed(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
         return rise(values, self.WINDOW // 2) > 2
 
     def _aligned(self, window: Window) -> tuple[str, float] | None:
-        """Why, and by what factor: a few steps are enough where the agreement is plain."""
+        """Return the reason and the factor of a raise, or None. A few steps are enough if the agreement is clear."""
         cosines = self._cosines(window, self.WINDOW)
         if len(cosines) < self.LEAST or _schedule_moves(window, self.WINDOW):
             return None
@@ -342,8 +344,9 @@ class LearningRate(Agent):
         return why, 4.0 if middle >= self.WELL_ALIGNED else 2.5
 
     def _leaning(self, window: Window) -> tuple[str, float] | None:
-        """The same where noise hides it from a few: small batches make the cosine small. Not at the beginning, when all
-        gradients lead away from where the weights were drawn, nor near the end, when a rate is low for a reason."""
+        """Return the same for agreement that noise hides over a few ticks, because small batches make the cosine small.
+        Not at the start, when all gradients lead away from the initialisation, and not near the end, when a rate is low
+        for a reason."""
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.LONG_LEAST or window.progress > self.LATE:
             return None
@@ -414,14 +417,14 @@ class LearningRate(Agent):
         return _changed(window, lowered, why, sure, gain=gain, horizon=60, symptom=f"{target.name}_plateau")
 
     def _cosines(self, window: Window, last: int) -> list[float]:
-        """The gauge since the rate last changed, without the ticks in which the running mean still turns."""
+        """Return the cosines since the rate last changed, without the ticks in which the running mean still turns."""
         since = window.last_change_tick(SCALE, ROLLBACK)
         cosines = window.series(ALIGNMENT, after=since + self.SETTLE if since >= 0 else -1, last=last)
         return [cosine for cosine in cosines if math.isfinite(cosine)]
 
 
 def _lowered(window: Window) -> float | None:
-    """The scale lowered by 2.5; None where the run lacks the knob, or room for it."""
+    """Return the scale lowered by 2.5; None if the run lacks the knob or there is no room for a cut."""
     knob = window.knobs.get(SCALE)
     lowered = knob.bounded(knob.number / 2.5) if knob else math.inf
     return lowered if knob and lowered <= knob.number / 1.2 else None
@@ -430,7 +433,7 @@ def _lowered(window: Window) -> float | None:
 def _changed(
     window: Window, scale: float, why: str, sure: float, *, gain: float, horizon: int, symptom: str
 ) -> list[Vote]:
-    """The proposal of a scale; `gain` is that of the objective."""
+    """Propose a scale. `gain` is the forecast gain of the objective."""
     target = objective(window.run)
     return [
         window.propose(
@@ -442,7 +445,7 @@ def _changed(
 
 
 def _schedule_moves(window: Window, ticks: int) -> bool:
-    """Whether the rate changed within the last ticks although no one here changed it: warm-up, or decay."""
+    """Return whether the rate changed within the last ticks without a decision: warm-up or decay."""
     since = window.last_change_tick(SCALE, ROLLBACK)
     rates = window.series("learning_rate", after=since, last=ticks)
     return bool(rates) and max(rates) > 1.02 * min(rates)

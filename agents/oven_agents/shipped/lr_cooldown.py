@@ -1,4 +1,4 @@
-"""Says when a rate that never fell could come down for the last part of a run."""
+"""Points out late in a run that a constant learning rate could come down for the last part."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 class LrCooldown(Agent):
     """Signals: a rate that has stood still, no matter who set it, when the run passes LATE.
 
-    Actions: a notice to people, and a voice for anybody's proposal to lower the rate from then on. A constant rate
-    leaves the weights at the distance from the minimum that its noise keeps them at; a cooldown over the last fifth of
-    a run takes back what that costs (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395,
-    §4). It proposes none itself: a user with a constant schedule may mean to continue from where this run ends, and a
-    cooled run is a worse place to continue from. Nothing that is measured tells which, so that it could never be sure
-    enough to stand alone.
+    Actions: a notice to people, and a vote for any proposal to lower the rate from then on. A constant rate keeps the
+    weights at a distance from the minimum because of its noise; a cooldown over the last fifth of a run recovers that
+    (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395, §4). The agent proposes none
+    itself: a user with a constant schedule may want to continue from where this run ends, and a cooled run is a worse
+    start. No measurement tells which, so the agent could never be sure enough to stand alone.
 
-    False alarms: a schedule that is meant to be constant gets one notice in a run.
+    False alarms: a schedule that is meant to be constant gets one notice per run.
 
     Limits: a run without a horizon has no last part.
     """
@@ -30,16 +29,15 @@ class LrCooldown(Agent):
     options = dict.fromkeys(("late", "cooled"), SHARE)
 
     LATE = 0.8
-    """Progress of the run from which it is late, 0 to 1: a cooldown over the last fifth of a run takes back what a
-    constant rate costs (arXiv 2405.18392)."""
+    """Progress of the run, 0 to 1, from which it is late: a cooldown over the last fifth of a run recovers the cost of
+    a constant rate (arXiv 2405.18392)."""
     COOLED = 0.3
-    """Factor of the rate that the notice names. In between no cooldown and one to 0: the knob holds one value, and not
-    a schedule."""
+    """Factor of the rate in the notice, between no cooldown and one to 0. The knob holds a value and not a schedule."""
     STILL = 1.02
-    """Greatest rate over the least one, up to which it has stood still; the rest is rounding."""
+    """Largest ratio of the highest rate to the lowest at which it has stood still. The rest is rounding."""
     LEAST = 20
-    """Ticks with a rate that have to be measured in the second half of what is kept; fewer may be one stage of a
-    schedule in steps."""
+    """Ticks with a rate that must be measured in the second half of the window. Fewer may be one stage of a step
+    schedule."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -66,7 +64,7 @@ class LrCooldown(Agent):
         )
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        """For a lower rate, once it is late."""
+        """Vote for a lower rate once the run is late."""
         lowered = ballot.proposal if ballot.actuator == SCALE else None
         if not isinstance(lowered, int | float) or lowered > window.knobs[SCALE].number / 1.2:
             return None
@@ -80,7 +78,7 @@ class LrCooldown(Agent):
         )
 
     def _still(self, window: Window) -> int | None:
-        """For how many ticks the rate has stood still; None where it moved, or too little was seen."""
+        """Return for how many ticks the rate has stood still; None if it moved, or if too little was measured."""
         half = window.observations[len(window.observations) // 2].tick
         rates = window.series(RATE, after=max(half, window.last_change_tick(SCALE)))
         if len(rates) < self.LEAST or min(rates) <= 0 or max(rates) > self.STILL * min(rates):

@@ -1,4 +1,4 @@
-"""Turns quantisation-aware training on late in a run whose weights will be served rounded."""
+"""Turns on quantisation-aware training late in a run whose weights will be served rounded."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ KNOB, RATE, OFF = "train.quantisation", "learning_rate", "none"
 
 
 class Quantisation(Agent):
-    """Signals: a held-out metric of the rounded weights that is plainly worse than the same metric of the weights as
-    they are, late in a run: past LATE of it, or past EARLY once the learning rate is below COOLED of its peak.
+    """Signals: a held-out metric of the rounded weights that is clearly worse than the same metric of the exact
+    weights, late in a run: past LATE, or past EARLY once the learning rate is below COOLED of its peak.
 
-    Actions: `train.quantisation` to the precision that the metric names, once. From then on the forward pass sees
-    rounded weights, and the gradient passes the rounding by (quantisation-aware training: Jacob et al. 2018, arXiv
-    1712.05877; the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). Late, since rounding is noise to a
-    model that still learns much, and since the weights have to be near where they end. Both conditions are those of the
-    system that this agent is taken from.
+    Actions: sets `train.quantisation` to the metric's precision, once. From then on the forward pass uses rounded
+    weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
+    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). Late, because rounding is noise to a model
+    that still learns much, and because the weights must be near their final values. Both conditions are those of the
+    system that this agent comes from.
 
-    False alarms: it needs a loss by rounding that was measured, at least MATTERS of the metric. The metric of the
-    weights as they are may lose a little: who serves rounded weights does not meet it.
+    False alarms: the agent needs a measured loss from rounding of at least MATTERS of the metric. The metric of the
+    exact weights may get slightly worse, which does not matter to someone who serves rounded weights.
 
-    Limits: a run that does not say in which precision it will be served has no such metric, and is left alone. The peak
-    of the learning rate is that of the last 512 ticks; in a longer run the later of the two conditions counts. Once the
-    knob was turned, by whomever, it is not touched again.
+    Limits: a run that does not announce in which precision it will be served has no such metric, and is left alone. The
+    peak of the learning rate is that of the last 512 ticks; in a longer run the later condition counts. Once anyone has
+    turned the knob, the agent leaves it alone.
     """
 
     moves = (KNOB,)
@@ -33,19 +33,20 @@ class Quantisation(Agent):
     options = dict.fromkeys(("early", "late", "cooled", "matters", "regained", "sure"), SHARE)
 
     EARLY = 0.4
-    """Progress from which a learning rate that has come down turns it on, 0 to 1."""
+    """Progress, 0 to 1, from which a learning rate that has come down turns it on."""
     LATE = 0.65
-    """Progress from which it is turned on whatever the rate, 0 to 1: the rest of the run has to learn the rounding."""
+    """Progress, 0 to 1, from which it is turned on whatever the rate. The rest of the run has to adapt to the
+    rounding."""
     COOLED = 0.15
-    """Share of its peak that the learning rate is below when it has come down, 0 to 1."""
+    """Share of its peak, 0 to 1, below which the learning rate has come down."""
     MATTERS = 0.005
-    """Share of the metric that rounding has to cost, 0 to 1: 8 bits cost a small model less, 4 bits more."""
+    """Share of the metric, 0 to 1, that rounding must cost: 8 bits cost a small model less, 4 bits more."""
     REGAINED = 0.5
-    """Share of what rounding costs that it forecasts to win back, 0 to 1."""
+    """Share of the rounding cost, 0 to 1, that the agent forecasts to regain."""
     SURE = 0.85
-    """Confidence: the highest that confidences from outcomes may have (docs/experiments.md)."""
+    """Confidence: the highest value for confidences from outcomes (docs/experiments.md)."""
     HORIZON = 100
-    """Ticks in which the forecast is judged: held-out readings are 50 steps apart in the recipe that has this knob."""
+    """Ticks in which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         knob = next((spec for spec in run.actuators if spec.name == KNOB), None)
@@ -87,8 +88,8 @@ class Quantisation(Agent):
 
 
 def _served(run: RunStarted, knob: ActuatorSpec) -> tuple[str, MetricSpec, str] | None:
-    """The precision that a held-out metric is measured in, as eval/int4/bits_per_byte; that metric; and the name of the
-    same one of the weights as they are. The first that is announced whole."""
+    """Return the precision of a held-out metric such as eval/int4/bits_per_byte, that metric, and the name of the same
+    metric of the exact weights; the first that is announced with all of them."""
     names = {spec.name for spec in run.metrics}
     for spec in run.metrics:
         parts = spec.name.split("/")

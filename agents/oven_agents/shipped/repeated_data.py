@@ -1,4 +1,4 @@
-"""Passes over data that the run has read before."""
+"""Skips data that the run has read before."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ SKIP, REPEATED = "data.skip", "data/repeated"
 
 
 class RepeatedData(Agent):
-    """Signals: nearly all rows of the last batches were read before, in a run that until then read new ones. That is a
-    stretch of the data that is in it twice: a shard listed again, or a resume that began from the start.
+    """Signals: nearly all rows of the last batches were read before, in a run that read new ones until then. That is a
+    stretch of data that occurs twice: a shard listed again, or a resume that started from the beginning.
 
-    Actions: it proposes to pass over PASSED batches. What is read again teaches little, and less each time (Muennighoff
-    et al. 2023, arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing); so it is sure that
+    Actions: proposes to skip PASSED batches. Repeated data teach little, and less each time (Muennighoff et al. 2023,
+    arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing). So the agent is sure that
     skipping does no harm, and not that it helps much.
 
-    False alarms: none on data that are read once, where the gauge is 0 whatever the noise. A run that has come to the
-    end of its data and begins again looks the same: one skip, which costs nothing there either; if the rows are still
-    known afterwards, it has nothing more to say.
+    False alarms: none on data that are read once, where the gauge is 0 whatever the noise. A run that reaches the end
+    of its data and starts again looks the same: one skip, which costs nothing there either. If the rows are still known
+    afterwards, the agent is silent.
 
-    Limits: it knows rows by their hash, so that near-duplicates are new to it.
+    Limits: it knows rows by their hash, so near-duplicates are new to it.
     """
 
     needs = (REPEATED,)
@@ -35,25 +35,23 @@ class RepeatedData(Agent):
     options = dict.fromkeys(("most", "few", "sure"), SHARE)
 
     STEPS = 5
-    """Newest steps whose rows are looked at, in the mean; a batch or two may repeat by chance of a small shard."""
+    """Newest steps for the mean share of repeated rows. A batch or two of a small shard may repeat by chance."""
     MOST = 0.5
-    """Share of the newest rows that has to have been read before, 0 to 1: most of a batch, not all, since a stretch may
-    begin inside one."""
+    """Share of the newest rows, 0 to 1, that must have been read before. Most of a batch and not all, because a stretch
+    may start inside one."""
     FEW = 0.1
-    """Share of repeated rows before STEPS, in the median, above which the data are meant to repeat, 0 to 1."""
+    """Median share of repeated rows before STEPS, 0 to 1, above which the data are meant to repeat."""
     REFERENCE = 40
-    """Steps before the newest that say what is usual, and ticks after a skip in which it proposes no other."""
+    """Earlier steps that say what is usual, and ticks after a skip without another proposal."""
     PASSED = 100
-    """Batches to pass over. Too few leave the run in the stretch, too many cost data that were not read; PaLM skipped
-    200 to 500 in a far longer run (oven_agents.shipped.divergence)."""
+    """Batches to skip. Too few leave the run in the stretch, too many cost new data. PaLM skipped 200 to 500 in a far
+    longer run (oven_agents.shipped.divergence)."""
     SURE = 0.95
-    """Confidence before noise is counted: that skipping rows which were read does no harm follows from what they
-    are."""
+    """Confidence before noise is counted: skipping rows that were read does no harm."""
     GAIN = 0.02
-    """Improvement of the target that it forecasts, in the target's unit; small, since repeated rows teach little and
-    seldom harm."""
+    """Forecast gain of the target, in its unit; small, because repeated rows teach little and seldom harm."""
     HORIZON = 60
-    """Ticks in which the forecast is judged: longer than elsewhere, since the gain comes with the data that are read
+    """Ticks in which the forecast is judged: longer than elsewhere, because the gain comes from the data that are read
     instead."""
 
     def vote(self, window: Window) -> Vote | None:

@@ -1,4 +1,4 @@
-"""Takes weight from a judge that changed, or that the policy has learnt to please against the others."""
+"""Lowers the weight of a judge that changed, or that the policy has learnt to please against the others."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from oven_core.protocol.messages import RunStarted, Vote
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
 LEAST_NOISE = 1e-3
-"""Least standard deviation of a judge's mean score: one that hardly varies would move by many errors at nothing."""
+"""Smallest standard deviation of a judge's mean score. A judge that hardly varies would move by many errors at
+nothing."""
 
 
 class RewardHacking(Agent):
-    """Signals: a policy moves by small steps, and all judges look at the same completions; so their mean scores move
-    slowly, and together. Two things break that. A judge that changed: its mean jumps up from one step to the next, and
-    no other's does. Nothing that was learnt can do so; the judge itself is another one (a service updated, an answer
-    that is always the same). A fall says less: the strictest judge falls first when the policy gets worse, and would
-    lose its weight for being right. Judges apart: one's mean rises while another's falls, and held-out quality falls,
-    by a fresh reading where one can be had. That is what optimising a proxy past its use looks like (Gao et al. 2022,
-    arXiv 2210.10760; ensembles delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Answers that
-    grow longer meanwhile, and judges that agree less than they did, are said with it.
+    """Signals: a policy moves in small steps, and all judges see the same completions, so their mean scores move slowly
+    and together. Two things break that. A judge changed: its mean jumps up from one step to the next, and no other's
+    does. Learning cannot cause that; the judge itself is different (an updated service, a constant answer). A fall says
+    less: the strictest judge falls first when the policy gets worse, and would lose its weight for being right. Judges
+    come apart: one's mean rises while another's falls, and held-out quality falls, by a new reading if the run can
+    measure one. That is what optimising a proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles
+    delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Longer answers and lower agreement
+    between judges are reported as well.
 
-    Actions: the judge keeps a tenth of its share, and the rest goes to the others in proportion to theirs. Where a
-    judge fell, what it saw is undone as well: back to before the two came apart.
+    Actions: the judge keeps a tenth of its share, and the rest goes to the others in proportion to theirs. If a judge
+    fell, the agent also goes back to before the two came apart.
 
     False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less
-    than half of that of any other, below 10⁻⁵ a step; two judges apart are 4 and 3, and noise that they share moves
-    both the same way.
+    than half of that for any other judge: below 10⁻⁵ per step. Two judges come apart by 4 and 3 standard errors, and
+    noise that they share moves both the same way.
 
-    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. It moves its
-    own metric, and is judged by a held-out metric, without which it stays silent. reward_weights.py looks at
-    held-out quality alone, and needs some evaluations; this looks at every step.
+    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. The agent
+    moves its own metric and is judged by a held-out one; without it, the agent is silent. reward_weights only looks at
+    held-out quality and needs some evaluations; this agent looks at every step.
     """
 
     needs = ("rewards/*/mean",)
@@ -49,38 +50,38 @@ class RewardHacking(Agent):
     options = dict.fromkeys(("least_jump", "least", "sure", "apart", "kept"), SHARE)
 
     NOW = 4
-    """Newest steps that a jump is read from, against as many before. Four without an overlap with eight happen in one
-    of 495 orders."""
+    """Newest steps for a jump, compared with as many before. Four without an overlap with eight happen in one of 495
+    orders."""
     BEFORE = 40
-    """Steps before NOW that have to be measured, and that a judge's noise is taken from."""
+    """Steps before NOW that must be measured, for a judge's noise."""
     JUMP = 6.0
     """Standard errors of a judge's own noise beyond which its mean jumped; with the other signs a false alarm below
-    10⁻⁵ a step."""
+    10⁻⁵ per step."""
     CALM = 2.5
-    """Standard errors within which every other judge has to stay: less than half of JUMP, so that what moved all of
-    them is not laid on one."""
+    """Standard errors within which every other judge must stay: less than half of JUMP, so that a common movement is
+    not blamed on one."""
     LEAST_JUMP = 0.1
-    """Least difference of a jump, on a judge's scale of 0 to 1: a judge with little noise passes six standard errors
-    with next to nothing."""
+    """Smallest jump, on a judge's scale of 0 to 1. A judge with little noise exceeds six standard errors with next to
+    nothing."""
     LATELY = 12
-    """Newest steps in which two judges come apart; a rollback goes back twice that."""
+    """Newest steps in which two judges come apart. A rollback goes back twice that."""
     REFERENCE = 40
-    """Steps before LATELY that the means are held against."""
+    """Steps before LATELY to compare the means with."""
     ROSE = 4.0
-    """Standard errors by which a judge's mean has to rise for it to be fooled; answers that grow longer and judges that
-    agree less are held to it, too."""
+    """Standard errors by which a fooled judge's mean must rise. Longer answers and lower agreement must exceed it
+    too."""
     FELL = -3.0
-    """Standard errors that another's mean has to fall below, negative. With ROSE both are rare together, since noise
-    that they share moves both the same way."""
+    """Standard errors below which another's mean must fall, negative. Together with ROSE both are rare, because shared
+    noise moves both the same way."""
     LEAST = 0.03
-    """Least change of both means, on a scale of 0 to 1: what is certain may still be too small to matter."""
+    """Smallest change of both means, on a scale of 0 to 1. A certain change may still be too small to matter."""
     SURE = 0.9
-    """Confidence for a judge that changed: nothing that was learnt moves one judge alone from one step to the next."""
+    """Confidence for a judge that changed. Learning never moves one judge alone from one step to the next."""
     APART = 0.7
-    """Confidence for judges apart: enough to decide alone, and less than for a jump, since a policy may get better at
-    one thing and worse at another."""
+    """Confidence for judges that came apart: enough to decide alone, and less than for a jump, because a policy may
+    improve in one respect and get worse in another."""
     KEPT = 0.1
-    """Share of its weight that the judge keeps, 0 to 1: it is to be heard again once a person has looked at it."""
+    """Share of its weight, 0 to 1, that the judge keeps, so that it still counts once a person has looked at it."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -101,9 +102,9 @@ class RewardHacking(Agent):
     def _changed(self, window: Window) -> Alternatives | None:
         shares = window.knobs[WEIGHTS].shares
         moved = {judge: self._jump(window, judge) for judge in shares}
-        known = {judge: one for judge, one in moved.items() if one is not None}
+        known = {judge: movement for judge, movement in moved.items() if movement is not None}
         for judge, (errors, difference) in known.items():
-            others = [abs(z) for other, (z, _) in known.items() if other != judge]
+            others = [abs(z) for witness, (z, _) in known.items() if witness != judge]
             if errors > self.JUMP and difference > self.LEAST_JUMP and others and max(others) < self.CALM:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.NOW} steps "
@@ -115,7 +116,7 @@ class RewardHacking(Agent):
     def _apart(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
         moved = {judge: self._moved(window, judge, self.LATELY, self.REFERENCE) for judge in shares}
-        known = {judge: one for judge, one in moved.items() if one is not None}
+        known = {judge: movement for judge, movement in moved.items() if movement is not None}
         rose = [j for j, (z, d) in known.items() if z > self.ROSE and d > self.LEAST and shares[j] > 0]
         fell = [j for j, (z, d) in known.items() if z < self.FELL and d < -self.LEAST]
         if not rose or not fell or not quality_dropped(window):
@@ -138,8 +139,8 @@ class RewardHacking(Agent):
             return None
         symptoms = {symptom: 0.8}
         for gauge, sign, named in ((LENGTH, 1, "length_drift"), (AGREEMENT, -1, "judge_disagreement")):
-            said = self._moved(window, "", self.LATELY, self.REFERENCE, gauge)
-            if said is not None and sign * said[0] > self.ROSE:
+            movement = self._moved(window, "", self.LATELY, self.REFERENCE, gauge)
+            if movement is not None and sign * movement[0] > self.ROSE:
                 symptoms.setdefault(named, 0.5)
         value = {j: round(s + freed * s / rest, 4) if j != judge else round(s - freed, 4) for j, s in shares.items()}
         most = max(value, key=lambda name: value[name])
@@ -170,8 +171,8 @@ class RewardHacking(Agent):
     def _moved(
         self, window: Window, judge: str, lately: int, reference: int, gauge: str = ""
     ) -> tuple[float, float] | None:
-        """(standard errors, difference) of its newest values against those before, since anything was changed that
-        moves them by itself. None where too little is measured."""
+        """Return (standard errors, difference) of its newest values against the earlier ones since the last change that
+        moves them. None if too little was measured."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=lately + reference)
         shift = newest(values, lately)
@@ -180,8 +181,8 @@ class RewardHacking(Agent):
         return shift.of_means / shift.error(max(shift.noise, LEAST_NOISE)), shift.of_means
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
-        """(standard errors, difference) between the newest values and as many just before them: what is learnt moves
-        little in that time, so that a trend is not a jump. Nothing where they overlap with those of twice that time."""
+        """Return (standard errors, difference) between the newest values and as many just before them. Learning moves
+        little in that time, so a trend is not a jump. Zero if they overlap with those of twice that time."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.NOW + self.BEFORE)
         if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):

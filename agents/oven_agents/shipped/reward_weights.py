@@ -1,4 +1,4 @@
-"""Takes weight from a member of the reward committee whose scores rise while held-out quality falls."""
+"""Lowers the weight of a committee member whose scores rise while held-out quality falls."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 JUDGES = "committee.*"
-"""Which model judges as each member: another one has other means."""
+"""The model that judges as each member. Another model has other means."""
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
 class RewardWeights(Agent):
-    """Signals: the newest two held-out readings lie below the best one, while a member's mean score since then
-    is above its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for
-    falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges delays that and does not prevent it, since some
-    flaws are common to all (Eisenstein et al. 2023, arXiv 2312.09244). It reads evaluations since the weights, a judge,
-    the mixture or the policy were last set.
+    """Signals: the newest two held-out readings are below the best one, while a member's mean score since then is above
+    its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for falls (Gao et
+    al. 2022, arXiv 2210.10760). An ensemble of judges delays that and does not prevent it, because all share some flaws
+    (Eisenstein et al. 2023, arXiv 2312.09244). The agent reads evaluations since the weights, a judge, the mixture or
+    the policy were last set.
 
     Actions: a member that rose has lost touch with quality, and one that fell saw the loss. Every member with weight
-    that rose gives up half of its share to those that fell.
+    that rose gives half of its share to those that fell.
 
-    False alarms: a member counts as moved only beyond SIGMAS standard errors. While held-out quality is flat it is
-    silent: a proxy that rises to its ceiling over a plateau is what training looks like when it works. A rise that
-    another knob caused looks the same to it.
+    False alarms: a member has moved only beyond SIGMAS standard errors. While held-out quality is flat, the agent is
+    silent: a proxy that rises to its ceiling over a plateau is what successful training looks like. A rise from another
+    knob looks the same.
 
-    Limits: it is silent without a held-out metric and without a member that saw the loss; where all members are fooled,
-    none fell, and it has nothing to propose. It never gives weight back by itself.
+    Limits: it is silent without a held-out metric and without a member that saw the loss; if all members are fooled,
+    none fell. It never returns weight by itself.
     """
 
     needs = ("rewards/*/mean",)
@@ -43,28 +43,27 @@ class RewardWeights(Agent):
     options = dict.fromkeys(("sure", "moved", "kept", "worth"), SHARE)
 
     EVALUATIONS = 4
-    """Held-out readings since the last change that have to be there: two that fell, and two for the best one to be the
-    best of."""
+    """Held-out readings since the last change: two that fell, and two for the best one."""
     FALL = 0.05
-    """Share of the best reading by which both of the newest have to lie below it. Less would more often be the noise of
-    an evaluation."""
+    """Share of the best reading by which both of the newest must be below it. Less would more often be evaluation
+    noise."""
     CLEAR_FALL = 0.1
-    """Share of the best reading by which both have to lie below it for it to be sure: twice FALL."""
+    """Share of the best reading by which both must be below it for the agent to be sure: twice FALL."""
     SURE = 0.8
-    """Confidence at a clear fall; below that it is a rule of thumb, for which a second voice is needed."""
+    """Confidence at a clear fall. Below that it is a rule of thumb, which needs a second agent."""
     MOVED = 0.02
-    """Least change of a member's mean score that counts, on its scale of 0 to 1. Smaller ones may be certain over many
-    steps, and mean nothing."""
+    """Smallest change of a member's mean score that counts, on its scale of 0 to 1. Smaller ones may be certain over
+    many steps and mean nothing."""
     SIGMAS = 3.0
-    """Standard errors of a difference of means beyond which a member's score has moved. Several members are asked at
-    once, so that two would be crossed by chance."""
+    """Standard errors of a difference of means beyond which a member's score has moved. Several members are tested at
+    once, so chance would exceed two."""
     LEAST = 5
-    """Steps that have to be measured on either side of the best reading, for a mean and its error."""
+    """Steps on either side of the best reading, for a mean and its error."""
     KEPT = 0.5
-    """Share of its weight that a fooled member keeps, 0 to 1; it may be right again, and weight is not given back by
+    """Share of its weight, 0 to 1, that a fooled member keeps. It may be right again, and weight does not return by
     itself."""
     WORTH = 0.05
-    """Least mass of the weights that has to move for a proposal: below it the change would not show."""
+    """Smallest mass of the weights to move. Below it the change would not show."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -73,7 +72,7 @@ class RewardWeights(Agent):
             return "no metric is announced as held out with a direction: nothing tells a fooled member from a good one"
         measured = {metric.name for metric in run.metrics}
         measured |= {
-            f"rewards/{of.name.removeprefix('committee.')}/mean" for of in run.actuators
+            f"rewards/{spec.name.removeprefix('committee.')}/mean" for spec in run.actuators
         }  # also of late comers
         members = next(spec.choices for spec in run.actuators if spec.name == WEIGHTS)
         unseen = [member for member in members if f"rewards/{member}/mean" not in measured]
@@ -84,13 +83,13 @@ class RewardWeights(Agent):
         assert metric is not None  # or cannot_fire had said so
         since = window.last_change_tick(WEIGHTS, JUDGES, ROLLBACK, MIXTURE)
         sign = -1.0 if metric.better == "down" else 1.0
-        found = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
-        found = [(tick, value) for tick, value in found if tick > since and math.isfinite(value)]
+        evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
+        evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
         # Asked when an evaluation came in, and not again until the next: its answer would be the same.
-        if len(found) < self.EVALUATIONS or found[-1][0] != window.tick:
+        if len(evaluations) < self.EVALUATIONS or evaluations[-1][0] != window.tick:
             return None
-        best_at, best = max(found[:-2], key=lambda one: one[1])
-        falls = [(best - value) / abs(best) if best else 0.0 for _, value in found[-2:]]
+        best_at, best = max(evaluations[:-2], key=lambda reading: reading[1])
+        falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]
         if min(falls) < self.FALL:
             return None
         shares = window.knobs[WEIGHTS].shares
@@ -106,11 +105,13 @@ class RewardWeights(Agent):
         target[saw[0]] += 1 - sum(target.values())
         if total_variation(shares, target) < self.WORTH:
             return None
-        told = [f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved]
+        movements = [
+            f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved
+        ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick {best_at}) "
-            f"in two evaluations, while of the members' mean scores {', '.join(told)}: move {freed:.0%} of the weight "
-            f"from {', '.join(fooled)} to {', '.join(saw)}"
+            f"in two evaluations, while of the members' mean scores {', '.join(movements)}: move {freed:.0%} of the "
+            f"weight from {', '.join(fooled)} to {', '.join(saw)}"
         )
         return window.propose(
             WEIGHTS,
@@ -119,13 +120,14 @@ class RewardWeights(Agent):
             why=why,
             target=metric.name,
             expected_change=sign * abs(best) * falls[-1] / 2,
-            horizon=3 * (found[-1][0] - found[-2][0]),
+            horizon=3 * (evaluations[-1][0] - evaluations[-2][0]),
             evidence=OVER_OPTIMISED,
         )
 
     def _change(self, window: Window, member: str, since: int, best_at: int) -> float | None:
-        """By how much its mean score moved from before the best evaluation to after it; 0 when it is within noise, None
-        when too little is measured. Of the time after, the half that is nearer: a fall is judged where it stands."""
+        """Return how far a member's mean score moved from before the best evaluation to after it; 0 within noise, None
+        if too little was measured. Only the newer half of the time after counts, because a fall is judged where it
+        stands."""
         name = f"rewards/{member}/mean"
         middle = (best_at + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_at and name in o.metrics]

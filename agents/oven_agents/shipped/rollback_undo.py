@@ -1,4 +1,4 @@
-"""Looks whether a rollback brought anything, and takes back one that did not."""
+"""Checks whether a rollback helped, and undoes one that did not."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ SCALE = "optimizer.lr_scale"
 
 
 class RollbackUndo(Agent):
-    """Signals: a held-out reading AFTER ticks after a rollback, no matter who made it, in which not a third is regained
-    of what had been lost, although it began from before the loss. A rollback repairs what happened once, to weights or
-    moments. Where it is the data, the code or the machine that changed, and stays so, it happens again, and what the
-    run had learnt about living with it is lost.
+    """Signals: a held-out reading AFTER ticks after any rollback, which regained less than a third of the loss although
+    it restarted from before it. A rollback repairs a single event, to weights or moments. If the data, the code or the
+    machine changed and stays so, it happens again, and the run loses what it had learnt about living with it.
 
-    Actions: it asks for the reading once, then takes the rollback back, and a rate that was cut with it; no agent goes
-    back after that (oven_agents.stats.rollback_success). What an operator wished or approved it leaves alone.
+    Actions: requests the reading once, then undoes the rollback and a rate cut that came with it. No agent goes back
+    after that (oven_agents.stats.rollback_success). It leaves alone what an operator set or approved.
 
-    False alarms: a rollback that helps brings back at once what was lost, which is what it was made for; a third of it
-    lies far outside the readings' noise (docs/experiments.md).
+    False alarms: a rollback that helps regains the loss at once, which is its purpose; a third of it is far outside the
+    readings' noise (docs/experiments.md).
 
-    Limits: it needs a reading from before the rollback, one that can be had when it is asked for, and a run that keeps
-    what it left: in memory it does, with checkpoints on disk it does not. Harm that takes longer than AFTER ticks to
-    come back it does not see; nor does it know what would have become of the run with no change at all. Under a reward
-    it is silent: a policy that is dragged off does not get used to it, and readings are noisier (of three rollbacks
-    that it took back there none was the better for it).
+    Limits: it needs a reading from before the rollback, one on request, and a run that keeps the abandoned state: in
+    memory it does, with checkpoints on disk it does not. It does not see harm that takes longer than AFTER ticks to
+    come back, and it does not know how the run would have continued unchanged. Under a reward it is silent: a policy
+    that is dragged off does not adapt, and readings are noisier (none of the three rollbacks that it undid improved).
     """
 
     moves = (UNDO, SCALE, EVALUATE)
@@ -38,15 +36,14 @@ class RollbackUndo(Agent):
     options = dict.fromkeys(("sure",), SHARE)
 
     AFTER = 4
-    """Ticks after a rollback from which a reading says what it brought. Earlier, what comes again may not have come
-    yet; later, more steps are lost if it has."""
+    """Ticks after a rollback from which a reading shows its effect. Earlier, a recurring fault may not have come back;
+    later, more steps are lost if it has."""
     SURE = 0.8
-    """Confidence of taking a rollback back. It is too high: of 16 votes .44 came true (docs/experiments.md)."""
+    """Confidence of an undo. It is too high: of 16 votes, 0.44 came true (docs/experiments.md)."""
     GAIN = 0.02
-    """Improvement of the loss that it forecasts, in the loss's unit; small, since the run only returns to where it
-    was."""
+    """Forecast gain of the loss, in its unit; small, because the run only returns to where it was."""
     HORIZON = 20
-    """Ticks in which the forecast is judged: what was learnt about living with the fault shows at once."""
+    """Ticks in which the forecast is judged. What was learnt about living with the fault shows at once."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -69,14 +66,14 @@ class RollbackUndo(Agent):
             return None
         shares = [share for tick, share in measured if tick >= back.tick + self.AFTER]
         if not shares:
-            return self._asked(window, back)
+            return self._request_reading(window, back)
         return self._undone(window, back, shares[0]) if shares[0] < RECOVERED else None
 
-    def _asked(self, window: Window, back: Receipt) -> Vote | None:
-        """Once."""
-        asked = any(receipt.tick >= back.tick + self.AFTER for receipt in window.applied(EVALUATE))
+    def _request_reading(self, window: Window, back: Receipt) -> Vote | None:
+        """Request a reading, once."""
+        requested = any(receipt.tick >= back.tick + self.AFTER for receipt in window.applied(EVALUATE))
         why = f"whether the rollback of tick {back.tick} brought anything"
-        return None if asked or not available(window) else request_evaluation(window, why)
+        return None if requested or not available(window) else request_evaluation(window, why)
 
     def _undone(self, window: Window, back: Receipt, share: float) -> Plan:
         why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"

@@ -1,4 +1,5 @@
-"""Loosens an anchor that holds the policy below what the task allows, and takes back what did not help."""
+"""Loosens a KL anchor that holds the policy back, tightens one that does not hold, and undoes changes that did not
+help."""
 
 from __future__ import annotations
 
@@ -14,53 +15,52 @@ from oven_core.protocol.messages import MetricSpec, Receipt, RunStarted, Value, 
 
 TEACHER, BETA = "teacher.active", "grpo.beta"
 KL_TO = "kl/"
-"""Before a teacher's name: the KL to one that is not active, sampled every few steps."""
+"""Prefix of a teacher's name: the KL to a teacher that is not active, sampled every few steps."""
 RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights", "committee.*")
-"""What moves the reward or the KL by itself: nothing from before the last change of these is read."""
+"""Actuators that move the reward or the KL by themselves. Only ticks after their last change are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The two halves of the window: mean reward, median KL, and how far the reward is from its ceiling."""
+    """Both halves of the window: mean reward, median KL, and the reward's distance from its ceiling."""
 
     reward: float
     rise: float
     kl: float
     growth: float
-    """KL of the later half over that of the earlier."""
+    """KL of the later half divided by that of the earlier half."""
     highest: float
-    """KL of a single step."""
+    """Highest KL of a single step."""
     headroom: float
-    """Share of the ceiling that is not reached: the least of training reward and held-out metric."""
+    """Share of the ceiling that is not reached: the smaller of training reward and held-out metric."""
     text: str
 
 
 class Teacher(Agent):
     """Signals: GRPO's reward minus β·KL(π_θ ‖ π_ref) has its optimum where another nat costs more than it earns. So an
-    anchor that binds shows three things together: the reward stays flat below its ceiling, on training data and on
-    held-out ones; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order
-    of 1. An anchor that does not bind lets the KL grow for as long as the reward does. The other way: a KL between half
-    a nat and FAR grows by half, the reward does not, and held-out quality fell. And a teacher is absorbed when the KL
-    to it has fallen far below what it was at first and stays there, while the reward is flat: it has nothing left to
-    teach.
+    anchor that binds shows three things together: the reward stays flat below its ceiling, in training and on held-out
+    data; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order of 1. An
+    anchor that does not bind lets the KL grow as long as the reward does. In the other direction, a KL between half a
+    nat and FAR grows by half, the reward does not, and held-out quality fell. A teacher is absorbed when the KL to it
+    has fallen far below its first level and stays there while the reward is flat: it has nothing left to teach.
 
-    Actions: for an anchor that binds the next stronger teacher (`choices` are in order, weakest first), and where there
-    is none a third of β. For a teacher that is absorbed the next stronger one, unless the KL to that is no larger. For
-    a policy that leaves its teacher for nothing three times β. (The direction is that of the adaptive controller of
-    Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that is not known here.) And it undoes its
-    last step when the reward lies below what it was before. What was undone is not tried again, so that this ends in
-    every run.
+    Actions: for an anchor that binds, the next stronger teacher (`choices` are in order, weakest first), or a third of
+    β if there is none. For an absorbed teacher, the next stronger one, unless the KL to that one is no larger. For a
+    policy that leaves its teacher without gain, three times β. (The direction is that of the adaptive controller of
+    Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that is not known here.) The agent undoes its
+    last step if the reward is lower than before it. A step that was undone is not tried again, so this ends in every
+    run.
 
-    False alarms: β is not raised beyond FAR, where no anchor brings a policy back; nor where the estimate leaps: a
-    policy moves by steps, and what leaps is that sampler and trainer came apart, which no anchor mends
-    (oven_agents.stats.policy_shift). A KL that is low because the policy began at its reference is not absorbed: it was
-    never high; nor one that leapt and came back. Of six starts with a β that did little, one was swapped needlessly
-    (docs/experiments.md).
+    False alarms: β is not raised beyond FAR, where no anchor brings a policy back, nor if the estimate leaps: a policy
+    moves in steps, and a leap means that sampler and trainer came apart, which no anchor repairs
+    (oven_agents.stats.policy_shift). A KL that is low because the policy started at its reference is not absorbed,
+    because it was never high; neither is one that leapt and came back. Of six starts with a β of little effect, one was
+    swapped needlessly (docs/experiments.md).
 
-    Limits: the thresholds come from one recipe, at β from .1 to 1; advantages that are not divided by their spread have
-    another scale. With no headroom it is silent, a KL that runs away at the ceiling included. That some drop the KL
-    term altogether (DAPO, Yu et al. 2025, arXiv 2503.14476) is not a reason to: an anchor may be there for what no
-    reward measures, which is why a stronger teacher comes before a lower β.
+    Limits: the thresholds come from one recipe, with β from 0.1 to 1. Advantages that are not divided by their spread
+    have another scale. Without headroom the agent is silent, even if the KL runs away at the ceiling. Some methods drop
+    the KL term (DAPO, Yu et al. 2025, arXiv 2503.14476), but an anchor may protect what no reward measures. Therefore a
+    stronger teacher comes before a lower β.
     """
 
     needs = ("kl", "reward")
@@ -69,45 +69,45 @@ class Teacher(Agent):
     options = dict.fromkeys(("room", "stalled", "sure", "late"), SHARE)
 
     HALF = 12
-    """Ticks of each of the two halves that reward and KL are compared over. Like all thresholds here it was set on
-    seeds 101 to 103 of one drill (docs/experiments.md)."""
-    ROOM = 0.12
-    """Least headroom, as a share of the ceiling: below it the reward has little left to gain."""
-    STALLED = 0.1
-    """Share of the headroom that the reward may rise by from one half to the next and still be flat, 0 to 1."""
-    MATERIAL = 0.04
-    """Least β·KL, in units of the objective, for an anchor that binds. It does not tell alone: .05 was seen at a
-    harmless anchor, .06 at one that binds (docs/experiments.md)."""
-    FLAT = (0.75, 1.2)
-    """KL of the later half over that of the earlier, least and greatest, between which it is flat."""
-    RUNAWAY = 1.5
-    """KL of the later half over that of the earlier, from which it runs away."""
-    TELLING = 0.5
-    """Nats per token from which a KL that grows is too far; below, it may still be the way from the teacher to the
-    task."""
-    ABSORBED = 0.5
-    """KL of the window over that of the first HALF ticks under the same teacher, up to which the teacher is absorbed.
-    It reached .38 where a policy was held to a small teacher, and was never below 1.18 where one learnt
+    """Ticks in each half for reward and KL. Like all thresholds here it was set on seeds 101 to 103 of one drill
     (docs/experiments.md)."""
+    ROOM = 0.12
+    """Smallest headroom, as a share of the ceiling. Below it the reward has little left to gain."""
+    STALLED = 0.1
+    """Share of the headroom, 0 to 1, by which the reward may rise between halves and still be flat."""
+    MATERIAL = 0.04
+    """Smallest β·KL of an anchor that binds, in units of the objective. It is not enough alone: 0.05 was seen at a
+    harmless anchor, 0.06 at one that binds (docs/experiments.md)."""
+    FLAT = (0.75, 1.2)
+    """Lowest and highest ratio of the later half's KL to the earlier half's at which it is flat."""
+    RUNAWAY = 1.5
+    """Ratio of the later half's KL to the earlier half's from which it runs away."""
+    TELLING = 0.5
+    """Nats per token from which a growing KL is too far. Below, it may be the way from the teacher to the task."""
+    ABSORBED = 0.5
+    """Ratio of the window's KL to that of the first HALF ticks under the same teacher, up to which the teacher is
+    absorbed. It reached 0.38 where a policy was held to a small teacher, and never fell below 1.18 where a policy
+    learnt (docs/experiments.md)."""
     APART = 2.0
-    """How many times the KL to the active teacher the KL to a stronger one must be for that to have more to teach."""
+    """How many times the active teacher's KL the KL to a stronger teacher must be for that one to have more to
+    teach."""
     SAMPLES = 2
-    """Fewest samples of the KL to a stronger teacher: a single step tells nothing."""
+    """Fewest samples of the KL to a stronger teacher. A single step says nothing."""
     FAR = 1.0
-    """Nats per token above which β is not raised: 19 raises at or below it and within LEAP gained 4.8 widths of noise,
-    the other 19 lost .9 (docs/experiments.md)."""
+    """Nats per token above which β is not raised: 19 raises at or below it and within LEAP gained 4.8 noise widths, the
+    other 19 lost 0.9 (docs/experiments.md)."""
     LEAP = 5.0
-    """How many times the median a single step's KL may be; beyond, sampler and trainer came apart (docs/experiments.md,
-    as for FAR)."""
+    """How many times the median a single step's KL may be. Beyond it, sampler and trainer came apart
+    (docs/experiments.md, as for FAR)."""
     WORSE = 0.05
-    """Least fall of the reward after a loosening for it to be undone, in the reward's unit; three standard errors where
-    that is more."""
+    """Smallest fall of the reward after a loosening that leads to an undo, in the reward's unit; or three standard
+    errors, if that is more."""
     STEP = 3.0
-    """Factor by which β is lowered or raised: β matters by its order of magnitude, and a step can be undone."""
+    """Factor by which β is lowered or raised. β matters by its order of magnitude, and a step can be undone."""
     SURE = 0.8
-    """Confidence of all its proposals. No share of successes is recorded."""
+    """Confidence of all proposals. No success rate is recorded."""
     LATE = 0.9
-    """Progress of the run after which it is too late for a change to show, 0 to 1."""
+    """Progress of the run, 0 to 1, after which a change has no time to show."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         announced = {spec.name for spec in run.actuators}
@@ -145,7 +145,7 @@ class Teacher(Agent):
         )
 
     def _undo(self, window: Window, since: int, seen: _Reading) -> Vote | None:
-        """Back to before the last loosening, if the reward has stayed lower since."""
+        """Return to the value before the last loosening if the reward has stayed lower since."""
         last = next(
             (r for r in reversed(window.receipts) if r.status == "applied" and is_named(r.actuator, RESETS)), None
         )
@@ -197,7 +197,7 @@ class Teacher(Agent):
         return self._propose(window, BETA, lowered, why, seen.headroom / 4, "symptom:kl_anchor_binds")
 
     def _move_on(self, window: Window, seen: _Reading) -> Vote | None:
-        """From a teacher that is absorbed to the next stronger one."""
+        """Move from an absorbed teacher to the next stronger one."""
         stronger = _stronger(window)
         if not stronger or seen.growth > self.FLAT[1] or abs(seen.rise) > self.STALLED * seen.headroom:
             return None
@@ -229,7 +229,8 @@ class Teacher(Agent):
         )  # fmt: skip
 
     def _read(self, window: Window, since: int) -> _Reading | None:
-        """None until both halves are full, some held-out metric was measured, and all of it is finite."""
+        """Return the window's two halves. None until both are full, a held-out metric was measured, and all values are
+        finite."""
         rewards = _last_rewards(window, 2 * self.HALF, after=since)
         kls = window.series("kl", after=since, last=2 * self.HALF)
         held_out = [(s.name, s.ceiling, v) for s in _held_out(window.run) for v in window.series(s.name, last=1)]
@@ -251,47 +252,48 @@ class Teacher(Agent):
 
 
 def _rewards(run: RunStarted) -> list[MetricSpec]:
-    """`reward` where its ceiling is known, else its parts by level."""
+    """Return `reward` if its ceiling is known, otherwise its parts by level."""
     known = [spec for spec in run.metrics if spec.ceiling is not None and spec.ceiling > 0]
     return [s for s in known if s.name == "reward"] or [s for s in known if s.name.startswith("reward/")]
 
 
 def _held_out(run: RunStarted) -> list[MetricSpec]:
-    """The most general first: `eval/accuracy` before `eval/accuracy/len3`."""
-    found = [spec for spec in run.metrics if spec.held_out and spec.better == "up" and (spec.ceiling or 0) > 0]
-    return sorted(found, key=lambda spec: (spec.name.count("/"), spec.name))
+    """Return the held-out metrics, the most general first: `eval/accuracy` before `eval/accuracy/len3`."""
+    metrics = [spec for spec in run.metrics if spec.held_out and spec.better == "up" and (spec.ceiling or 0) > 0]
+    return sorted(metrics, key=lambda spec: (spec.name.count("/"), spec.name))
 
 
 def _last_rewards(window: Window, count: int, *, after: int = -1, until: int | None = None) -> list[float]:
-    """The last `count` rewards of ticks after one and until another, oldest first: the reward, or the mean of its parts
-    that were measured at the tick."""
+    """Return the last `count` rewards of ticks after `after` and up to `until`, oldest first: the reward, or the mean
+    of its parts that were measured at the tick."""
     names = [spec.name for spec in _rewards(window.run)]
-    found: list[float] = []
+    rewards: list[float] = []
     for observation in reversed(window.observations):  # from the newest: it is asked at every tick
-        if observation.tick <= after or len(found) == count:
+        if observation.tick <= after or len(rewards) == count:
             break
         values = [observation.metrics[name] for name in names if name in observation.metrics]
         if values and (until is None or observation.tick <= until):
-            found.append(fmean(values))
-    found.reverse()
-    return found
+            rewards.append(fmean(values))
+    rewards.reverse()
+    return rewards
 
 
 def _stronger(window: Window) -> str:
-    """The next stronger teacher that was neither turned down by the learner nor left again; empty if there is none."""
+    """Return the next stronger teacher that the learner did not reject and that was not left again; empty if there is
+    none."""
     knob = window.knobs.get(TEACHER)
     if knob is None or knob.value not in knob.spec.choices:
         return ""
-    rank = {name: place for place, name in enumerate(knob.spec.choices)}
+    rank = {name: index for index, name in enumerate(knob.spec.choices)}
     changes = window.applied(TEACHER)
-    left = {r.before for r in changes if rank.get(str(r.after), 0) < rank.get(str(r.before), 0)}
+    abandoned = {r.before for r in changes if rank.get(str(r.after), 0) < rank.get(str(r.before), 0)}
     refused = " ".join(r.reason for r in window.receipts if r.actuator == TEACHER and r.status == "rejected")
     above = knob.spec.choices[rank[str(knob.value)] + 1 :]
-    return next((name for name in above if name not in left and repr(name) not in refused), "")
+    return next((name for name in above if name not in abandoned and repr(name) not in refused), "")
 
 
 def _up(window: Window, receipt: Receipt) -> bool:
-    """Whether it swapped to a stronger teacher."""
+    """Return whether the receipt swapped to a stronger teacher."""
     if receipt.actuator != TEACHER or TEACHER not in window.knobs:
         return False
     choices = window.knobs[TEACHER].spec.choices

@@ -1,4 +1,4 @@
-"""Lowers a weight decay that pulls harder than the gradient, or pushes."""
+"""Lowers a weight decay that pulls harder than the gradient, or that pushes outwards."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ DECAY, ROLLBACK = optimizer_gauges.DECAY, optimizer_gauges.ROLLBACK
 
 class WeightDecay(Agent):
     """Signals: a step consists of the gradient's part and the decay's, and only the decay's points straight at the
-    origin. At equilibrium they balance, and the norm stands still (Kosson et al. 2023, arXiv 2305.17212); so where most
-    of each step's length makes the weights smaller, the decay is what moves them. Weights that are not decayed, norm
-    gains most often, can hide in the common norm that the others vanish; so the decay's own part of the step is read,
-    too: λ‖w‖ over the update is √(λ/2) at equilibrium, a few hundredths for any λ in use, and half of the step only
-    where the weights are far from it. And a decay whose sign was lost pushes: every step for a while leads straight
-    away from the origin.
+    origin. At equilibrium they balance and the norm stands still (Kosson et al. 2023, arXiv 2305.17212). So if most of
+    each step's length shrinks the weights, the decay moves them. Weights without decay, usually norm gains, can hide in
+    the common norm that the others vanish, so the decay's own part of the step is read too: λ‖w‖ divided by the update
+    is √(λ/2) at equilibrium, a few hundredths for any λ in use, and half of the step only if the weights are far from
+    it. And a decay with a lost sign pushes: for a while every step leads straight away from the origin.
 
-    Actions: where the weights shrink it goes back to before and lowers the decay, to half and then to a tenth of that;
-    together, since what has shrunk does not grow back at a decay that fits. Where the decay's part is too large it
-    lowers the decay until that part is FITTING; but not where it was far smaller before at the same decay, and the
-    steps got shorter. Where it pushes, it goes back and lowers the decay to a tenth.
+    Actions: if the weights shrink, it goes back and lowers the decay, to half and then to a tenth of that; together,
+    because shrunken weights do not grow back at a fitting decay. If the decay's part is too large, it lowers the decay
+    until that part is FITTING, but not if the part was far smaller before at the same decay and the steps got shorter.
+    If the decay pushes, it goes back and lowers the decay to a tenth.
 
-    False alarms: on healthy runs all are far below the threshold, since an update of Adam is nearly orthogonal to the
-    weights. What still shrinks them after two attempts is not the decay, nor is what shrinks them by more than a step
-    is long. A decay that is wrong by a small factor is not seen, nor missed.
+    False alarms: healthy runs are all far below the threshold, because an update of Adam is nearly orthogonal to the
+    weights. If the weights still shrink after two attempts, or by more than a step's length, the decay is not the
+    cause. A decay that is wrong by a small factor is not seen.
 
-    Limits: without `optim/weight_norm` and `optim/update_ratio` it cannot tell. Weights that a user means to shrink (a
-    late phase of decay to prune) look the same to it.
+    Limits: the agent needs `optim/weight_norm` and `optim/update_ratio`. Weights that a user means to shrink (a late
+    phase of decay to prune) look the same.
     """
 
     needs = (optimizer_gauges.WEIGHTS, optimizer_gauges.LENGTH)
@@ -41,33 +40,33 @@ class WeightDecay(Agent):
     options = dict.fromkeys(("mostly", "lost", "half", "tenth", "straight", "fitting", "sure"), SHARE)
 
     MOSTLY = 0.5
-    """Share of a step's length from which the decay is what moves the weights, 0 to 1; on a tuned run it was .012 at
-    most (docs/experiments.md)."""
+    """Share of a step's length, 0 to 1, from which the decay moves the weights. On a tuned run it was at most 0.012
+    (docs/experiments.md)."""
     ALL = 1.1
-    """Share of a step's length above which something else moves the weights: the norm cannot lose more than all of its
-    length by the step itself."""
+    """Share of a step's length above which something else moves the weights. A step cannot shrink the norm by more than
+    its length."""
     LOST = 0.03
-    """Share of the norm that has to be lost, or gained, 0 to 1: less than that is not yet harm."""
+    """Share of the norm, 0 to 1, that must be lost or gained. Less is not yet harm."""
     HALF = 0.5
-    """Factor of the decay at the first attempt where the weights shrink."""
+    """Factor of the decay at the first attempt if the weights shrink."""
     TENTH = 0.1
-    """Factor of the decay at the second attempt, and where it pushes: a half was not enough, or the sign is wrong."""
+    """Factor of the decay at the second attempt, and if it pushes: half was not enough, or the sign is wrong."""
     ATTEMPTS = 2
-    """Lowerings after which what still shrinks the weights is something else: in `pruning_left_on` it went back seven
-    times (docs/experiments.md)."""
+    """Lowerings after which another cause shrinks the weights. In `pruning_left_on` it went back seven times
+    (docs/experiments.md)."""
     STRAIGHT = 0.85
-    """Cosine of step and weights from which a step leads straight away from the origin: .88 to 1.0 with the sign lost,
-    .35 at most on healthy runs, .72 where moments broke (docs/experiments.md)."""
+    """Cosine of step and weights from which a step leads straight away from the origin: 0.88 to 1.0 with the sign lost,
+    at most 0.35 on healthy runs, 0.72 with broken moments (docs/experiments.md)."""
     FITTING = 0.05
-    """Share of a step's length that the decay is lowered to, 0 to 1: a few hundredths is what it has at equilibrium."""
+    """Share of a step's length, 0 to 1, to which the decay is lowered: a few hundredths, as at equilibrium."""
     BACK = 32
-    """Newest ticks that are searched for where the weights were still whole; a rollback goes no further back."""
+    """Newest ticks to search for intact weights. A rollback goes no further back."""
     SURE = 0.9
-    """Confidence before noise is counted. No share of successes is recorded; the signs leave few other causes."""
+    """Confidence before noise is counted. No success rate is recorded; the signs leave few other causes."""
     GAIN = 0.05
-    """Improvement of the objective that it forecasts, in the objective's unit."""
+    """Forecast gain of the objective, in its unit."""
     HORIZON = 20
-    """Ticks in which the forecast is judged: weights that were put back show it soon."""
+    """Ticks in which the forecast is judged. Restored weights show it soon."""
 
     def vote(self, window: Window) -> Alternatives | None:
         if DECAY not in window.knobs:
@@ -104,7 +103,7 @@ class WeightDecay(Agent):
         return self._offered(window, seen[0][0], lowered, why, 1.0)
 
     def _shorter(self, window: Window, decay: float, share: float) -> bool:
-        """Whether the share was far lower before at the same decay: then it is the steps that got shorter."""
+        """Return whether the share was far lower before at the same decay. Then the steps got shorter."""
         since = window.last_change_tick(DECAY)
         rates = dict(window.surviving_series(optimizer_gauges.RATE, after=since))
         lengths = window.surviving_series(optimizer_gauges.LENGTH, after=since)

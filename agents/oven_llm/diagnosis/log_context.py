@@ -17,6 +17,7 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
+    ActuatorSpec,
     AgentStatus,
     Decision,
     LogMessage,
@@ -180,7 +181,20 @@ def shown_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {name: resolved[name] for name in SHOWN_SETTINGS if name in resolved}
 
 
-KINDS: Final = ("votes", "decisions", "receipts", "outcomes", "commands", "alerts", "notices")
+COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
+    Vote: ("votes", ("tick", "agent", "actuator", "stance", "value", "confidence", "target", "rationale")),
+    Decision: ("decisions", ("tick", "id", "actuator", "verdict", "value", "reason")),
+    Receipt: ("receipts", ("tick", "decision", "actuator", "status", "before", "after", "reason")),
+    Outcome: ("outcomes", ("tick", "decision", "actuator", "target", "scored", "before", "after", "beat")),
+    OperatorCommand: ("commands", ("by", "action", "actuator", "value", "reason")),
+    Alert: ("alerts", ("tick", "agent", "state", "symptom", "metric", "value")),
+    AgentStatus: ("notices", ("tick", "agent", "state", "text")),
+}
+"""Message → the table that it goes to, and its columns."""
+AUTHOR_COLUMNS: Final = ("agent", "by")
+FIELDS: Final = {"decision": "decision_id", "text": "reason"}
+"""Column → the field of the message, if it has another name."""
+KINDS: Final = tuple(kind for kind, _ in COLUMNS.values())
 
 
 def context_of(events: Iterable[Event], *, seq: int | None = None) -> LogContext:
@@ -194,86 +208,20 @@ def context_of(events: Iterable[Event], *, seq: int | None = None) -> LogContext
 
 
 def _row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
-    match body:
-        case Vote():
-            return "votes", {
-                "tick": body.tick,
-                "agent": _text(author),
-                "actuator": _text(body.actuator),
-                "stance": body.stance,
-                "value": _plain(body.value),
-                "confidence": body.confidence,
-                "target": _text(body.target),
-                "rationale": _text(body.rationale),
+    """Return the table of a message and its row; None for a message that no table has."""
+    if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire"):
+        return None
+    for message, (kind, columns) in COLUMNS.items():
+        if isinstance(body, message):
+            return kind, {
+                column: _text(author) if column in AUTHOR_COLUMNS else _plain(getattr(body, FIELDS.get(column, column)))
+                for column in columns
             }
-        case Decision():
-            return "decisions", {
-                "tick": body.tick,
-                "id": body.id,
-                "actuator": _text(body.actuator),
-                "verdict": body.verdict,
-                "value": _plain(body.value),
-                "reason": _text(body.reason),
-            }
-        case Receipt():
-            return "receipts", {
-                "tick": body.tick,
-                "decision": body.decision_id,
-                "actuator": _text(body.actuator),
-                "status": body.status,
-                "before": _plain(body.before),
-                "after": _plain(body.after),
-                "reason": _text(body.reason),
-            }
-        case Outcome():
-            return "outcomes", {
-                "tick": body.tick,
-                "decision": body.decision_id,
-                "actuator": _text(body.actuator),
-                "target": _text(body.target),
-                "scored": body.scored,
-                "before": _plain(body.before),
-                "after": _plain(body.after),
-                "beat": _plain(body.beat),
-            }
-        case OperatorCommand():
-            return "commands", {
-                "by": _text(author),
-                "action": body.action,
-                "actuator": _text(body.actuator),
-                "value": _plain(body.value),
-                "reason": _text(body.reason),
-            }
-        case Alert():
-            return "alerts", {
-                "tick": body.tick,
-                "agent": _text(author),
-                "state": body.state,
-                "symptom": body.symptom,
-                "metric": _text(body.metric),
-                "value": _plain(body.value),
-            }
-        case AgentStatus() if body.state in ("notice", "cannot_fire"):
-            return "notices", {
-                "tick": body.tick,
-                "agent": _text(author),
-                "state": body.state,
-                "text": _text(body.reason),
-            }
-        case _:
-            return None
+    return None
 
 
-def _knob(spec: Any) -> dict[str, Any]:
-    return {
-        "kind": spec.kind,
-        "low": _plain(spec.low),
-        "high": _plain(spec.high),
-        "scale": spec.scale,
-        "unit": _text(spec.unit),
-        "choices": [_text(choice) for choice in spec.choices],
-        "value": _plain(spec.value),
-    }
+def _knob(spec: ActuatorSpec) -> dict[str, Any]:
+    return {name: _plain(getattr(spec, name)) for name in ("kind", "low", "high", "scale", "unit", "choices", "value")}
 
 
 def _text(text: str) -> str:

@@ -47,7 +47,7 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.names import Subjects
-from oven_core.replica.history_service import serve_history
+from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import EmbeddedServer

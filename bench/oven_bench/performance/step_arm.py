@@ -80,10 +80,10 @@ def _trainer(order: Order) -> Any:
 
     from oven_learner.hf.attach import attach
     from oven_learner.rewards import Committee
-    from oven_recipes.grpo.job import RULES, WEIGHTS, exact_match, gauges
+    from oven_recipes.grpo.job import gauges
     from oven_recipes.grpo.model import build_tokenizer
     from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
-    from oven_recipes.grpo.task import pool
+    from oven_recipes.grpo.task import RULES, WEIGHTS, exact_match, pool
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()

@@ -29,20 +29,20 @@ def show(
             "--run",
             "-r",
             metavar="RUN",
-            help="The settings with which this run would be resumed.",
+            help="Show the settings with which this run would resume.",
             autocompletion=completion.runs,
         ),
     ] = None,
     attached: Annotated[
-        bool, typer.Option("--attached", help="The settings of a run around your own script (`run --`).")
+        bool, typer.Option("--attached", help="Show the settings of a run around your own script (`run --`).")
     ] = False,
     origin: Annotated[
         bool,
-        typer.Option("--origin", help="Show where each value comes from: default, file and line, variable, or --set."),
+        typer.Option("--origin", help="Show the source of each value: default, file and line, variable, or --set."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show every setting and its value, as `up` (`run --`, with --attached) would take them here. Nothing is started.
+    """Print every setting with the value that `up` would use here (with --attached: `run --`). Nothing is started.
 
     Example: oven-controller config show --origin --config oven.yaml --set rules.window_ticks=5
     """
@@ -56,42 +56,40 @@ def show(
         folder = Home().find(run)
         earlier = folder.earlier_settings()
         if not earlier:
-            raise ConfigError(
-                f"run {folder.run!r} has no settings in {folder.config}: leave --run out, or name another"
-            )
+            raise ConfigError(f"run {folder.run!r} has no settings in {folder.config}: omit --run, or name another run")
         attached = attached or earlier.get("recipe") == ATTACHED
     resolved = resolve(config=config, sets=sets or (), environ=os.environ, attached=attached, earlier=earlier)
-    found = [replace(one, value=_hidden(one.value)) for one in resolved.origins()]
+    origins = [replace(setting, value=_without_password(setting.value)) for setting in resolved.origins()]
     if as_json:
-        print(json.dumps([_plain(one) for one in found], ensure_ascii=False))
+        print(json.dumps([_json_fields(setting) for setting in origins], ensure_ascii=False))
     else:
-        _print(found, origin)
+        _print(origins, origin)
 
 
-def _hidden(value: object) -> object:
-    """Without the password of an address: what is shown is pasted into issues."""
+def _without_password(value: object) -> object:
+    """The value without the password of an address, because people paste the output into issues."""
     return re.sub(r"(//[^/@:\s]*):[^/@\s]*@", r"\1:…@", value) if isinstance(value, str) else value
 
 
-def _plain(origin: Origin) -> dict[str, object]:
+def _json_fields(origin: Origin) -> dict[str, object]:
     fields = asdict(origin)
     return {"setting": fields["setting"], "value": fields["value"], "origin": fields["kind"]} | {
         key: fields[key] for key in ("source", "line") if fields[key] is not None and origin.kind != "default"
     }
 
 
-def _print(found: Sequence[Origin], origin: bool) -> None:
+def _print(origins: Sequence[Origin], with_source: bool) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from oven_core.terminal_text import clean
 
-    columns = ("setting", "value", "from") if origin else ("setting", "value")
+    columns = ("setting", "value", "from") if with_source else ("setting", "value")
     table = Table(box=None, pad_edge=False)
     for name in columns:
         table.add_column(name, overflow="fold", no_wrap=name == "setting")
-    for one in found:
-        cells = (one.setting, json.dumps(one.value, ensure_ascii=False), str(one))
+    for origin in origins:
+        cells = (origin.setting, json.dumps(origin.value, ensure_ascii=False), str(origin))
         table.add_row(*(Text(clean(cell)) for cell in cells[: len(columns)]))
     Console().print(table)

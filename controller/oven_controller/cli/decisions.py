@@ -1,4 +1,4 @@
-"""`decisions`: a run's decisions, a row each."""
+"""`decisions`: a run's decisions, one per row."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ def decisions(
     run_: SameRun = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="STEP|TIME", help=f"Only those from there on: {FORMS} before the log's newest event."),
+        typer.Option(
+            metavar="STEP|TIME", help=f"Only decisions after this point: {FORMS} before the log's newest event."
+        ),
     ] = None,
     actuator: Annotated[
-        str, typer.Option(metavar="NAME", help="Only those on this actuator.", autocompletion=completion.knobs)
+        str, typer.Option(metavar="NAME", help="Only decisions on this actuator.", autocompletion=completion.knobs)
     ] = "",
     agent: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Only those that this agent voted on, or that this person asked for.",
+            help="Only decisions that this agent voted on, or that this person gave.",
             autocompletion=completion.agents,
         ),
     ] = "",
@@ -40,21 +42,23 @@ def decisions(
         str,
         typer.Option(
             metavar="VERDICT",
-            help="Only these: adopted, rejected or advised.",
+            help="Only decisions with this verdict: adopted, rejected or advised.",
             autocompletion=completion.verdicts,
         ),
     ] = "",
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", help="Continue until the stack is down: a row again when its receipt or outcome comes."
+            "--follow",
+            "-f",
+            help="Continue until the stack is down. A row is printed again when its receipt or outcome comes.",
         ),
     ] = False,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
-    """List a run's decisions: step, who, what, verdict, what was read back, and the effect. With --json an object per
-    line.
+    """List a run's decisions: step, author, change, verdict, the value read back, and the effect. With --json, one
+    object per line.
 
     Example: oven-controller decisions --since 30m --verdict adopted
     """
@@ -67,42 +71,42 @@ def decisions(
 
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)
-    wanted = DecisionFilter(Since.read(since), actuator, agent, verdict)
-    asyncio.run(_print(find_run(one_run(run, run_), at), wanted, follow, as_json))
+    criteria = DecisionFilter(Since.read(since), actuator, agent, verdict)
+    asyncio.run(_print(find_run(one_run(run, run_), at), criteria, follow, as_json))
 
 
-async def _print(access: RunAccess, wanted: DecisionFilter, follow: bool, as_json: bool) -> None:
+async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
     from oven_runs.log.decision_row import HEAD
     from oven_runs.log.explanation import Explanations
 
-    seen, last = Explanations(), 0
+    log, last = Explanations(), 0
     async for event in access.events():
-        seen.feed(event)
+        log.feed(event)
         last = event.seq
-    if not follow:  # what is not known yet may still come
-        wanted.check(seen.by_id.values())
-    shown = [id_ for id_, one in seen.by_id.items() if wanted.matches(one, seen.newest)]
+    if not follow:  # else a name that is unknown now may still come
+        criteria.check(log.by_id.values())
+    ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
     if not as_json:
-        of = f"none of the {len(seen.by_id)} decisions is such a one" if seen.by_id else "no decisions yet"
-        print(HEAD if shown or follow else of)
-    for id_ in shown:
-        _show(seen, id_, wanted, as_json)
+        empty = f"none of the {len(log.by_id)} decisions matches" if log.by_id else "no decisions yet"
+        print(HEAD if ids or follow else empty)
+    for id_ in ids:
+        _print_row(log, id_, criteria, as_json)
     if not follow:
         return
     async for event in access.follow():
         if event.seq > last:
-            seen.feed(event)
-            if seen.changed:
-                _show(seen, seen.changed, wanted, as_json)
+            log.feed(event)
+            if log.changed:
+                _print_row(log, log.changed, criteria, as_json)
 
 
-def _show(seen: Explanations, id_: str, wanted: DecisionFilter, as_json: bool) -> None:
+def _print_row(log: Explanations, id_: str, criteria: DecisionFilter, as_json: bool) -> None:
     from oven_core.terminal_text import say
     from oven_runs.log.decision_row import line, row
 
-    if wanted.matches(seen.by_id[id_], seen.newest):
-        found = row(seen.whole(id_))
+    if criteria.matches(log.by_id[id_], log.newest):
+        decision = row(log.whole(id_))
         if as_json:
-            print(found.model_dump_json(ensure_ascii=True), flush=True)
+            print(decision.model_dump_json(ensure_ascii=True), flush=True)
         else:
-            say(line(found), flush=True)
+            say(line(decision), flush=True)

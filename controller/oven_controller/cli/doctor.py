@@ -19,9 +19,9 @@ _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer
 
 
 def doctor(
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Check this port, too.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Also check this port.")] = None,
     judges: Annotated[
-        bool, typer.Option("--judges", help="Ask each judge of the committee once instead. This costs a few tokens.")
+        bool, typer.Option("--judges", help="Instead ask each judge of the committee once. This costs a few tokens.")
     ] = False,
     config: Annotated[Path | None, typer.Option(help="With --judges: a YAML file with settings.")] = None,
     sets: Annotated[
@@ -29,17 +29,20 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look for what a run would miss here: packages, the server, a port, space, the terminal, keys, leftovers. With
-    --judges: whether each judge answers, and what of a JSON Schema, log-probabilities and a price there is.
+    """Check what a run needs on this machine: packages, the server, a port, disk space, the terminal, keys, and no
+    leftover processes. With --judges: whether each judge answers, and whether it supports a JSON Schema and
+    log-probabilities and has a known price.
 
-    Exit code 1 when something fails. Example: oven-controller doctor --judges --config oven.yaml
+    Exit code 1 if a check fails.
+
+    Example: oven-controller doctor --judges --config oven.yaml
     """
     if judges:
         ready = _judges(config, sets or [], as_json)
     elif config is not None or sets:
         from oven_core.errors import ConfigError
 
-        raise ConfigError("--config and --set are for `doctor --judges`; without it the machine is looked at")
+        raise ConfigError("--config and --set are for `doctor --judges`; without --judges, `doctor` reads no settings")
     else:
         ready = _machine(port, as_json)
     if not ready:
@@ -56,12 +59,12 @@ def _machine(port: int | None, as_json: bool) -> bool:
         print(json.dumps({"ready": ready, "checks": [asdict(check) for check in checks]}))
     else:
         for check in checks:
-            _show(check)
-        print("ready" if ready else "not ready: see what fails above")
+            _print_check(check)
+        print("ready" if ready else "not ready: see the failures above")
     return ready
 
 
-def _show(check: Check) -> None:
+def _print_check(check: Check) -> None:
     typer.echo(f"{typer.style(f'{check.state:<5}', fg=_COLOURS[check.state])} {check.name:<12} {check.found}")
     if check.remedy:
         typer.echo(f"{'':19}→ {check.remedy}")
@@ -72,41 +75,41 @@ def _judges(config: Path | None, sets: list[str], as_json: bool) -> bool:
     from oven_runs.settings.resolution import resolve
 
     committee = resolve(config=config, sets=sets, environ=os.environ, attached=True).settings.committee
-    found = probe_judges(committee)
-    ready = all(one["can_judge"] for one in found.values())
+    results = probe_judges(committee)
+    ready = all(result["can_judge"] for result in results.values())
     if as_json:
-        print(json.dumps({"ready": ready, "judges": found}))
+        print(json.dumps({"ready": ready, "judges": results}))
     else:
-        _table(found)
-        others = [f"{name} ({one.kind})" for name, one in committee.members.items() if name not in found]
+        _print_results(results)
+        others = [f"{name} ({member.kind})" for name, member in committee.members.items() if name not in results]
         if others:
-            print(f"not asked, since they run in the learner: {', '.join(others)}")
-        print("each of them can judge" if ready else "not ready: see what fails above")
+            print(f"not asked, because they run in the learner: {', '.join(others)}")
+        print("all of them can judge" if ready else "not ready: see the failures above")
     return ready
 
 
-def _table(found: dict[str, dict[str, Any]]) -> None:
+def _print_results(results: dict[str, dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     columns = ("member", "provider", "model", "schema", "logprobs", "$ per 1M in/out", "latency")
     table = Table(*columns, box=None, pad_edge=False)
-    for name, one in found.items():
-        price, latency = one.get("usd_per_million"), one.get("latency_s")
+    for name, result in results.items():
+        price, latency = result.get("usd_per_million"), result.get("latency_s")
         table.add_row(
             name,
-            one["provider"],
-            one["model"],
-            one.get("schema") or "–",
-            f"top {one['top_logprobs']}" if one.get("top_logprobs") else "–",
+            result["provider"],
+            result["model"],
+            result.get("schema") or "–",
+            f"top {result['top_logprobs']}" if result.get("top_logprobs") else "–",
             f"{price[0]:g} / {price[1]:g}" if price else "not known",
-            f"{latency:.1f} s" if latency is not None and one["can_judge"] else "–",
+            f"{latency:.1f} s" if latency is not None and result["can_judge"] else "–",
         )
     Console().print(table)
-    for name, one in found.items():
-        if not one["can_judge"]:
-            typer.echo(f"{typer.style('fail ', fg=_COLOURS['fail'])} {name}: {one['failure']}: {one['detail']}")
-            if one["remedy"]:
-                typer.echo(f"      → {one['remedy']}")
-        for lack in one["lacks"]:
+    for name, result in results.items():
+        if not result["can_judge"]:
+            typer.echo(f"{typer.style('fail ', fg=_COLOURS['fail'])} {name}: {result['failure']}: {result['detail']}")
+            if result["remedy"]:
+                typer.echo(f"      → {result['remedy']}")
+        for lack in result["lacks"]:
             typer.echo(f"{typer.style('warn ', fg=_COLOURS['warn'])} {name}: {lack}")

@@ -25,7 +25,7 @@ def explain(
     decision: Annotated[
         str,
         typer.Argument(
-            help="A decision's or a ballot's id, or how it begins; or an actuator, for the newest decision on it that "
+            help="The id of a decision or ballot, or its beginning; or an actuator, for the newest decision on it that "
             "passed.",
             autocompletion=completion.decisions,
         ),
@@ -33,15 +33,13 @@ def explain(
     run: Run = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="rules.KEY=VALUE", help="Also say what it would have been with this rule; repeatable."
-        ),
+        typer.Option("--set", metavar="rules.KEY=VALUE", help="Also show the decision under this rule; repeatable."),
     ] = None,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
-    """Explain a decision: who voted how and why, the knowledge graph's path, guardrails, the forecast, what
-    was read back, and its outcome.
+    """Explain a decision: the votes and their reasons, the knowledge graph's paths, guardrails, the forecast, the value
+    that was read back, and the outcome.
 
     Example: oven-controller explain optimizer.lr_scale
 
@@ -54,13 +52,13 @@ def explain(
     from oven_runs.settings.resolution import rules_set
 
     rules, access = rules_set(sets or ()), find_run(run, at)
-    found, other = asyncio.run(_read(access, decision, rules))
+    explanation, ruling = asyncio.run(_read(access, decision, rules))
     if as_json:
         from oven_runs.log.explanation_report import report
 
-        print(report(access.run, found, other).model_dump_json(ensure_ascii=True))
+        print(report(access.run, explanation, ruling).model_dump_json(ensure_ascii=True))
     else:
-        say(*lines(found), *(other.lines() if other is not None else ()))
+        say(*lines(explanation), *(ruling.lines() if ruling is not None else ()))
 
 
 async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
@@ -68,30 +66,30 @@ async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Ex
     from oven_runs.access.other_ruling import other_ruling
     from oven_runs.log.explanation import Explanations
 
-    seen = Explanations()
+    log = Explanations()
     async for event in access.events():
-        seen.feed(event)
-    found = seen.find(name)
-    if found is None:
-        raise UnknownNameError("decision", name, {one.decision.actuator for one in seen.by_id.values()})
-    return found, await other_ruling(access, found.decision, rules) if rules else None
+        log.feed(event)
+    explanation = log.find(name)
+    if explanation is None:
+        raise UnknownNameError("decision", name, {known.decision.actuator for known in log.by_id.values()})
+    return explanation, await other_ruling(access, explanation.decision, rules) if rules else None
 
 
-def lines(found: Explanation) -> list[str]:
-    """The same in words, a fact a line."""
+def lines(explanation: Explanation) -> list[str]:
+    """The explanation in words, one fact per line."""
     from oven_controller.stack.line_output import outcome
     from oven_runs.log.announcement_text import announced, injected
     from oven_runs.log.cited_paths import cited_paths
     from oven_runs.log.run_summary import text
 
-    decision, receipt = found.decision, found.receipt
+    decision, receipt = explanation.decision, explanation.receipt
     change = f"{text(decision.before)} → {text(decision.value)}"
-    where = f"at tick {decision.tick} (step {found.step}, decision {decision.id})"
+    where = f"at tick {decision.tick} (step {explanation.step}, decision {decision.id})"
     out = [f"{decision.actuator} {change}: {decision.verdict} {where}", f"why: {decision.reason}"]
-    if found.operator:
-        out.insert(1, f"asked for by the operator {found.operator}")
-    if found.announced is not None:
-        out.append(f"before it: the learner {announced(found.announced)}")
+    if explanation.operator:
+        out.insert(1, f"asked for by the operator {explanation.operator}")
+    if explanation.announced is not None:
+        out.append(f"before it: the learner {announced(explanation.announced)}")
     if decision.target and decision.expected_change:
         out.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
     if receipt is not None:
@@ -102,14 +100,18 @@ def lines(found: Explanation) -> list[str]:
         out.append("receipt: none yet")
     elif decision.verdict == "advised":
         approve = f"`oven-controller approve {decision.id}` carries it out until tick {decision.expires_at_tick}"
-        out.append(f"approved: decision {found.approved_by}" if found.approved_by else f"not approved yet: {approve}")
-    if found.later is not None:
-        out.append(f"later: {found.later.status} at step {found.later.step}: {found.later.reason}")
-    if found.outcome is not None:
-        out.append(f"outcome: {outcome(found.outcome)}")
-    out += [f"beside it: {injected(one)}" for one in found.injected]
-    out += voters(decision, found.votes)
-    for path in cited_paths(found.votes):
+        out.append(
+            f"approved: decision {explanation.approved_by}"
+            if explanation.approved_by
+            else f"not approved yet: {approve}"
+        )
+    if explanation.later is not None:
+        out.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
+    if explanation.outcome is not None:
+        out.append(f"outcome: {outcome(explanation.outcome)}")
+    out += [f"beside it: {injected(prompts)}" for prompts in explanation.injected]
+    out += voters(decision, explanation.votes)
+    for path in cited_paths(explanation.votes):
         graded = f", grade {path.grade}" if path.grade else ""
         sources = f" ({', '.join(path.sources)})" if path.sources else ""
         role = {"against": "against it", "chosen": "why this plan"}.get(path.role, "for it")
@@ -119,7 +121,7 @@ def lines(found: Explanation) -> list[str]:
 
 
 def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
-    """Each voter with its weight, its reason in full and its forecast; then who was silent."""
+    """One line for each vote, with its weight, forecast and whole reason; then the silent agents."""
     from oven_runs.log.run_summary import text
 
     out = []
@@ -129,10 +131,10 @@ def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
         vote = votes.get(line.agent)
         value = f" {text(line.value)}" if line.value is not None else ""
         mark = ", a shadow" if line.shadow else ", a newcomer" if line.newcomer else ""
-        said = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{mark}"
+        vote_line = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{mark}"
         why = vote.rationale if vote is not None else line.rationale
         if vote is not None and vote.target:
-            said += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
-        out.append(said + (f": {why}" if why else ""))
+            vote_line += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
+        out.append(vote_line + (f": {why}" if why else ""))
     silent = [line.agent for line in decision.tally if line.stance == "silent"]
     return [*out, f"silent: {', '.join(silent)}"] if silent else out

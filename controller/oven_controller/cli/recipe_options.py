@@ -1,4 +1,4 @@
-"""The command `up` with one option more for each setting of the recipe that the command line or its layers name."""
+"""The typer command of `up`, which has an option for each setting of the chosen recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oven_runs.settings.layers import Layer
 
 GIVEN = "oven.recipe_options"
-"""Where the context keeps what was given of the recipe's options."""
+"""Key of the context for the recipe's options that were given."""
 _MODEL, _OPTIONS = "oven.recipe_model", "oven.recipe_settings"
 
 
@@ -29,13 +29,13 @@ class RecipeCommand(TyperCommand):
         from oven_runs.settings.recipe_flags import dashed
 
         args = dashed(args)
-        found = _recipe_meant(self._own(ctx, args), asked_for_help={"-h", "--help"}.intersection(args) != set())
-        if found is not None:
-            name, model = found
+        recipe = _chosen_recipe(self._own(ctx, args), help_requested=not {"-h", "--help"}.isdisjoint(args))
+        if recipe is not None:
+            name, model = recipe
             own: set[str | None] = {param.name for param in self.params}
             ctx.meta[_MODEL], ctx.meta[_OPTIONS] = model, _options(name, model, own)
-        words: list[str] = super().parse_args(ctx, args)
-        return words
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [*super().get_params(ctx), *ctx.meta.get(_OPTIONS, ())]
@@ -47,28 +47,28 @@ class RecipeCommand(TyperCommand):
         return super().invoke(ctx)
 
     def _own(self, ctx: Any, args: list[str]) -> dict[str, Any]:
-        """The command's own options in `args`, as far as they can be read; a wrong one is told of later."""
+        """The command's own options in `args`, as far as they can be read; typer reports wrong ones later."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
         resilient, ctx.resilient_parsing = ctx.resilient_parsing, True
         try:
-            given, _, _ = parser.parse_args(args=list(args))
+            values, _, _ = parser.parse_args(args=list(args))
         finally:
             ctx.resilient_parsing = resilient
-        return dict(given)
+        return dict(values)
 
 
 def layers_given(ctx: typer.Context) -> list[Layer]:
-    """A layer per option of the recipe that was given."""
+    """One layer of settings for each option of the recipe that was given."""
     from oven_runs.settings.recipe_flags import flag_layers
 
     given: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
     return flag_layers(ctx.meta[_MODEL], given) if given else []
 
 
-def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str, type[BaseModel]] | None:
-    """The recipe's name and its settings. Raises OvenError, unless help was asked for, which is shown without them, or
-    the script is the user's own, and needs none."""
+def _chosen_recipe(own: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
+    """The recipe's name and settings model. None instead of an OvenError if help is requested, which then lists no
+    settings, or if the training script is the user's own."""
     from oven_core.errors import OvenError
     from oven_runs.home.run_folder import Home
     from oven_runs.settings.resolution import named_recipe
@@ -83,20 +83,20 @@ def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str,
             earlier=earlier,
         )
     except OvenError:
-        if asked_for_help or own.get("no_learner"):
+        if help_requested or own.get("no_learner"):
             return None
         raise
 
 
 def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[Any]:
-    """An option per setting, but for those whose name the command has itself."""
+    """One option per setting, except those whose name the command uses itself."""
     from oven_runs.settings.recipe_flags import flag, is_switch
 
     parameters = []
     for name, field in model.model_fields.items():
         if name in own:
             continue
-        about: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "help": _described(field.description or "", field.get_default(call_default_factory=True)),
             "rich_help_panel": f"Settings of the recipe {recipe}",
             "show_default": False,
@@ -104,15 +104,15 @@ def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[
         switch = is_switch(field)
         declared = f"{flag(name)}/{flag('no_' + name)}" if switch else flag(name)
         if not switch:
-            about["metavar"] = "VALUE"
+            attributes["metavar"] = "VALUE"
         kind: Any = bool if switch else str
-        annotation = Annotated[kind | None, typer.Option(declared, **about)]
+        annotation = Annotated[kind | None, typer.Option(declared, **attributes)]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
     def settings(**_: Any) -> None: ...
 
     settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    settings.__annotations__ = {one.name: one.annotation for one in parameters}
+    settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False)
     app.command()(settings)
     command: Any = get_command(app)
@@ -120,7 +120,7 @@ def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[
 
 
 def _described(text: str, default: Any) -> str:
-    """What a setting is, and its default as it would be given, `25,50,75` for a list."""
-    given = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
-    said = text[:1].upper() + text[1:]
-    return said if default is None else f"{said} (default {given})".strip()
+    """The description of a setting, with its default as a user would type it, e.g. `25,50,75` for a list."""
+    typed = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
+    sentence = text[:1].upper() + text[1:]
+    return sentence if default is None else f"{sentence} (default {typed})".strip()

@@ -1,4 +1,4 @@
-"""`replay`: verifies that decisions follow from the log, and decides it again with other rules."""
+"""`replay`: decides a run again from its log, to verify the decisions or to see those of other rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oven_runs.log.counterfactual import OpenLoop
     from oven_runs.log.replay import Replay, ReplayReport
 
-GAPS_SHOWN = 5
+MAX_GAPS_LISTED = 5
 
 UntilTick = Annotated[
     int | None, typer.Option("--until", metavar="TICK", min=0, help="Stop at the first observation beyond this tick.")
@@ -33,20 +33,21 @@ def replay(
     verify: Annotated[
         bool,
         typer.Option(
-            help="Check every signature, not only that it is there, and count them by kind; and that no message of the "
-            "learner is missing."
+            help="Check every signature instead of its presence only, count them by kind, and check that no message of "
+            "the learner is missing."
         ),
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option(help="Settings whose `rules:` are put in place of the run's: what would they have decided?"),
+        typer.Option(help="Decide with the `rules:` of these settings instead of the run's."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute every decision again from the log alone, and compare byte for byte. Exit code 1 if one differs, or if
-    --verify finds that messages are missing; 3 if some wait to be appended or were lost.
+    """Compute every decision again from the log alone, and compare byte for byte.
 
-    With --until also what the mesh knew at that tick. With --config it is a question and no check, and the exit code 0.
+    Exit code 1 if a decision differs or --verify finds missing messages; 3 if messages wait to be appended or were
+    lost. With --until, also print what the mesh knew at that tick. With --config, compare the decisions of other rules
+    instead; the exit code is then 0.
 
     Example: oven-controller replay grpo-1121-0231 --until 40
     """
@@ -58,27 +59,27 @@ def replay(
 
     folder = Home().find(one_run(run, run_))
     if config is not None:
-        asyncio.run(_asked(folder, rules_in(config), until, verify, as_json))
+        asyncio.run(_with_other_rules(folder, rules_in(config), until, verify, as_json))
         return
-    again, signatures = asyncio.run(_again(folder, until, verify))
-    report = again.report()
+    replayed, signatures = asyncio.run(_replayed(folder, until, verify))
+    report = replayed.report()
     if not report.same and signatures.signed and not verify:
-        # What a live replica refused may have been taken here: the presence of a signature says little.
-        again, signatures = asyncio.run(_again(folder, until, True))
-        report = again.report()
-        signatures.decided = report.same
+        # A live replica may have refused an event that was accepted here, because its signature is wrong.
+        replayed, signatures = asyncio.run(_replayed(folder, until, True))
+        report = replayed.report()
+        signatures.explain_difference = report.same
     lacks = signatures.lacking(folder.info().ended, until) if verify else []
     if as_json:
-        print(json.dumps(_plain(again, report, signatures, until) | ({"lacks": lacks} if verify else {})))
+        print(json.dumps(_json_report(replayed, report, signatures, until) | ({"lacks": lacks} if verify else {})))
     else:
-        say(*_lines(again, report, signatures, until), *lacks)
+        say(*_lines(replayed, report, signatures, until), *lacks)
     if not report.same or lacks:
         raise typer.Exit(1)
     exit_if_incomplete(LocalRun(folder))
 
 
 class Signatures:
-    """A log's events as the run's keys judge them, counted by kind."""
+    """Verifies a log's events by the run's keys, and counts the results by kind of event."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
         from oven_core.security.signing import Keyring
@@ -86,38 +87,38 @@ class Signatures:
 
         self._keyring = Keyring(folder.pin(), check=check)
         self.checked = check
-        self.decided = False
-        """A replay that only asked whether signatures are there came out different; this one did not."""
+        self.explain_difference = False
+        """Whether decisions differ if signatures are only required, and agree if they are checked."""
         self.by_kind: dict[str, Counter[str]] = {}
         self._numbering = Numbering()
 
-    def judge(self, event: Event) -> Event:
+    def verify(self, event: Event) -> Event:
         return self._keyring.verify(event)
 
-    def count(self, judged: Event) -> None:
+    def count(self, verified: Event) -> None:
         from oven_core.protocol import names
         from oven_core.protocol.codec import Malformed
         from oven_core.protocol.messages import LearnerMessage
         from oven_core.protocol.subjects import UNSIGNED
 
-        if isinstance(judged.body, LearnerMessage):
-            self._numbering.take(judged.body)
-        kind = names.kind(judged.subject)
+        if isinstance(verified.body, LearnerMessage):
+            self._numbering.take(verified.body)
+        kind = names.kind(verified.subject)
         if self.checked and kind not in UNSIGNED:
-            fault = judged.body.fault if isinstance(judged.body, Malformed) else "signed"
-            said = {"signature": "wrong", "signed": "signed", "unsigned": "unsigned"}.get(fault, "no message")
-            self.by_kind.setdefault(kind, Counter())[said] += 1
+            fault = verified.body.fault if isinstance(verified.body, Malformed) else "signed"
+            result = {"signature": "wrong", "signed": "signed", "unsigned": "unsigned"}.get(fault, "no message")
+            self.by_kind.setdefault(kind, Counter())[result] += 1
 
     def lacking(self, ended: str | None, until: int | None) -> list[str]:
-        """What is not there of the learner's messages, a line each, as their numbers show. `ended`: how run.json says
-        that the run ended. `until`: the tick at which the reading stopped, if it did."""
+        """One line for each gap in the numbers of the learner's messages. `ended`: the run's end by run.json. `until`:
+        the tick at which reading stopped, if it did."""
         numbering = self._numbering
         lines = []
         if numbering.missing:
-            shown = numbering.gaps[:GAPS_SHOWN]
-            which = ", ".join(f"{hole.first} to {hole.last} of incarnation {hole.incarnation}" for hole in shown)
+            shown = numbering.gaps[:MAX_GAPS_LISTED]
+            which = ", ".join(f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in shown)
             more = len(numbering.gaps) - len(shown)
-            which += f", and {more} more holes" if more else ""
+            which += f", and {more} more gaps" if more else ""
             lines.append(f"missing: {numbering.missing} messages of the learner, by number {which}")
         if ended == "completed" and until is None and not numbering.ended:
             lines.append("missing: the run is completed, and its log has no RunEnded")
@@ -125,59 +126,65 @@ class Signatures:
 
     @property
     def signed(self) -> bool:
-        """Whether this is a run whose events are signed."""
+        """Whether the run's events are signed."""
         return bool(self._keyring.keys)
 
-    def plain(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         counts = {kind: dict(count) for kind, count in sorted(self.by_kind.items())} if self.signed else {}
-        return {"run_signed": self.signed, "checked": self.checked, "decided": self.decided, "by_kind": counts}
+        return {
+            "run_signed": self.signed,
+            "checked": self.checked,
+            "decided": self.explain_difference,
+            "by_kind": counts,
+        }
 
     def lines(self) -> list[str]:
         if not self.checked:
             return []
         if not self.signed:
-            return ["signatures: none to check; RunStarted names no keys, so this run is not a signed one"]
+            return ["signatures: none to check, because this run is not signed (RunStarted names no keys)"]
         out = ["signatures, checked:"]
         for kind, count in sorted(self.by_kind.items()):
-            out.append(f"  {kind}: " + ", ".join(f"{number} {said}" for said, number in sorted(count.items())))
-        if self.decided:
+            out.append(f"  {kind}: " + ", ".join(f"{number} {result}" for result, number in sorted(count.items())))
+        if self.explain_difference:
             out.append(
-                "they made the difference: with signatures that are there but do not hold, the decisions came out "
-                "otherwise; without those events, as every live replica judged, they are the same"
+                "they made the difference: the decisions differ if events with wrong signatures count, and are the "
+                "same "
+                "without those events, which every live replica refused"
             )
         return out
 
 
-async def _again(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
+async def _replayed(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
     from oven_runs.access import log_reader
     from oven_runs.log.replay import Replay
 
-    again, signatures = Replay(folder.run), Signatures(folder, verify)
-    async for event in log_reader.events(folder, exact=True, until=until, verify=signatures.judge):
-        again.take(event)
+    replayed, signatures = Replay(folder.run), Signatures(folder, verify)
+    async for event in log_reader.events(folder, exact=True, until=until, verify=signatures.verify):
+        replayed.take(event)
         signatures.count(event)
-    _started(folder.run, again.mesh.state.started)
-    return again, signatures
+    _check_started(folder.run, replayed.mesh.state.started)
+    return replayed, signatures
 
 
-def _started(run: str, started: bool) -> None:
+def _check_started(run: str, started: bool) -> None:
     from oven_core.errors import ConfigError
 
     if not started:
         raise ConfigError(
-            f"run {run!r} never started: there is no RunStarted to replay from in what was read of its log"
+            f"run {run!r} has no RunStarted in the part of its log that was read, so there is nothing to replay"
         )
 
 
-def _plain(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> dict[str, Any]:
+def _json_report(replayed: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> dict[str, Any]:
     from oven_runs.log.mesh_report import report_of
 
     first = dataclasses.asdict(report.first) if report.first else None
-    found = vars(report) | {"first": first, "same": report.same, "signatures": signatures.plain()}
-    return found if until is None else found | {"standing": report_of(again.mesh)}
+    fields = vars(report) | {"first": first, "same": report.same, "signatures": signatures.fields()}
+    return fields if until is None else fields | {"standing": report_of(replayed.mesh)}
 
 
-def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
+def _lines(replayed: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
     from oven_core.mesh.code_hash import mesh_code_hash
     from oven_runs.log import mesh_report
 
@@ -187,21 +194,23 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
     out = [f"{report.run}{upto}: {report.events} events, {decided}: {verdict}"]
     if report.counters:
         out.append("ignored: " + ", ".join(f"{kind} {count}" for kind, count in sorted(report.counters.items())))
-    parted = {"different": report.different, "missing": report.missing, "unexpected": report.unexpected}
-    out += [f"{what}: {len(subjects)}, first {subjects[0]}" for what, subjects in parted.items() if subjects]
+    differences = {"different": report.different, "missing": report.missing, "unexpected": report.unexpected}
+    out += [f"{kind}: {len(subjects)}, first {subjects[0]}" for kind, subjects in differences.items() if subjects]
     if report.first is not None:
         out += [f"logged:   {report.first.logged}", f"computed: {report.first.computed}"]
     if report.mesh_code and report.mesh_code != mesh_code_hash():
         remedy = "" if report.same else ": replay it with the version that its RunStarted names"
         out.append(
-            f"the run was decided by another version of the mesh ({report.mesh_code[:12]}; this one is "
+            f"another version of the mesh decided the run ({report.mesh_code[:12]}; this one is "
             f"{mesh_code_hash()[:12]}){remedy}"
         )
     out += signatures.lines()
-    return out if until is None else out + mesh_report.lines(mesh_report.report_of(again.mesh))
+    return out if until is None else out + mesh_report.lines(mesh_report.report_of(replayed.mesh))
 
 
-async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool) -> None:
+async def _with_other_rules(
+    folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
+) -> None:
     from oven_runs.access import log_reader
     from oven_runs.log.counterfactual import OpenLoop
     from oven_runs.log.replay import refuse_another_version
@@ -209,27 +218,27 @@ async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, ve
 
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
-    async for event in log_reader.events(folder, exact=True, until=until, verify=Signatures(folder, verify).judge):
+    async for event in log_reader.events(folder, exact=True, until=until, verify=Signatures(folder, verify).verify):
         refuse_another_version(event)
         loop.take(event)
         count += 1
-    _started(run, loop.started)
+    _check_started(run, loop.started)
     if as_json:
-        print(json.dumps(_answer(loop, run, rules, count)))
+        print(json.dumps(_json_comparison(loop, run, rules, count)))
     else:
-        say(*_told(loop, run, rules, count))
+        say(*_comparison_lines(loop, run, rules, count))
 
 
-def _answer(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict[str, Any]:
-    parted = loop.divergences()
-    first = parted[0] if parted else None
+def _json_comparison(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict[str, Any]:
+    divergences = loop.divergences()
+    first = divergences[0] if divergences else None
     return {
         "run": run,
         "events": count,
         "tick": loop.tick,
         "rules": rules,
-        "same": not parted,
-        "divergences": len(parted),
+        "same": not divergences,
+        "divergences": len(divergences),
         "first": None
         if first is None
         else {
@@ -241,35 +250,35 @@ def _answer(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict
             "computed": first.computed.model_dump(mode="json") if first.computed else None,
         },
         "verdicts": {
-            actuator: {"logged": dict(found.logged), "computed": dict(found.computed)}
-            for actuator, found in loop.verdicts().items()
+            actuator: {"logged": dict(counts.logged), "computed": dict(counts.computed)}
+            for actuator, counts in loop.verdicts().items()
         },
         "ignored_receipts": loop.ignored_receipts,
     }
 
 
-def _told(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
+def _comparison_lines(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
     from oven_runs.log.counterfactual import decision_text
 
-    parted = loop.divergences()
+    divergences = loop.divergences()
     out = [
         f"{run}: {count} events to tick {loop.tick}, decided by {', '.join(f'rules.{name}' for name in rules)} as given"
     ]
-    if not parted:
+    if not divergences:
         out.append("the same decisions")
     else:
-        first = parted[0]
+        first = divergences[0]
         where = f"event {first.seq}, " if first.seq is not None else ""
         out += [
-            f"first divergence of {len(parted)}: tick {first.tick}, {first.actuator} ({where}{first.subject})",
+            f"first divergence of {len(divergences)}: tick {first.tick}, {first.actuator} ({where}{first.subject})",
             f"  logged:   {decision_text(first.logged)}",
             f"  computed: {decision_text(first.computed)}",
-            "  open loop: from there on the metrics are those of a run that would have gone another way",
+            "  open loop: after this point the metrics are those of a run that would have gone differently",
         ]
-    for actuator, found in loop.verdicts().items():
+    for actuator, counts in loop.verdicts().items():
         sides = [
             ", ".join(f"{n} {verdict}" for verdict, n in sorted(side.items())) or "none"
-            for side in (found.logged, found.computed)
+            for side in (counts.logged, counts.computed)
         ]
         out.append(f"  {actuator}: logged {sides[0]}; computed {sides[1]}")
     if loop.ignored_receipts:

@@ -9,10 +9,10 @@ import typer
 
 
 def schema(
-    requests: Annotated[bool, typer.Option("--requests", help="What is asked and answered beside the log.")] = False,
-    as_asyncapi: Annotated[bool, typer.Option("--asyncapi", help="All of it, as AsyncAPI 3.")] = False,
+    requests: Annotated[bool, typer.Option("--requests", help="Requests and replies instead of log messages.")] = False,
+    as_asyncapi: Annotated[bool, typer.Option("--asyncapi", help="Everything, as AsyncAPI 3.")] = False,
 ) -> None:
-    """Print the JSON Schema of every message in the log, or of every request and answer, or an AsyncAPI document.
+    """Print the JSON Schema of every message in the log, or of every request and reply, or an AsyncAPI document.
 
     Example: oven-controller schema > oven.schema.json
     """
@@ -21,6 +21,6 @@ def schema(
     from oven_core.protocol.codec import json_schema, service_schema
 
     if requests and as_asyncapi:
-        raise ConfigError("--requests and --asyncapi are two documents: ask for one of them")
+        raise ConfigError("--requests and --asyncapi print two different documents: give one of them")
     document = asyncapi() if as_asyncapi else service_schema() if requests else json_schema()
     print(json.dumps(document, indent=1, ensure_ascii=False))

@@ -1,7 +1,6 @@
-"""The tools that act on a run: actions of an operator, under a key of the server's own, so that the log names
-it.
+"""The tools that act on a run: an operator's actions, signed with the server's own key, which the log names.
 
-The server lists them with --control only. Bounds and guardrails hold as for a person who types the command.
+The server lists them with --control only. The same bounds and guardrails apply as to a person's commands.
 """
 
 from __future__ import annotations
@@ -14,26 +13,32 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from oven_controller.mcp_server.control_key import ControlKey
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import Run
 from oven_controller.mcp_server.tool_answer import answer
-from oven_controller.mcp_server.tool_thread import Progress, on_thread, sentences
+from oven_controller.mcp_server.tool_thread import Progress, as_tool_errors, on_thread
+from oven_controller.stack import person_keys
+from oven_core.errors import BusError
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
+from oven_core.security import tls
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.remote_run import RemoteRun
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandReport
 from oven_runs.operator.operator_client import carried_out, new_command
 
+NAME: Final = "mcp"
+"""The operator's name in the log."""
 TOOLS: Final = ("approve", "veto", "set", "hold", "resume")
-"""The actions that are offered."""
+"""The actions that have a tool."""
 REASON: Final = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]
 WAIT: Final = Annotated[
     float | None,
     Field(
         ge=0.1,
         le=600,
-        description="maximum seconds to wait for the receipt; without it, until two steps have ended, or a minute in "
-        "which none does. A command that is not answered in time is in the log, and counts all the same",
+        description="maximum seconds to wait for the receipt; by default until two steps have ended, or a minute "
+        "without a step. A command without an answer in time is in the log, and takes effect all the same",
     ),
 ]
 TYPES: Final[Mapping[Kind, Any]] = {
@@ -44,23 +49,29 @@ TYPES: Final[Mapping[Kind, Any]] = {
 
 
 def control_tools(reach: Reach) -> list[Callable[..., Any]]:
-    """One function for each of TOOLS, named and documented as a client reads it."""
+    """Return one function for each of TOOLS, with the name, parameters and docstring that a client reads."""
     key = ControlKey()
     return [_tool(reach, key, ACTIONS[name]) for name in TOOLS]
 
 
 def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
-    async def act(context: Context, reason: str, run: str | None, wait_s: float | None, **given: Any) -> CallToolResult:
-        def reached(_: Progress) -> RunAccess:
-            return key.commanding(reach.find(run, running=True))
+    async def act(
+        context: Context, reason: str, run: str | None, wait_s: float | None, **arguments: Any
+    ) -> CallToolResult:
+        def find_access(_: Progress) -> RunAccess:
+            return key.as_operator(reach.find(run, running=True))
 
-        access = await on_thread(context, reached)
-        fields = {argument.field: given[argument.name] for argument in action.arguments}
-        with sentences():
+        access = await on_thread(context, find_access)
+        fields = {argument.field: arguments[argument.name] for argument in action.arguments}
+        with as_tool_errors():
             command = new_command(action.name, reason=reason, **fields)
             return answer(CommandReport.of(await carried_out(access, command, wait_s)))
 
-    parameters = {"context": Context, **{one.name: _annotation(one) for one in action.arguments}, "reason": REASON}
+    parameters = {
+        "context": Context,
+        **{argument.name: _annotation(argument) for argument in action.arguments},
+        "reason": REASON,
+    }
     defaults = {"value": None} | {"run": None, "wait_s": None}
     parameters |= {"run": Run, "wait_s": WAIT}
     act.__name__ = action.name
@@ -83,3 +94,31 @@ def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
 
 def _annotation(argument: Argument) -> Any:
     return Annotated[TYPES[argument.kind], Field(description=argument.help)]
+
+
+class ControlKey:
+    """The operator's key of the server, one per run."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, RunAccess] = {}
+
+    def as_operator(self, access: RunAccess) -> RunAccess:
+        """Return access to the run as the operator NAME.
+
+        For a run of this machine, the first command creates the key, which the run's log records. For a run on another
+        machine, the key is that of the person whom the server works for. Raises ConfigError if the run's keys are made
+        elsewhere, ProcessError and BusError if the run does not accept the key.
+        """
+        if not isinstance(access, LocalRun):
+            return access
+        folder = access.folder
+        address = f"{folder.path} at {folder.info().url}"
+        if address not in self._runs:
+            granted, untold = person_keys.grant(person_keys.AdministeredServer.of_run(folder), NAME, "operator")
+            if untold:
+                raise BusError(untold)
+            trust = tls.trusting_text(granted.tls_ca, address) if granted.tls_ca else None
+            self._runs[address] = RemoteRun(
+                granted.run, folder.info().url, granted.credentials, role="operator", keys=granted.keys, trust=trust
+            )
+        return self._runs[address]

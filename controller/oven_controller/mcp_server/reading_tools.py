@@ -1,12 +1,15 @@
-"""The tools that look at runs. None of them changes anything."""
+"""The tools that read runs. None of them changes anything."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import os
 import sys
-from collections import deque
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
 from mcp.server.mcpserver import Context
@@ -15,37 +18,87 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_agents.review.backtest import Backtest
 from oven_agents.review.backtest_report import BacktestReport
-from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
 from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import Diagnosis
+from oven_runs.access.local_run import LocalRun
 from oven_runs.access.other_ruling import other_ruling
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
 from oven_runs.log.decision_row import DecisionFilter, DecisionRow, Verdict, row
+from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.since import FORMS, Since
 from oven_runs.settings.resolution import rules_set
 
+CACHED_RUNS: Final = 2
+CACHED_DECISIONS: Final = 1000
+"""Maximum decisions of a cached run. One takes 31 KB with the votes and tallies of 18 agents."""
+
+_Stamp: TypeAlias = tuple[str, int, int]
+
+
+class DecisionCache:
+    """The decisions of runs that have ended and whose folder is on this machine. Others are read each time.
+
+    A client lists decisions and then asks about each, so one reading serves many calls. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._cached: OrderedDict[_Stamp, Explanations] = OrderedDict()
+        self._lock = threading.Lock()
+
+    async def read(self, access: RunAccess, hear: Callable[[Event], object]) -> Explanations:
+        """Return the run's decisions, which the caller must not change. `hear` is called with each event that is read,
+        and may raise to stop. Raises what reading a log raises."""
+        before = _stamp(access)
+        with self._lock:
+            if before is not None and before in self._cached:
+                self._cached.move_to_end(before)
+                return self._cached[before]
+        explanations = Explanations()
+        async for event in access.events():
+            explanations.feed(event)
+            hear(event)
+        if before is not None and before == _stamp(access) and len(explanations.by_id) <= CACHED_DECISIONS:
+            with self._lock:
+                self._cached[before] = explanations
+                while len(self._cached) > CACHED_RUNS:
+                    self._cached.popitem(last=False)
+        return explanations
+
+
+def _stamp(access: RunAccess) -> _Stamp | None:
+    """Path, modification time and size of the log; None if the run is up, or is on another machine."""
+    if not isinstance(access, LocalRun) or access.up():
+        return None
+    try:
+        status = os.stat(access.folder.export)
+    except OSError:
+        return None
+    return str(access.folder.export), status.st_mtime_ns, status.st_size
+
+
 RUNS: Final = 50
-"""Runs that the list holds, the newest."""
+"""Maximum runs in the list."""
 METRICS: Final = 200
-"""Metrics that a status holds: more than a trainer publishes, and fewer than would fill an answer."""
+"""Maximum metrics in a status: more than a trainer publishes, and few enough for one answer."""
 
 Run: TypeAlias = Annotated[
-    str | None, Field(description="the run's name; without one: the one that runs, else the newest")
+    str | None, Field(description="the run's name; without it, the running one, else the newest")
 ]
 SinceText: TypeAlias = Annotated[
-    str, Field(description=f"only what came from there on: {FORMS} before the log's newest event")
+    str, Field(description=f"only what came after this point: {FORMS} before the log's newest event")
 ]
 Rules: TypeAlias = Annotated[
-    tuple[str, ...], Field(max_length=32, description="to decide by in place of the run's, e.g. rules.autonomy=auto")
+    tuple[str, ...], Field(max_length=32, description="rules to use instead of the run's, e.g. rules.autonomy=auto")
 ]
 
 
@@ -55,7 +108,7 @@ class RunList(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     runs: tuple[ListedRun, ...] = Field(description="the newest first")
-    more: int = Field(description="older ones that were left out")
+    more: int = Field(description="how many older ones are not listed")
 
 
 class DecisionList(BaseModel):
@@ -67,28 +120,28 @@ class DecisionList(BaseModel):
     tick: int = Field(description="the run's newest")
     step: int
     decisions: tuple[DecisionRow, ...] = Field(description="the newest last")
-    more: int = Field(description="older ones that match and were left out")
+    more: int = Field(description="how many older ones match and are not listed")
 
 
 class DiagnosisReport(BaseModel):
-    """What the knowledge graph makes of the symptoms."""
+    """Causes and remedies for the symptoms of a run."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     run: str
     named: tuple[NamedSymptom, ...] = Field(description="symptoms that agents named in the run, the newest first")
-    asked: tuple[str, ...] = Field(description="those that the graph was asked about")
+    asked: tuple[str, ...] = Field(description="symptoms that the graph was asked about")
     diagnosis: Diagnosis | None = Field(
-        description="causes and remedies; p only ranks them, and is not a calibrated probability. Null: there was no "
+        description="causes and remedies; p ranks them and is not a calibrated probability. Null if there was no "
         "symptom to ask about"
     )
 
 
 class ReadingTools:
-    """Each method is a tool; its docstring is what the client reads."""
+    """Each method is a tool, and its docstring is its description for the client."""
 
     def __init__(self, reach: Reach) -> None:
-        self._reach, self._decided = reach, DecisionCache()
+        self._reach, self._decisions = reach, DecisionCache()
 
     async def runs(self, context: Context | None = None) -> Annotated[CallToolResult, RunList]:
         """List the training runs that the controller knows, the newest first, with their states."""
@@ -96,23 +149,23 @@ class ReadingTools:
         def work(progress: Progress) -> RunList:
             reach = self._reach
             if reach.elsewhere:
-                raise ConfigError("the run is on another machine, and no list of runs comes from there: use `status`")
-            rows = [one for one in listed_runs(Home()) if reach.run in (None, one.run)]
+                raise ConfigError("the run is on another machine, which does not list its runs: use `status`")
+            rows = [run for run in listed_runs(Home()) if reach.run in (None, run.run)]
             return RunList(runs=tuple(rows[:RUNS]), more=len(rows[RUNS:]))
 
         return answer(await on_thread(context, work))
 
     async def status(self, context: Context, run: Run = None) -> Annotated[CallToolResult, RunStatus]:
         """How a run is doing: step, newest metrics, knobs, decisions by verdict, advice that waits for approval (with
-        the decision's id), agents, and what is wrong (`notes`)."""
+        the decision's id), agents, and problems (`notes`)."""
 
         def work(progress: Progress) -> RunStatus:
-            found = asyncio.run(run_status(self._reach.find(run), progress.hear))
-            if not (more := len(found.metrics) - METRICS) > 0:
-                return found
-            told = f"{more} of {len(found.metrics)} metrics are left out here; `metric` answers for each by its name"
-            kept = dict(itertools.islice(found.metrics.items(), METRICS))
-            return found.model_copy(update={"metrics": kept, "notes": (*found.notes, told)})
+            status = asyncio.run(run_status(self._reach.find(run), progress.hear))
+            if not (more := len(status.metrics) - METRICS) > 0:
+                return status
+            note = f"{more} of {len(status.metrics)} metrics are not listed here; `metric` returns any by its name"
+            metrics = dict(itertools.islice(status.metrics.items(), METRICS))
+            return status.model_copy(update={"metrics": metrics, "notes": (*status.notes, note)})
 
         return answer(await on_thread(context, work))
 
@@ -122,14 +175,14 @@ class ReadingTools:
         name: Annotated[str, Field(description="as `status` lists it, e.g. loss or eval/accuracy")],
         run: Run = None,
         since: SinceText = "",
-        max_points: Annotated[int, Field(ge=5, le=1000, description="of more, some are left out")] = 100,
+        max_points: Annotated[int, Field(ge=5, le=1000, description="maximum number of measurements")] = 100,
     ) -> Annotated[CallToolResult, MetricHistory]:
-        """One metric over a run. Where there are more measurements than max_points, each stretch keeps its least and
-        its greatest one, so that spikes stay; no value is an average."""
+        """One metric over a run. If there are more measurements than max_points, each stretch keeps its smallest and
+        its largest value, so that spikes stay; no value is an average."""
 
         def work(progress: Progress) -> MetricHistory:
             access, reader = self._reach.find(run), MetricReader(name, Since.read(since))
-            asyncio.run(_fed(access, progress, reader))
+            asyncio.run(_feed(access, progress, reader))
             return reader.history(access.run, max_points)
 
         return answer(await on_thread(context, work), "set a smaller max_points")
@@ -139,22 +192,22 @@ class ReadingTools:
         context: Context,
         run: Run = None,
         since: SinceText = "",
-        actuator: Annotated[str, Field(description="only those on this one")] = "",
-        agent: Annotated[str, Field(description="only those that it voted on, or that this person gave")] = "",
-        verdict: Annotated[Verdict | None, Field(description="only these")] = None,
-        limit: Annotated[int, Field(ge=1, le=100, description="the newest so many")] = 20,
+        actuator: Annotated[str, Field(description="only decisions on this actuator")] = "",
+        agent: Annotated[str, Field(description="only decisions that this agent voted on, or this person gave")] = "",
+        verdict: Annotated[Verdict | None, Field(description="only decisions with this verdict")] = None,
+        limit: Annotated[int, Field(ge=1, le=100, description="how many of the newest")] = 20,
     ) -> Annotated[CallToolResult, DecisionList]:
-        """What was decided in a run: step, who, what, verdict and reason, what was read back, and the effect on the
-        target metric. `explain` has the whole of one."""
+        """The decisions of a run: step, author, change, verdict and reason, the value read back, and the effect on the
+        target metric. `explain` has one in full."""
 
         def work(progress: Progress) -> DecisionList:
-            access, wanted = self._reach.find(run), DecisionFilter(Since.read(since), actuator, agent, verdict or "")
-            seen = asyncio.run(self._decided.read(access, progress.hear))
-            wanted.check(seen.by_id.values())
-            ids = [id_ for id_, one in seen.by_id.items() if wanted.matches(one, seen.newest)]
-            rows = [row(seen.whole(id_)) for id_ in deque(ids, maxlen=limit)]
+            access, criteria = self._reach.find(run), DecisionFilter(Since.read(since), actuator, agent, verdict or "")
+            log = asyncio.run(self._decisions.read(access, progress.hear))
+            criteria.check(log.by_id.values())
+            ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
+            rows = [row(log.whole(id_)) for id_ in deque(ids, maxlen=limit)]
             return DecisionList(
-                run=access.run, tick=seen.tick, step=seen.step, decisions=tuple(rows), more=len(ids) - len(rows)
+                run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)
             )
 
         return answer(await on_thread(context, work), "set a smaller limit")
@@ -164,23 +217,26 @@ class ReadingTools:
         context: Context,
         decision: Annotated[
             str,
-            Field(description="its id, or how it begins; or an actuator, for the newest decision on it that passed"),
+            Field(description="its id or the start of it, or an actuator, for the newest decision on it that passed"),
         ],
         run: Run = None,
         rules: Rules = (),
     ) -> Annotated[CallToolResult, ExplanationReport]:
         """One decision in full: who voted how and why, the knowledge graph's paths, guardrails in the reason, the
         forecast, the receipt with the value read back, and the outcome. With `rules` also
-        what those would have decided (open loop)."""
+        what these rules would have decided (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:
-            access, given = self._reach.find(run), rules_set(rules)
-            seen = asyncio.run(self._decided.read(access, progress.hear))
-            found = seen.find(decision)
-            if found is None:
-                raise UnknownNameError("decision", decision, {one.decision.actuator for one in seen.by_id.values()})
-            other = asyncio.run(other_ruling(access, found.decision, given, progress.hear)) if given else None
-            return report(access.run, found, other)
+            access, changed_rules = self._reach.find(run), rules_set(rules)
+            log = asyncio.run(self._decisions.read(access, progress.hear))
+            explanation = log.find(decision)
+            if explanation is None:
+                actuators = {known.decision.actuator for known in log.by_id.values()}
+                raise UnknownNameError("decision", decision, actuators)
+            if not changed_rules:
+                return report(access.run, explanation, None)
+            ruling = asyncio.run(other_ruling(access, explanation.decision, changed_rules, progress.hear))
+            return report(access.run, explanation, ruling)
 
         return answer(await on_thread(context, work))
 
@@ -191,31 +247,32 @@ class ReadingTools:
         symptoms: Annotated[
             tuple[str, ...],
             Field(
-                max_length=64, description="the graph's ids, e.g. loss_spike; none: those that agents named in the run"
+                max_length=64,
+                description="the graph's ids, e.g. loss_spike; without any, those that agents named",
             ),
         ] = (),
         since: SinceText = "",
-        remedies: Annotated[int, Field(ge=1, le=20, description="wanted")] = 5,
+        remedies: Annotated[int, Field(ge=1, le=20, description="maximum number of remedies")] = 5,
     ) -> Annotated[CallToolResult, DiagnosisReport]:
-        """Likely causes and remedies for what was seen in a run, from the knowledge graph, with its sources. A remedy's
-        `unmet` says what the run lacks for it."""
+        """Likely causes and remedies for the symptoms of a run, from the knowledge graph, with its sources. A remedy's
+        `unmet` lists what the run lacks for it."""
 
         def work(progress: Progress) -> DiagnosisReport:
-            access, named = self._reach.find(run), NamedSymptoms(Since.read(since))
-            asyncio.run(_fed(access, progress, named))
-            found = named.symptoms()
-            asked = tuple(symptoms) or tuple(one.id for one in found[:8])
+            access, fold = self._reach.find(run), NamedSymptoms(Since.read(since))
+            asyncio.run(_feed(access, progress, fold))
+            named = fold.symptoms()
+            ids = tuple(symptoms) or tuple(symptom.id for symptom in named[:8])
             diagnosis = None
-            if asked:
-                from oven_kg.service.endpoints import answers
+            if ids:
+                from oven_kg.checked_graph import load
+                from oven_kg.reasoning.diagnosis import diagnose
 
-                ask = answers()
-                reply = ask("diagnose", named.question(asked, remedies).wire())
-                diagnosis = Diagnosis.model_validate_json(reply)
+                graph = load()
+                diagnosis = diagnose(graph, fold.question(ids, remedies))
                 if symptoms and diagnosis.unknown:
-                    known = (node.id for node in ask.graph.of_kind("symptom"))
+                    known = (node.id for node in graph.of_kind("symptom"))
                     raise UnknownNameError("symptom", diagnosis.unknown[0], known)
-            return DiagnosisReport(run=access.run, named=tuple(found[:64]), asked=asked, diagnosis=diagnosis)
+            return DiagnosisReport(run=access.run, named=tuple(named[:64]), asked=ids, diagnosis=diagnosis)
 
         return answer(await on_thread(context, work), "ask for fewer remedies")
 
@@ -225,20 +282,20 @@ class ReadingTools:
         agent: Annotated[str, Field(description="an installed agent's name, or a file in the folder of --agent-files")],
         run: Run = None,
         rules: Rules = (),
-        limit: Annotated[int, Field(ge=1, le=200, description="the newest so many votes")] = 50,
+        limit: Annotated[int, Field(ge=1, le=200, description="how many of the newest votes")] = 50,
     ) -> Annotated[CallToolResult, BacktestReport]:
-        """What an agent would have voted in a recorded run, and what would have been decided. Open loop: the recording
-        continues as it went, so that only what comes before the first divergence is sure. Takes a while on a long run;
-        it tells its progress and can be cancelled."""
+        """The votes that an agent would have cast in a recorded run, and the decisions that would have followed. Open
+        loop: the recording does not react, so only the part before the first divergence is certain. It takes a while on
+        a long run, reports its progress and can be cancelled."""
 
         def work(progress: Progress) -> BacktestReport:
             from oven_agents.review.backtest import backtest as run_backtest
 
-            access, given = self._reach.find(run), rules_set(rules)
-            called = self._reach.agent(agent)
+            access, changed_rules = self._reach.find(run), rules_set(rules)
+            target = self._reach.agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, and stdout is the protocol's
                 test: Backtest = asyncio.run(
-                    run_backtest(called, access.run, access.events(exact=True), given, progress.count)
+                    run_backtest(target, access.run, access.events(exact=True), changed_rules, progress.count)
                 )
             return test.report().newest(limit)
 
@@ -248,7 +305,7 @@ class ReadingTools:
 Fold: TypeAlias = MetricReader | NamedSymptoms
 
 
-async def _fed(access: RunAccess, progress: Progress, fold: Fold) -> None:
+async def _feed(access: RunAccess, progress: Progress, fold: Fold) -> None:
     async for event in access.events():
         fold.feed(event)
         progress.hear(event)

@@ -1,23 +1,28 @@
-"""The server: its tools and resources, over stdin and stdout."""
+"""The server for coding agents: its tools and resources, over stdin and stdout."""
 
 from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Final
 
-from mcp.server.mcpserver import MCPServer
-from mcp.types import ToolAnnotations
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ConfigDict, ValidationError
 
 from oven_controller.mcp_server.control_tools import control_tools
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import ReadingTools
-from oven_controller.mcp_server.run_resources import add_resources
-from oven_controller.mcp_server.strict_tool import tool
 from oven_core.cpu_affinity import lower_priority
+from oven_core.errors import UnknownNameError, reason
+from oven_core.terminal_text import clean
 
 NAME: Final = "oven-controller"
+JSON: Final = "application/json"
 INSTRUCTIONS: Final = """\
 Oven Controller watches and steers model training. A run has one log; agents vote on changes of its knobs (actuators), \
 a mesh decides, and the learner reports the value that it read back (the receipt). Begin with `status`; `decisions` \
@@ -34,24 +39,24 @@ server's name. Use one only where the person you work for asked for that change,
 
 
 def serve(reach: Reach, control: bool) -> None:
-    """Answer until the client closes stdin. What it reads of a log on the training's machine, it reads after the
-    training."""
+    """Answer until the client closes stdin, at a lower priority than the training on this machine."""
     lower_priority()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C waits for the thread that reads stdin, which never ends
+    # Python's own handler would wait for the thread that reads stdin, which never ends.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.getLogger("mcp").setLevel(logging.WARNING)
-    server(reach, control).run("stdio")
+    build_server(reach, control).run("stdio")
 
 
-def server(reach: Reach, control: bool) -> MCPServer[Any]:
-    """One with the tools that look, and with `control` those that act."""
+def build_server(reach: Reach, control: bool) -> MCPServer[Any]:
+    """A server with the tools that read and, if `control` is set, the tools that act."""
     reading = ReadingTools(reach)
-    looks = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
     names = ("runs", "status", "metric", "decisions", "explain", "diagnose", "backtest")
-    tools = [tool(getattr(reading, name), looks) for name in names]
+    tools = [strict_tool(getattr(reading, name), reads) for name in names]
     if control:
-        tools += [tool(function, acts) for function in control_tools(reach)]
-    made: MCPServer[Any] = MCPServer(
+        tools += [strict_tool(function, acts) for function in control_tools(reach)]
+    server: MCPServer[Any] = MCPServer(
         NAME,
         title="Oven Controller",
         instructions=INSTRUCTIONS + ACTING * control,
@@ -59,5 +64,68 @@ def server(reach: Reach, control: bool) -> MCPServer[Any]:
         tools=tools,
         log_level="WARNING",
     )
-    add_resources(made, reading)
-    return made
+    add_resources(server, reading)
+    return server
+
+
+class StrictTool(Tool):
+    """A tool that refuses unknown arguments by name. The SDK's own tool ignores them."""
+
+    async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
+        """Raises ToolError for arguments that the tool does not take, and what the tool raises."""
+        try:
+            self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as error:
+            raise ToolError(clean(self._refusal(error))) from None
+        return await super().run(arguments, context, convert_result)
+
+    def _refusal(self, error: ValidationError) -> str:
+        first, names = error.errors(include_url=False)[0], list(self.parameters["properties"])
+        if first["type"] == "extra_forbidden":
+            return str(UnknownNameError(f"argument of {self.name}", str(first["loc"][0])[:80], names))
+        return f"{self.name}: {reason(error)}; it takes {', '.join(names) or 'nothing'}"
+
+
+def strict_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
+    """Make a StrictTool of a function. Its schemas follow from the arguments and from the returned model."""
+    tool = StrictTool.from_function(function, annotations=annotations)
+    arguments = tool.fn_metadata.arg_model
+
+    class Strict(arguments):  # type: ignore[misc, valid-type]
+        model_config = ConfigDict(extra="forbid")
+
+    Strict.__name__ = Strict.__qualname__ = arguments.__name__
+    tool.fn_metadata.arg_model = Strict
+    tool.parameters = Strict.model_json_schema(by_alias=True)
+    return tool
+
+
+def add_resources(server: MCPServer[Any], reading: ReadingTools) -> None:
+    """Add resources that a person can mention by address, e.g. `@oven:oven://runs/grpo-1121-0231/status`.
+
+    They answer as the tools with the same names: the list of runs, and the status and newest decisions of one run."""
+
+    @server.resource("oven://runs", name="runs", title="Runs", mime_type=JSON)
+    async def runs() -> str:
+        """The runs of this machine, the newest first."""
+        return await _text(reading.runs())
+
+    @server.resource("oven://runs/{run}/status", name="status", title="A run's status", mime_type=JSON)
+    async def status(run: str, context: Context) -> str:
+        """Step, newest metrics, knobs, advice, agents, and problems."""
+        return await _text(reading.status(context, run))
+
+    @server.resource("oven://runs/{run}/decisions", name="decisions", title="A run's decisions", mime_type=JSON)
+    async def decisions(run: str, context: Context) -> str:
+        """The newest decisions."""
+        return await _text(reading.decisions(context, run))
+
+
+async def _text(answer: Awaitable[CallToolResult]) -> str:
+    """The text of a tool's answer. Raises ResourceError with the message of its ToolError."""
+    try:
+        (content,) = (await answer).content
+    except ToolError as error:
+        raise ResourceError(str(error)) from error
+    assert isinstance(content, TextContent)
+    return content.text

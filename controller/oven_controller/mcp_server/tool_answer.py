@@ -1,4 +1,4 @@
-"""What a tool answers with: one model, as structured content and as the same JSON in text, clean and bounded."""
+"""The answer of a tool: one model as structured content and as JSON text, cleaned and of limited length."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from pydantic import BaseModel
 
 from oven_core.terminal_text import clean
 
-MOST: Final = 60_000
-"""Characters of an answer: some 15,000 to 20,000 tokens, which the common clients take without cutting them."""
-LENGTHS: Final = (2000, 400, 120)
-"""To how many characters each text in an answer is cut, one after another, until the answer is short enough."""
+MAX_CHARACTERS: Final = 60_000
+"""Maximum length of an answer: about 15,000 to 20,000 tokens, which common clients accept whole."""
+TEXT_LENGTHS: Final = (2000, 400, 120)
+"""Maximum lengths of each text in an answer, tried in this order until the answer is short enough."""
 
 
 def answer(model: BaseModel, remedy: str = "ask for less") -> CallToolResult:
-    """The model's JSON. Texts of others lose their control characters, and where the whole is too long, their ends.
-    Raises ToolError with the remedy where it stays too long."""
-    plain = json.loads(model.model_dump_json())  # model_dump leaves NaN as it is, which is no JSON
-    for length in LENGTHS:
-        told = _told(plain, length)
-        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-        if len(text) <= MOST:
-            return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=told)
-    raise ToolError(f"the answer has {len(text):,} characters, and {MOST:,} are the most: {remedy}")
+    """Return the model's JSON. Control characters are removed from texts, and texts are cut if the whole is too long.
+
+    Raises ToolError with the remedy if the answer is too long even so.
+    """
+    plain = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON has not
+    for length in TEXT_LENGTHS:
+        shortened = _shortened(plain, length)
+        text = json.dumps(shortened, ensure_ascii=False, separators=(",", ":"))
+        if len(text) <= MAX_CHARACTERS:
+            return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=shortened)
+    raise ToolError(f"the answer has {len(text):,} characters, more than the maximum of {MAX_CHARACTERS:,}: {remedy}")
 
 
-def _told(value: Any, length: int) -> Any:
+def _shortened(value: Any, length: int) -> Any:
     """The value with every text in it cleaned and cut."""
     if isinstance(value, str):
         text = clean(value)
         return text if len(text) <= length else f"{text[: length - 1]}…"
     if isinstance(value, list):
-        return [_told(one, length) for one in value]
+        return [_shortened(item, length) for item in value]
     if isinstance(value, dict):
-        return {clean(key): _told(one, length) for key, one in value.items()}
+        return {clean(key): _shortened(item, length) for key, item in value.items()}
     return value

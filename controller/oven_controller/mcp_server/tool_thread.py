@@ -1,5 +1,5 @@
-"""Work of a tool on its own thread: the protocol stays alive meanwhile, progress is told, and a call that the client
-cancels is given up at the next event."""
+"""Runs the work of a tool on a thread: the protocol stays responsive, progress is reported, and a call that the client
+cancels ends at the next event."""
 
 from __future__ import annotations
 
@@ -18,60 +18,59 @@ from oven_core.errors import OvenError, reason
 from oven_core.protocol.events import Event
 from oven_core.terminal_text import clean
 
-TOLD_EVERY_S: Final = 0.5
-"""Between two reports of progress, in seconds: a client draws each."""
+REPORT_INTERVAL_S: Final = 0.5
+"""Seconds between two reports of progress; a client draws each."""
 
 T = TypeVar("T")
 
 
-class GivenUpError(Exception):
+class CancelledCallError(Exception):
     """The client cancelled the call."""
 
 
 class Progress:
-    """How far a tool has read a log. `hear` and `count` are called on its thread."""
+    """How far a tool has read a log. The tool's thread calls `hear` and `count`."""
 
     def __init__(self, context: Context | None) -> None:
-        """`context`: of the call; None: no one is told."""
+        """`context`: the call's; None: nothing is reported."""
         self._context = context
-        self._given_up = threading.Event()
+        self._cancelled = threading.Event()
         self._events = 0
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
 
-    def give_up(self) -> None:
-        self._given_up.set()
+    def cancel(self) -> None:
+        self._cancelled.set()
 
     def hear(self, event: Event) -> None:
-        """An event was read. Raises GivenUpError."""
+        """Count one event. Raises CancelledCallError."""
         self.count(self._events + 1, 0)
 
     def count(self, events: int, tick: int) -> None:
-        """So many events were read, up to this tick. Raises GivenUpError."""
+        """Report the number of events read so far, and the tick if it is known. Raises CancelledCallError."""
         self._events = events
-        if self._given_up.is_set():
-            raise GivenUpError
+        if self._cancelled.is_set():
+            raise CancelledCallError
         now = time.monotonic()
-        if self._context is None or now - self._told < TOLD_EVERY_S:
+        if self._context is None or now - self._reported < REPORT_INTERVAL_S:
             return
-        self._told = now
-        at = f", tick {tick}" if tick else ""
-        message = f"{events} events read{at}"
+        self._reported = now
+        message = f"{events} events read" + (f", tick {tick}" if tick else "")
         anyio.from_thread.run(self._context.report_progress, float(events), None, message)
 
 
 async def on_thread(context: Context | None, work: Callable[[Progress], T]) -> T:
-    """What the work returns. Raises ToolError, as `sentences` has it."""
+    """Run the work on a thread and return its result. Raises ToolError for errors as `as_tool_errors` does."""
     progress = Progress(context)
     try:
-        with sentences():
+        with as_tool_errors():
             return await anyio.to_thread.run_sync(work, progress, abandon_on_cancel=True)
     finally:
-        progress.give_up()
+        progress.cancel()
 
 
 @contextlib.contextmanager
-def sentences() -> Iterator[None]:
-    """Errors become the tool's: ToolError with a sentence that has the remedy, and no traceback."""
+def as_tool_errors() -> Iterator[None]:
+    """Turn errors into ToolError, whose message has the remedy and no traceback."""
     try:
         yield
     except OvenError as error:

@@ -1,4 +1,4 @@
-"""Agents' keys while the stack is up: adding and revoking them, and having the server read them."""
+"""Keys of agents and committee members: adding and revoking them, also while the stack is up."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import ServerFolder
 
-TOLD_S = 5.0
-"""For a reload, or for a server that is being started again just now."""
+RELOAD_S = 5.0
+"""Timeout of a reload of the server's users, and of a server that is just being restarted."""
 SERVICES = ("up", "nats-server", "script")
 POOL = re.compile(r"(agents|mesh)-\d+")
-"""Processes of agents, and replicas of the mesh."""
-LETTABLE = ("agent", "member")
-"""Who comes and goes. Of the other roles' keys one each is the stack's own, under the role's name; the others are
-persons'."""
+"""Names of processes with several agents, and of replicas of the mesh."""
+TEMPORARY_ROLES = ("agent", "member")
+"""Roles whose keys come and go. In every other role, the key with the role's name is the stack's own, and the others
+belong to persons."""
 
 
 def admit(
     folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = False, completions: bool | None = None
 ) -> None:
-    """A key for the agent `name`, known to the server if it runs. `shipped`: it is for the installed agent of that name
-    itself. `fresh`: refuse a name that is in use now. `completions`: whether it may read sampled completions; None: as
-    before, at first not.
+    """Create a key for the agent `name`, and make a running server accept it.
 
-    Raises ConfigError for a name that is taken, ProcessError when the server does not take the key.
+    `shipped`: the key is for the installed agent with that name. `fresh`: refuse a name that is in use now.
+    `completions`: whether it may read sampled completions; None: as before, initially not. Raises ConfigError for a
+    name that is taken, ProcessError if the server does not accept the key.
     """
     names.checked("agent", name)
     info = folder.info()
@@ -43,28 +43,28 @@ def admit(
     shared = [user.name for user in folder.server.users() if name in user.agents]
     if fresh and live and any(_alive(info.children.get(process, 0)) for process in (f"agent-{name}", *shared)):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
-    if taken := reserved(folder.server, name, shipped):
-        raise ConfigError(f"{name!r} is the name of {taken}; choose another for your own agent")
+    if owner := reserved(folder.server, name, shipped):
+        raise ConfigError(f"{name!r} is the name of {owner}; choose another for your own agent")
     if not info.embedded:
         path = folder.credentials("agent", name)
         if path is not None and not path.is_file():
             raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
         if completions is not None:
-            raise ConfigError(f"what keys for {info.url} may read is its administrator's to say")
+            raise ConfigError(f"the administrator of {info.url} decides what its keys may read; omit --completions")
         return
     path = folder.add_user("agent", name, completions=completions)
     if not live or info.port is None:
         return
     folder.server.rewrite_users()
-    asyncio.run(told(folder, Credentials.load(path), welcome=True))
+    asyncio.run(reload_users(folder, Credentials.load(path), accepted=True))
 
 
 def admit_member(folder: RunFolder, name: str) -> None:
-    """The same for a committee member that joins. Raises ConfigError for a name that is taken, ProcessError when the
-    server does not take the key."""
+    """Make a running server accept the key of a committee member that joins. Raises ConfigError for a name that is
+    taken, ProcessError if the server does not accept the key."""
     names.checked("member", name)
-    if taken := reserved(folder.server, name):
-        raise ConfigError(f"{name!r} is the name of {taken}; choose another for the member")
+    if owner := reserved(folder.server, name):
+        raise ConfigError(f"{name!r} is the name of {owner}; choose another for the member")
     if any(user.name == name and user.role != "member" for user in folder.server.users()):
         raise ConfigError(f"{name!r} has a key of this run already; choose another name for the member")
     info = folder.info()
@@ -75,14 +75,14 @@ def admit_member(folder: RunFolder, name: str) -> None:
         return
     if path is not None and folder.locked() and info.port is not None:
         folder.server.rewrite_users()
-        asyncio.run(told(folder, Credentials.load(path), welcome=True))
+        asyncio.run(reload_users(folder, Credentials.load(path), accepted=True))
 
 
 def reserved(server: ServerFolder, name: str, shipped: bool = False) -> str:
-    """Whose name it is, if no one else may vote or connect under it; empty if it is free."""
+    """Return the owner of a name that no other agent or person may use; empty if the name is free."""
     for user in server.users():
         if name in user.agents:
-            return f"an agent of this run, which speaks with the key {user.name!r}"
+            return f"an agent of this run, which uses the key {user.name!r}"
     if name in get_args(Role) or name in SERVICES:
         return "a part of the stack"
     if POOL.fullmatch(name):
@@ -93,15 +93,15 @@ def reserved(server: ServerFolder, name: str, shipped: bool = False) -> str:
 
 
 def revoke(folder: RunFolder, name: str) -> None:
-    """The key of `name` opens nothing any more: its connections are closed, and the file is gone.
+    """Revoke the key of `name`: close its connections and remove its file.
 
-    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, ProcessError when the server
-    continues taking the key.
+    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, ProcessError if the server still
+    accepts the key.
     """
     info = folder.info()
     if not info.embedded:
         raise ConfigError(
-            f"the keys for {info.url} are its administrator's: `creds revoke {name} --server FOLDER` there"
+            f"the administrator of {info.url} makes its keys: run `creds revoke {name} --server FOLDER` on that machine"
         )
     key = _key_to_revoke(folder.server, name)
     folder.remove_user(name)
@@ -109,18 +109,18 @@ def revoke(folder: RunFolder, name: str) -> None:
         return
     folder.server.rewrite_users()
     if key is not None:
-        asyncio.run(told(folder, key, welcome=False))
+        asyncio.run(reload_users(folder, key, accepted=False))
 
 
-def revoke_there(server: ServerFolder, name: str) -> None:
-    """The same in the folder of one's own server, which still has to be told."""
+def revoke_in_folder(server: ServerFolder, name: str) -> None:
+    """Revoke a key in the folder of the user's own server, which still has to reload it."""
     _key_to_revoke(server, name)
     server.remove_user(name)
     server.rewrite_users()
 
 
 def server_folder(path: Path) -> ServerFolder:
-    """What `creds server` made at `path`. Raises ConfigError."""
+    """Open a folder that `creds server` made. Raises ConfigError."""
     try:
         return ServerFolder.existing(path.absolute())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -129,30 +129,32 @@ def server_folder(path: Path) -> ServerFolder:
 
 
 def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
-    """None where the file is gone already: no one can try then whether the server still takes it."""
-    found = {user.name: user.role for user in server.users()}
-    if name not in found:
+    """The key, to test that the server refuses it; None if its file is already gone. Raises ConfigError."""
+    roles = {user.name: user.role for user in server.users()}
+    if name not in roles:
         for user in server.users():
             if name in user.agents:
                 raise ConfigError(
-                    f"{name!r} is one of {', '.join(user.agents)}, with the key {user.name!r}: revoke that, or `mute` "
-                    "the agent; with --set agents_per_process=1 each has its own key"
+                    f"{name!r} shares the key {user.name!r} with {', '.join(user.agents)}: revoke that key, or `mute` "
+                    "the agent; with --set agents_per_process=1 each agent has its own key"
                 )
-        raise UnknownNameError("key", name, (known for known, role in found.items() if _comes_and_goes(known, role)))
-    if not _comes_and_goes(name, found[name]):
-        raise ConfigError(f"{name!r} is the stack's own key; only those of agents, members and persons are revoked")
+        raise UnknownNameError("key", name, (known for known, role in roles.items() if _is_temporary(known, role)))
+    if not _is_temporary(name, roles[name]):
+        raise ConfigError(f"{name!r} is the stack's own key; only keys of agents, members and persons can be revoked")
     path = server.creds / f"{name}.nk"
     return Credentials.load(path) if path.exists() else None
 
 
-def _comes_and_goes(name: str, role: Role) -> bool:
-    return role in LETTABLE or name != role
+def _is_temporary(name: str, role: Role) -> bool:
+    return role in TEMPORARY_ROLES or name != role
 
 
-async def told(folder: RunFolder, key: Credentials, *, welcome: bool) -> None:
-    """Have the server read its users again, until it takes the key, or no longer does. One that is being started again
-    meanwhile reads them then."""
-    deadline = asyncio.get_running_loop().time() + TOLD_S
+async def reload_users(folder: RunFolder, key: Credentials, *, accepted: bool) -> None:
+    """Make the server reload its users, and wait until it accepts the key, or refuses it if not `accepted`.
+
+    A server that is being restarted reads its users then. Raises ProcessError after RELOAD_S.
+    """
+    deadline = asyncio.get_running_loop().time() + RELOAD_S
     signalled = 0
     while True:
         info = folder.info()
@@ -162,28 +164,28 @@ async def told(folder: RunFolder, key: Credentials, *, welcome: bool) -> None:
             signalled = guard
         try:
             async with Bus.connect(info.url, key):
-                taken = True
+                connects = True
         except RefusedError:
-            taken = False
+            connects = False
         except BusError:
-            taken = not welcome  # nobody answers: not yet done
-        if taken == welcome:
+            connects = not accepted  # no answer: not done yet
+        if connects == accepted:
             return
         if asyncio.get_running_loop().time() > deadline:
-            became = "did not read the key" if welcome else "still takes the key"
+            problem = "does not accept the key" if accepted else "still accepts the key"
             raise ProcessError(
-                f"the server of run {folder.run!r} {became} of {key.name!r} after {TOLD_S:g} s; "
-                f"`oven-controller down {folder.run}` and `up --resume` make it read its users again"
+                f"the server of run {folder.run!r} {problem} of {key.name!r} after {RELOAD_S:g} s; "
+                f"`oven-controller down {folder.run}` and `up --resume` make it reload its users"
             )
         await asyncio.sleep(0.05)
 
 
 def _is_server(pid: int) -> bool:
-    """Whether the process id of run.json is still the server's: it may be another's by now."""
+    """Whether the process id in run.json still belongs to the server."""
     import psutil
 
     try:
-        return pid > 0 and any("nats-server" in word for word in psutil.Process(pid).cmdline())
+        return pid > 0 and any("nats-server" in argument for argument in psutil.Process(pid).cmdline())
     except psutil.Error:
         return False
 

@@ -1,4 +1,4 @@
-"""The facts that `doctor` judges: packages, starts, free resources. None of the packages is imported."""
+"""Collects the facts that `doctor` judges. It starts a server for a moment, and imports none of the packages."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import psutil
 
 DISTRIBUTION = "oven-controller"
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<wanted>.*)")
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<required>.*)")
 COMMAND_S = 2.0
-"""For a program that is asked for its version."""
+"""Timeout of a program that prints its version."""
 
 
 def examine(home: Home, port: int | None = None) -> list[Check]:
-    """All checks, in the order in which a problem would show."""
+    """Run all checks, in the order in which their problems would show."""
     return [
         doctor.python((sys.version_info.major, sys.version_info.minor, sys.version_info.micro)),
         *(doctor.extra(name, packages(name)) for name in doctor.NEEDED_FOR),
@@ -55,40 +55,42 @@ def installed(name: str) -> str | None:
         return None
 
 
-def packages(extra: str, of: str = DISTRIBUTION) -> list[Package]:
-    """What an extra of ours asks for, and what is there, from the installed metadata."""
-    found = []
-    for line in (requires(of) if installed(of) else None) or ():
+def packages(extra: str, distribution: str = DISTRIBUTION) -> list[Package]:
+    """The packages that an extra requires, with their installed versions, from the metadata."""
+    required_packages = []
+    for line in (requires(distribution) if installed(distribution) else None) or ():
         text, _, marker = line.partition(";")
         if f"extra == '{extra}'" not in marker.replace('"', "'"):
             continue
-        written = _REQUIREMENT.match(text.strip())
-        if written is None:
+        requirement = _REQUIREMENT.match(text.strip())
+        if requirement is None:
             continue
-        name, wanted = written["name"], written["wanted"].strip(" ()")
-        have = installed(name)
-        found.append(Package(name, wanted, have, _fits(wanted, have)))
-    return found
+        name, required = requirement["name"], requirement["required"].strip(" ()")
+        version_here = installed(name)
+        required_packages.append(Package(name, required, version_here, _fits(required, version_here)))
+    return required_packages
 
 
-def _fits(wanted: str, have: str | None) -> bool | None:
+def _fits(required: str, version_here: str | None) -> bool | None:
+    """Whether a version satisfies a specifier; None if that cannot be told."""
     try:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
     except ImportError:
         return None
     try:
-        return have is not None and SpecifierSet(wanted).contains(have, prereleases=True)
+        return version_here is not None and SpecifierSet(required).contains(version_here, prereleases=True)
     except InvalidSpecifier:
         return None
 
 
 def gpus() -> list[str]:
-    """As NVIDIA's driver names them."""
-    said = _said("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-    return [line.strip() for line in said.splitlines() if line.strip()]
+    """The GPUs, as NVIDIA's driver names them."""
+    output = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return [line.strip() for line in output.splitlines() if line.strip()]
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
+    """The standard output of a command; empty if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -97,19 +99,19 @@ def _said(*command: str) -> str:
 
 
 def start_server() -> Check:
-    """Start the real server on a free port, with a store that is thrown away, and speak to it."""
+    """Start the real server on a free port with a temporary store, and connect to it."""
     try:
         binary = servers.binary()
     except OvenError:
         return doctor.server(None, "", None, "")
-    found = _said(binary, "--version").removeprefix("nats-server: ")
+    version_line = _output(binary, "--version").removeprefix("nats-server: ")
     try:
-        return doctor.server(binary, found, asyncio.run(_answers()), "")
+        return doctor.server(binary, version_line, asyncio.run(_seconds_to_answer()), "")
     except (OvenError, OSError) as error:
-        return doctor.server(binary, found, None, (str(error) or reason(error)).splitlines()[-1])
+        return doctor.server(binary, version_line, None, (str(error) or reason(error)).splitlines()[-1])
 
 
-async def _answers() -> float:
+async def _seconds_to_answer() -> float:
     with tempfile.TemporaryDirectory(prefix="oven-doctor-") as folder:
         files = servers.ServerFolder(Path(folder), "doctor")
         admin = Credentials.load(files.add_user("admin", "admin"))
@@ -130,22 +132,22 @@ def port_is_free(port: int | None) -> bool:
 
 
 def writable(path: Path) -> tuple[str, int]:
-    """(what is in the way, free bytes). Nothing is left there, and the folder is not made."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    """(problem, free bytes). The folder is not created, and no file stays there."""
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
-        with tempfile.TemporaryFile(dir=there) as probe:
+        with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(b"x" * 4096)
-        return "", shutil.disk_usage(there).free
+        return "", shutil.disk_usage(existing).free
     except OSError as error:
         return f"cannot be written to ({error.strerror})", 0
 
 
 def leftovers(home: Home) -> list[tuple[str, int, str]]:
-    """(run, pid, what) of each process that belongs to a run in `home` whose `up` is gone."""
+    """(run, pid, name) of each process that belongs to a run in `home` whose `up` has ended."""
     import psutil
 
     runs = {str(folder.path): folder for folder in home.runs()}
-    found = []
+    processes = []
     for process in psutil.process_iter(["cmdline"]):
         try:
             command = process.info["cmdline"] or []
@@ -153,24 +155,24 @@ def leftovers(home: Home) -> list[tuple[str, int, str]]:
             if folder is None or folder.locked():
                 continue
             if folder.info().pid in [ancestor.pid for ancestor in process.parents()]:
-                continue  # the monitor of a run that is over, which a person still looks at
+                continue  # a person still looks at the monitor of a run that has ended
         except (psutil.Error, OvenError):
             continue
-        found.append((folder.run, process.pid, _what(command)))
-    return found
+        processes.append((folder.run, process.pid, _process_name(command)))
+    return processes
 
 
 def _run_of(process: psutil.Process, command: list[str]) -> str:
-    """The folder of the run that a process of ours belongs to; empty for any other."""
+    """The folder of the run that a process of a stack belongs to; empty for any other process."""
     conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
     if conf:
         return str(Path(conf).parent.parent)
-    if any(part.startswith("oven_runs.process.") for part in command):
+    if {"oven_controller.stack.entry", "oven_runs.process.guard"} & set(command):
         return str(process.environ().get("OVEN_RUN_DIR", ""))
     return ""
 
 
-def _what(command: list[str]) -> str:
+def _process_name(command: list[str]) -> str:
     if "oven_controller.stack.entry" in command:
         return " ".join(command[command.index("oven_controller.stack.entry") + 1 :][:2])
     if "oven_runs.process.guard" in command:

@@ -1,6 +1,6 @@
-"""Entry of the project's own processes: `python -m oven_controller.stack.entry NAME ARGS…`
+"""The entry point of the stack's own processes: `python -m oven_controller.stack.entry NAME ARGS…`
 
-It ends when the stack that started it does, and what goes wrong on purpose is one line in its log, not a traceback.
+The process ends with the stack that started it. An OvenError becomes one line in its log, without a traceback.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from oven_core.cpu_affinity import lower_priority
 from oven_core.errors import OvenError
 from oven_runs.process.child import follow_parent
 
-OWNED = ("learner", "monitor")
-"""What trains, and what somebody looks at. The others make way for them."""
+FULL_PRIORITY = ("learner", "monitor")
+"""Processes that keep their priority: the one that trains, and the one that a person looks at."""
 
 
 def main(argv: list[str]) -> int:
     follow_parent()
-    if argv[:1] and argv[0] not in OWNED:
+    if argv[:1] and argv[0] not in FULL_PRIORITY:
         lower_priority()
     try:
         process = process_function(argv[0])
-        gc.freeze()  # what was imported stays: a full collection delayed a decision by 40 ms
+        gc.freeze()  # else a full collection of the imported modules delays a decision by 40 ms
         return int(process(argv[1:]))
     except OvenError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`doctor --judges`: asks each judge of a configuration once, in a process that has the SDKs."""
+"""`doctor --judges`: asks each judge of the settings once, in a process that imports the SDKs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from oven_controller.stack.plan import own_command
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.settings.committee_settings import CommitteeSettings
 
-PROBED_S = 120.0
-"""For all of them at once: each has 30 s, and the SDKs' import takes a few on a busy machine."""
+PROBE_S = 120.0
+"""Timeout for all judges together. Each has 30 s, and importing the SDKs takes a few seconds on a busy machine."""
 
 
 def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
-    """Member → the outcome: `can_judge`, `failure`, `schema`, …; as `oven_llm.judges.probe.ProbeResult` has it.
-    Raises ConfigError where no judge is configured, ProcessError where the process fails."""
+    """Return member → result, with the fields of `oven_llm.judges.probe.ProbeResult`. Raises ConfigError if no judge is
+    configured, ProcessError if the process fails."""
     if not committee.judges:
         raise ConfigError(
             "no judge is configured: give the settings with --config FILE or --set committee.members.NAME=…"
@@ -29,12 +29,12 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PROBED_S,
+            timeout=PROBE_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"the judges were not probed within {PROBED_S:g} s") from error
+        raise ProcessError(f"the judges were not probed within {PROBE_S:g} s") from error
     if done.returncode:
-        last = next(reversed(done.stderr.splitlines()), "it says nothing")
+        last = next(reversed(done.stderr.splitlines()), "it printed nothing")
         raise (ConfigError if done.returncode == ConfigError.exit_code else ProcessError)(last.removeprefix("error: "))
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    return found
+    results: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return results

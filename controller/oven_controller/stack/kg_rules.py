@@ -1,6 +1,6 @@
-"""Rules that the prior service adds to a run's before it starts.
+"""Rules that the prior service adds to a run before it starts.
 
-From then on the rules stand in `RunStarted`: the mesh bars by the log alone, whether the service lives or not.
+RunStarted then has them, so that the mesh needs only the log, and not the service, to apply them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _Rules = TypeVar("_Rules", bound=Rules)
 
 
 def merged(rules: _Rules, info: GraphInfo) -> _Rules:
-    """`rules` with the graph's contradictions and requirements that they don't have yet. The user's own stay, and stay
-    first; a contradiction counts as had in either order. Merging twice changes nothing.
+    """Add the graph's contradictions and requirements to `rules`.
+
+    The user's own come first. A contradiction is the same in either order. Merging twice changes nothing.
     """
     contradictions = list(rules.contradictions)
     for pair in info.contradictions:
@@ -31,9 +32,9 @@ def merged(rules: _Rules, info: GraphInfo) -> _Rules:
 
 
 async def ask(bus: Bus, timeout_s: float = 2.0) -> GraphInfo:
-    """What the service's graph holds. Raises BusError when it does not answer, or not with that."""
-    answer = await bus.request(names.kg("info"), GraphInfoRequest().wire(), timeout_s)
+    """Ask the service for its graph's rules. Raises BusError if there is no answer, or another answer."""
+    reply = await bus.request(names.kg("info"), GraphInfoRequest().wire(), timeout_s)
     try:
-        return GraphInfo.model_validate_json(answer)
+        return GraphInfo.model_validate_json(reply)
     except ValidationError as error:
-        raise BusError(f"{names.kg('info')} answered no GraphInfo ({error.error_count()} faults)") from error
+        raise BusError(f"{names.kg('info')} did not answer with a GraphInfo ({error.error_count()} errors)") from error

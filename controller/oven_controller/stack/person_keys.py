@@ -1,7 +1,7 @@
-"""Persons' keys: made, handed out as one file, counted by the log from then on, and taken back, all while a run is up.
+"""Persons' keys: creating them, handing each out as one file, and revoking them, also while the run is up.
 
-A key opens two things. The server lets its holder in, and to what; and an operator's commands are believed by their
-signature, which the log's readers know of by the learner's RunStarted or, meanwhile, by an OperatorKey.
+A key serves two purposes. The server admits its holder, with their permissions. And readers of the log accept an
+operator's commands by their signature, which they know from the learner's RunStarted or from a later OperatorKey.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.stack.agent_keys import reserved, server_folder, told
+from oven_controller.stack.agent_keys import reload_users, reserved, server_folder
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError
 from oven_core.files import read_file
@@ -28,115 +28,120 @@ from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import KEYS, ServerFolder
 
 SUFFIX: Final = ".oven"
-"""Of a person's file. NATS's own `.creds` are another format."""
+"""Suffix of a person's file. NATS's own `.creds` files have another format."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """The server of one run, as who administers it has it: its folder, and how it is reached."""
+class AdministeredServer:
+    """The server of one run, from its administrator's side."""
 
     server: ServerFolder
     url: str
-    """For a person; empty: not known here."""
+    """Its address for persons; empty: unknown here."""
     ca: Path | None = None
+    """The certificate authority of its TLS."""
     folder: RunFolder | None = None
-    """The run's, where it is on this machine."""
+    """The run's folder, if it is on this machine."""
 
     @classmethod
-    def of_run(cls, folder: RunFolder) -> Place:
-        """Of a run on this machine. Raises ConfigError where its server is administered elsewhere."""
+    def of_run(cls, folder: RunFolder) -> AdministeredServer:
+        """The server of a run on this machine. Raises ConfigError if it is administered elsewhere."""
         info = folder.info()
         if info.embedded:
             return cls(folder.server, info.url, folder=folder)
-        beside = Path(info.creds).parent if info.creds and Path(info.creds).is_dir() else None
-        if beside is None or not (beside / "nats.conf").is_file():
+        parent = Path(info.creds).parent if info.creds and Path(info.creds).is_dir() else None
+        if parent is None or not (parent / "nats.conf").is_file():
             raise ConfigError(
-                f"the keys for {tls.shown(info.url)} are its administrator's: there, `oven-controller creds add NAME "
-                "--operator --server FOLDER --nats URL`"
+                f"the administrator of {tls.shown(info.url)} makes its keys: run `oven-controller creds add NAME "
+                "--operator --server FOLDER --nats URL` on that machine"
             )
-        return cls(server_folder(beside), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
+        return cls(server_folder(parent), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
 
     @classmethod
-    def of_server(cls, path: Path) -> Place:
-        """Of a folder that `creds server` made. Raises ConfigError."""
-        made = server_folder(path)
-        ca = made.folder / "tls" / "ca.pem"
-        return cls(made, "", ca if ca.is_file() else None)
+    def of_server(cls, path: Path) -> AdministeredServer:
+        """The server of a folder that `creds server` made. Raises ConfigError."""
+        folder = server_folder(path)
+        ca = folder.folder / "tls" / "ca.pem"
+        return cls(folder, "", ca if ca.is_file() else None)
 
     @property
     def embedded(self) -> bool:
-        """Whether the server is the stack's own, which reads its users again when it is told to."""
+        """Whether it is the stack's own server, which reloads its users on a signal."""
         return self.folder is not None and self.server is self.folder.server
 
 
-def grant(place: Place, name: str, power: Power, *, url: str = "", ca: Path | None = None) -> tuple[PersonFile, str]:
-    """A person's key in its file, and what to say where the run could not be told of it; it believes it from now on.
+def grant(
+    site: AdministeredServer, name: str, power: Power, *, url: str = "", ca: Path | None = None
+) -> tuple[PersonFile, str]:
+    """Create a person's key. Return its file, and a warning if the run could not be told of it; empty if it was told.
 
-    `url` and `ca`: as the person reaches the server, where that is another way than from here. A server that is not the
-    stack's own still has to read its users. Raises ConfigError for a name that is taken, ProcessError when the stack's
-    own server does not take the key.
+    `url` and `ca` are how the person reaches the server, if that differs from here. A server that is not the stack's
+    own still has to reload its users. Raises ConfigError for a name that is in use, ProcessError if the stack's own
+    server does not accept the key.
     """
     names.checked("person", name)
-    server, folder = place.server, place.folder
-    if taken := reserved(server, name):
-        raise ConfigError(f"{name!r} is the name of {taken}; choose another for a person")
-    path = folder.add_user(power, name) if place.embedded and folder else server.add_user(power, name)
+    server, folder = site.server, site.folder
+    if owner := reserved(server, name):
+        raise ConfigError(f"{name!r} is the name of {owner}; choose another for a person")
+    path = folder.add_user(power, name) if site.embedded and folder else server.add_user(power, name)
     if server.conf.exists():
         server.rewrite_users()
     key = Credentials.load(path)
-    if place.embedded and folder is not None and folder.locked() and folder.info().port is not None:
-        asyncio.run(told(folder, key, welcome=True))
+    if site.embedded and folder is not None and folder.locked() and folder.info().port is not None:
+        asyncio.run(reload_users(folder, key, accepted=True))
     untold = ""
     signing = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
     if power == "operator":
-        untold = asyncio.run(_say(place, OperatorKey(name=name, key=signing[name]), url))
-    known = {who: public for who, public in signing.items() if who in ("learner", "mesh")}
+        untold = asyncio.run(_announce(site, OperatorKey(name=name, key=signing[name]), url))
+    public_keys = {role: key for role, key in signing.items() if role in ("learner", "mesh")}
     file = PersonFile(
         run=server.run,
         name=name,
         role=power,
-        url=url or place.url,
+        url=url or site.url,
         seed=key.seed.decode(),
-        keys=known,
-        tls_ca=_authority(ca or place.ca),
+        keys=public_keys,
+        tls_ca=_authority(ca or site.ca),
     )
     return file, untold
 
 
-def take_back(place: Place, name: str) -> str:
-    """A person's signature counts no longer; that the server no longer lets them in is `agent_keys.revoke`'s. What to
-    say where the run could not be told."""
-    return asyncio.run(_say(place, OperatorKey(name=name)))
+def revoke_signature(site: AdministeredServer, name: str) -> str:
+    """Stop accepting a person's signature. Return a warning if the run could not be told.
+
+    `agent_keys.revoke` makes the server refuse their connections.
+    """
+    return asyncio.run(_announce(site, OperatorKey(name=name)))
 
 
 def is_person(server: ServerFolder, name: str) -> bool:
-    """Whether a key is a person's, who may command."""
+    """Whether the key belongs to a person who may give commands."""
     return any(user.name == name and user.role == "operator" and name != OPERATOR for user in server.users())
 
 
-async def _say(place: Place, change: OperatorKey, url: str = "") -> str:
-    """Tell a run that is up; one that is down hears of it by its keys.json. Empty, or why it was not told."""
-    folder = place.folder
+async def _announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> str:
+    """Log the change in a run that is up; one that is down reads keys.json later. Return a warning if that failed."""
+    folder = site.folder
     url = folder.info().url if folder is not None else url
     if not url or (folder is not None and not folder.locked()):
         return ""
     try:
-        await _append(place, change, url)
+        await _append(site, change, url)
     except BusError as error:
         return (
-            f"the run was not told ({error}): if it is up, it hears of the key of {change.name!r} when this command is "
-            "repeated, or when its learner starts again"
+            f"the run was not told ({error}): if it is up, it learns of the key of {change.name!r} when this command "
+            "is repeated, or when its learner restarts"
         )
     return ""
 
 
-async def _append(place: Place, change: OperatorKey, url: str) -> None:
-    """Into the log of a run that has begun. Raises BusError."""
-    run = place.server.run
-    trust = tls.trusting(place.ca) if place.ca is not None else None
+async def _append(site: AdministeredServer, change: OperatorKey, url: str) -> None:
+    """Append the change to the log of a run that has started. Raises BusError."""
+    run = site.server.run
+    trust = tls.trusting(site.ca) if site.ca is not None else None
 
     def key(name: str) -> Credentials:
-        return Credentials.load(place.server.creds / f"{name}.nk")
+        return Credentials.load(site.server.creds / f"{name}.nk")
 
     on = names.Subjects(run)
     async with Bus.connect(url, key("admin"), name="admin", trust=trust) as admin:
@@ -144,20 +149,20 @@ async def _append(place: Place, change: OperatorKey, url: str) -> None:
             head = await admin.head(run)
         except BusError:
             return  # there is no log yet
-        begun = False
+        started = False
         async for event in admin.read(run, until=head, subjects=[on.run]):
-            begun = begun or isinstance(event.body, RunStarted)
-    if begun:
+            started = started or isinstance(event.body, RunStarted)
+    if started:
         async with Bus.connect(url, key(OPERATOR), name=OPERATOR, trust=trust) as bus:
             await bus.append(on.operator(OPERATOR), change.wire(), message_id=uuid.uuid4().hex)
 
 
 def _authority(ca: Path | None) -> str:
-    """Its certificates alone: what else is in the file stays here."""
+    """The certificates in a file, without anything else in it."""
     if ca is None:
         return ""
     text = read_file(ca, "the certificate authority").decode(errors="replace")
-    found = re.findall(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", text, re.DOTALL)
-    if not found:
+    certificates = re.findall(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", text, re.DOTALL)
+    if not certificates:
         raise ConfigError(f"{ca} holds no certificate (PEM); give the authority's, which `creds server --tls` made")
-    return "\n".join(found) + "\n"
+    return "\n".join(certificates) + "\n"

@@ -17,12 +17,11 @@ from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import Headless, first_line
 from oven_controller.stack.log_keeper import LogKeeper
-from oven_controller.stack.members import Members
 from oven_controller.stack.output import Screen, relay
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.preflight_checks import Request, check, exposure_warning
 from oven_controller.stack.process_table import is_installed
-from oven_controller.stack.processes import Processes, Stopped
+from oven_controller.stack.processes import Members, Processes, Stopped
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -89,7 +88,7 @@ class _Up:
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
         self.log = LogKeeper(folder, self.report, screen)
-        self.floods = message_floods.Floods(self._on_flood)
+        self.floods = message_floods.FloodDetector(self._on_flood)
         self.leaving: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
 
     async def run(self) -> int:
@@ -218,7 +217,7 @@ class _Up:
             await self._end(processes, bus, watch, code)
             await self.log.finish(bus, watch, mirror)
         own = processes.learner if code == 0 and not self.request.command else None
-        self.log.look_what_is_missing(own is not None and own.returncode == 0)
+        self.log.find_missing(own is not None and own.returncode == 0)
         noted = self._note(ended=self._status(code), children={})
         return 3 if code == 0 and (self.log.missing or not noted) else code
 

@@ -32,8 +32,8 @@ async def watch(client: Client) -> None:
     writer, received, ping = _writer(client), _received(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(LOOK_S)
-        if (now := _writer(client)) is not writer:
-            writer, silent, ping = now, 0, _Ping()
+        if (current := _writer(client)) is not writer:
+            writer, silent, ping = current, 0, _Ping()
         elif client.is_connected and (ping.answered or _received(client) != received):
             silent = 0
         else:

@@ -19,11 +19,11 @@ _CONTROL = {code: " " for code in (*range(32), 127)}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The reason why a value cannot be proposed. `why` completes "agent x proposed V for A, " and ends with the
+    """The reason why a value cannot be proposed. `problem` completes "agent x proposed V for A, " and ends with the
     remedy."""
 
     kind: Literal["type", "bounds"]
-    why: str
+    problem: str
 
 
 def rounded(value: float) -> float:

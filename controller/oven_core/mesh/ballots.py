@@ -48,7 +48,7 @@ class Ballot:
             fitted = shaped(spec, value)
             fault = fitted if isinstance(fitted, Fault) else outside(spec, fitted)
             if fault is not None:
-                return f"{show(value)} was proposed, {fault.why}"
+                return f"{show(value)} was proposed, {fault.problem}"
         return ""
 
     def due(self, tick: int) -> bool:
@@ -110,7 +110,7 @@ def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[st
     value = shaped(spec, vote.value)
     fault = value if isinstance(value, Fault) else outside(spec, value)
     if fault is not None:
-        return Refusal((name, spec.name, fault.kind), f"{request}, {fault.why}")
+        return Refusal((name, spec.name, fault.kind), f"{request}, {fault.problem}")
     assert not isinstance(value, Fault)
     return value
 
@@ -121,12 +121,14 @@ def closed_to(state: State, ballots: Mapping[str, Ballot], author: str, vote: Vo
     request = f"agent {author} {request_text(vote.actuator, vote.value)}"
     if vote.confidence < rules.least_confidence:
         limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
-        why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
-        return Refusal((author, vote.actuator, "confidence"), f"{request} {why}")
+        problem = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
+        return Refusal((author, vote.actuator, "confidence"), f"{request} {problem}")
     opened = sum(ballot.opened.opened_by == author for ballot in ballots.values())
     if opened >= rules.open_ballots:
-        why = f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
-        return Refusal((author, "", "open_ballots"), f"{request} {why}")
+        problem = (
+            f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
+        )
+        return Refusal((author, "", "open_ballots"), f"{request} {problem}")
     newcomer = not state.trust.holds(author, vote.actuator)
     if wait := state.vote_limits.wait_reason(author, newcomer, vote, state.tick, rules):
         return Refusal((author, vote.actuator, "waits"), f"{request} and may not open a ballot on it: {wait}")

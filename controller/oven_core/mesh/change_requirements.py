@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from oven_core.mesh.actuator_values import direction
+from oven_core.mesh.actuator_values import direction as scalar_direction
 from oven_core.protocol.messages import Value
 
 HELD_OUT = "held_out"
@@ -14,9 +14,9 @@ NEED = re.compile(r"^(held_out|actuator:[^\s:]+|metric:\S+)$")
 FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 
-def met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
+def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
     """Return whether a run that announces these has what is needed. A need in an unknown form is never met, because
-    nobody can check it."""
+    it cannot be checked."""
     kind, _, name = need.partition(":")
     if kind == "actuator":
         return name in actuators
@@ -28,12 +28,12 @@ def met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: b
 def change(actuator: str, before: Value, value: Value) -> str:
     """Return a change in short, as in "optimizer.lr_scale:down"; the bare name if it has no direction, or if the value
     before is unknown."""
-    return spelt(actuator, direction(before, value))
+    return change_name(actuator, scalar_direction(before, value))
 
 
-def spelt(actuator: str, way: str) -> str:
+def change_name(actuator: str, direction: str) -> str:
     """Return the same from an actuator and a direction."""
-    return f"{actuator}:{way}" if way in ("up", "down") else actuator
+    return f"{actuator}:{direction}" if direction in ("up", "down") else actuator
 
 
 def covers(pattern: str, change: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from oven_core.mesh.actuator_values import clip, direction, number, outside, rounded, shares, show, variation
-from oven_core.mesh.change_requirements import FORMS, HELD_OUT, NEED, covers, met, spelt
+from oven_core.mesh.change_requirements import FORMS, HELD_OUT, NEED, change_name, covers, is_met
 from oven_core.mesh.state import State
 from oven_core.mesh.tally import Tally
 from oven_core.protocol.actuator_names import ROLLBACK
@@ -63,7 +63,7 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[
 
 
 def _for_a_person(state: State, spec: ActuatorSpec, tally: Tally) -> str:
-    """Why a person has to approve although autonomy does not require it; empty if nobody has to."""
+    """Why a person has to approve although autonomy does not require it; empty if none has to."""
     if tally.newcomers:
         backing = (line for line in tally.lines if line.newcomer and line.stance in ("propose", "for"))
         names = clip(", ".join(line.agent for line in backing), 200)
@@ -76,12 +76,12 @@ def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
     """Return what prevents an advised value from being approved now; empty if nothing does. Autonomy does not count,
     because the operator decides; nor the cool-down, which the advice itself began; nor the largest change."""
     before = state.effective.get(spec.name)
-    way = direction(before, value)
+    new_direction = direction(before, value)
     return (
-        unmet(state, spec, way)
+        unmet(state, spec, new_direction)
         or _unchanged(state, spec, before, value)
         or _spent(state, spec)
-        or contradicted(state, spec, way)
+        or contradicted(state, spec, new_direction)
     )
 
 
@@ -136,10 +136,10 @@ def _limit_shares(
 def unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
     """Return the need of a change that the run does not meet, by what the learner announced; empty if it meets all."""
     for change, need in state.rules.requires:
-        if not covers(change, spelt(spec.name, direction)):
+        if not covers(change, change_name(spec.name, direction)):
             continue
         metrics = [metric.name for metric in state.metrics]
-        if not met(need, state.specs, metrics, any(metric.held_out for metric in state.metrics)):
+        if not is_met(need, state.specs, metrics, any(metric.held_out for metric in state.metrics)):
             return f"unmet: {clip(change, 120)} needs {_lack(need)}"
     return ""
 
@@ -195,8 +195,8 @@ def _turned_down(state: State, spec: ActuatorSpec) -> str:
     reasons = state.turned_down.get(spec.name, [])
     if len(reasons) < TURNED_DOWN:
         return ""
-    why = clip(reasons[-1], 400) or "without a reason"
-    return f"the learner rejected the last {len(reasons)} changes of {spec.name}: {why}"
+    cause = clip(reasons[-1], 400) or "without a reason"
+    return f"the learner rejected the last {len(reasons)} changes of {spec.name}: {cause}"
 
 
 def _cooling(state: State, spec: ActuatorSpec) -> str:
@@ -216,7 +216,7 @@ def _spent(state: State, spec: ActuatorSpec, more: int = 0) -> str:
 
 def contradicted(state: State, spec: ActuatorSpec, direction: str, adopted_with: Sequence[str] = ()) -> str:
     """Return the change in flight, or adopted together with this one, that contradicts it; empty if none does."""
-    change = spelt(spec.name, direction)
+    change = change_name(spec.name, direction)
     for pair in state.rules.contradictions:
         for mine, theirs in (pair, pair[::-1]):
             if covers(mine, change) and any(covers(theirs, adopted) for adopted in adopted_with):

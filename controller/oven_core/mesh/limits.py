@@ -8,7 +8,7 @@ the step it left as it was taken back.
 **Votes.** A limited number of an agent's votes counts per tick, and it may have opened a limited number of the open
 ballots. An agent whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down,
 twice that after the next failure, at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after advice that
-nobody followed. A proposal that failed is refused with the same reasons for REPEAT_COOLDOWNS. A proposal that a
+no one followed. A proposal that failed is refused with the same reasons for REPEAT_COOLDOWNS. A proposal that a
 guardrail rejected is not a failure, because it passed the vote.
 
 **Reversals.** An actuator that changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows
@@ -188,12 +188,12 @@ class VoteLimits:
         """Record an adopted change that agents decided."""
         if spec is None or spec.kind not in ("scalar", "choice"):
             return
-        way, last = direction(decision.before, decision.value), self._newest_changes.get(spec.name)
+        new_direction, last = direction(decision.before, decision.value), self._newest_changes.get(spec.name)
         quick = last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks
         reversals = last.reversals if last is not None and quick else 0
-        if last is not None and quick and _reverses(spec, last, way, decision.value):
+        if last is not None and quick and _reverses(spec, last, new_direction, decision.value):
             reversals += 1
-        self._newest_changes[spec.name] = _NewestChange(decision.tick, way, decision.before, reversals)
+        self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
 
     def frozen_reason(self, actuator: str, rules: Rules) -> str:
         """Return why a person decides on this actuator; empty if the agents do."""
@@ -209,10 +209,10 @@ class VoteLimits:
             self._newest_changes.pop(name, None)
 
 
-def _reverses(spec: ActuatorSpec, last: _NewestChange, way: str, value: Value) -> bool:
+def _reverses(spec: ActuatorSpec, last: _NewestChange, new_direction: str, value: Value) -> bool:
     if spec.kind == "choice":
         return show(value) == show(last.before)
-    return way != last.direction
+    return new_direction != last.direction
 
 
 def _argument(vote: Vote) -> _Argument:

@@ -86,7 +86,7 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
         return Reply(False, f"{decision} cannot be carried out: {_unknown_actuator(state, advised.actuator)}")
     value = _fitting(spec, advised.value)
     if isinstance(value, Fault):
-        return Reply(False, f"{decision} does not fit any more: {show(advised.value)} for {spec.name}, {value.why}")
+        return Reply(False, f"{decision} does not fit any more: {show(advised.value)} for {spec.name}, {value.problem}")
     if note := barred(state, spec, value):
         return Reply(False, f"{decision} is not approved: {note}")
     reason = _because(f"approved by {operator}", command.reason) + f"; {advised.reason}"
@@ -118,13 +118,15 @@ def _set(state: State, ballots: Mapping[str, Ballot], operator: str, command: Op
         return Reply(False, _unknown_actuator(state, command.actuator))
     value = _fitting(spec, command.value)
     if isinstance(value, Fault):
-        return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.why}")
+        return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.problem}")
     before = state.effective.get(spec.name)
-    way = direction(before, value)
-    overridden = "; ".join(note for note in (unmet(state, spec, way), contradicted(state, spec, way)) if note)
+    new_direction = direction(before, value)
+    overridden = "; ".join(
+        note for note in (unmet(state, spec, new_direction), contradicted(state, spec, new_direction)) if note
+    )
     done = f"set {_change(spec.name, value)}" if spec.kind != "action" else f"did {_change(spec.name, value)}"
-    now = f", now {show(before)}" if before is not None else ""
-    reason = f"{operator} {done}{now}" + (f" (overrides {overridden})" if overridden else "")
+    current = f", now {show(before)}" if before is not None else ""
+    reason = f"{operator} {done}{current}" + (f" (overrides {overridden})" if overridden else "")
     answer = done + (f", although {overridden}" if overridden else "")
     adoption = Adoption(spec, value, _because(reason, command.reason))
     state.vote_limits.thaw(spec.name)

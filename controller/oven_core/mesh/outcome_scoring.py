@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oven_core.mesh.actuator_values import rounded
 from oven_core.mesh.forecast import Forecast
 from oven_core.mesh.measurements import Effect, mean
-from oven_core.mesh.reputation import beaten, earned, failed, merit, moved, success
+from oven_core.mesh.reputation import beaten, earned, failed, merit, success, updated_reputations
 from oven_core.mesh.state import State
 from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
@@ -95,7 +95,7 @@ class Scoring:
         }
         merits = {stake.agent: merit(stake.stance, stake.confidence, y[stake.agent]) for stake in stakes}
         before = state.reputations
-        state.reputations = moved(before, state.agents, merits, state.rules)
+        state.reputations = updated_reputations(before, state.agents, merits, state.rules)
         for stake in stakes:
             if stake.opened and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
                 state.trust.earn(stake.agent, window.decision.actuator)

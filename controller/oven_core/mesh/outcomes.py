@@ -91,8 +91,8 @@ class Outcomes:
         forecast = forecast or of_advice
         if forecast is None or decision.verdict == "rejected":
             return decision
-        judged = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
-        decision = decision.model_copy(update=judged)
+        criteria = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
+        decision = decision.model_copy(update=criteria)
         self._expected[decision.id] = decision, forecast
         return decision
 

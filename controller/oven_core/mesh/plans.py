@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from oven_core.mesh.actuator_values import clip, direction
 from oven_core.mesh.ballots import Ballot
-from oven_core.mesh.change_requirements import spelt
+from oven_core.mesh.change_requirements import change_name
 from oven_core.mesh.state import State
 from oven_core.protocol.messages import TallyLine, Value, Vote
 
@@ -96,7 +96,7 @@ def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, BallotR
             name = ballot.opened.actuator
             results[name] = rule(ballot, without[name], tuple(adopted_changes))
             if results[name].verdict != "rejected":
-                adopted_changes.append(spelt(name, results[name].direction))
+                adopted_changes.append(change_name(name, results[name].direction))
         initial = initial or results
         broken = [
             (ballot, agent, reason)

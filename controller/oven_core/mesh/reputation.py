@@ -8,7 +8,7 @@
        merit = clip(½ · s · (2y − 1) + ½ · (1 − 4 · (y · (1 − p)² + (1 − y) · p²)), −1, 1)
 
 s is 1 for `propose` and `for`, −1 for `against`. p is the probability that the change beats doing nothing, and y that
-it did. The score is the expected one, so that nobody gains at y = ½. Taking a side claims at least even odds: a
+it did. The score is the expected one, so that no agent gains at y = ½. Taking a side claims at least even odds: a
 confidence below ½ counts as ½. Otherwise an agent could back harm forever at a confidence so low that it is "right"
 about it. And credit needs a stake: a confidence below ½ earns nothing. A `for` earns half (and loses in full): agreeing
 with good agents is cheap, and should not pay for one's own harm.
@@ -88,7 +88,7 @@ def earned(reputation: float) -> float:
     return reputation if math.isfinite(reputation) and reputation > 0 else 0.0
 
 
-def moved(
+def updated_reputations(
     reputations: Mapping[str, float], agents: Iterable[str], merits: Mapping[str, float], rules: Rules
 ) -> dict[str, float]:
     """Return all reputations after one outcome, by name. The merit moves those of voters, and forgetting those of all
@@ -109,7 +109,7 @@ def outcomes_until_silent(
     `rules.least_reputation`, with `between` outcomes of other agents before each. None if forgetting keeps it above."""
     for count in range(1, most + 1):
         for merits in (*[{}] * between, {"": merit("propose", confidence, 0.0)}):
-            reputation = moved({"": reputation}, (), merits, rules)[""]
+            reputation = updated_reputations({"": reputation}, (), merits, rules)[""]
         if reputation < rules.least_reputation:
             return count
     return None

@@ -194,8 +194,8 @@ def _summary(
     lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
     proposer = lead.agent if lead else ballot.opened.opened_by
     value = lead.value if lead else ballot.opened.proposal
-    now = f", now {show(before)}" if before is not None else ""
-    text = f"{proposer} {request_text(ballot.opened.actuator, value)}{now}"
+    current = f", now {show(before)}" if before is not None else ""
+    text = f"{proposer} {request_text(ballot.opened.actuator, value)}{current}"
     if lead and lead.rationale:
         text += f", because {clip(lead.rationale, 300)}"
     backing = _weights([line for line in side if line.stance in ("propose", "for")])

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias, cast
 
-from oven_core.mesh.change_requirements import met
+from oven_core.mesh.change_requirements import is_met
 from oven_core.protocol.graph_requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.graph.graph_yaml import Edge, Node
 from oven_kg.graph.knowledge import Knowledge
@@ -170,7 +170,7 @@ def unmet(
     """The needs that this run does not meet; none if nothing is known about the run."""
     if not (actuators or metrics):
         return ()
-    return tuple(need for need in sorted(needs) if not met(need, actuators, metrics, held_out))
+    return tuple(need for need in sorted(needs) if not is_met(need, actuators, metrics, held_out))
 
 
 def _all_needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:

@@ -1,10 +1,7 @@
 """Puts the recipe together: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
 
 import os
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -14,54 +11,15 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_learner.rewards.rule_members import RewardFunction
 from oven_recipes.grpo.evaluation import accuracy_of
 from oven_recipes.grpo.model import build_tokenizer
 from oven_recipes.grpo.settings import GrpoSettings, Start
 from oven_recipes.grpo.supervised_warmup import warm_policy
-from oven_recipes.grpo.task import training_pools
+from oven_recipes.grpo.task import RULES, WEIGHTS, training_pools
 from oven_recipes.grpo.teachers import build_teachers
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
-
-LogMetric = Callable[[str, float], None]
-
-
-def exact_match(
-    completions: list[str], answer: list[str], level: list[str], log_metric: LogMetric | None = None, **_: Any
-) -> list[float | None]:
-    """One reward a completion, in the order of the batch; the signature is TRL's.
-
-    The mean of each level is logged as `reward/<level>`. A level that the batch doesn't hold logs nothing: 0 would
-    read as a failure.
-    """
-    rewards = [float(given == right) for given, right in zip(completions, answer, strict=True)]
-    if log_metric is not None:
-        by_level: defaultdict[str, list[float]] = defaultdict(list)
-        for name, reward in zip(level, rewards, strict=True):
-            by_level[name].append(reward)
-        for name, values in by_level.items():
-            log_metric(f"reward/{name}", sum(values) / len(values))
-    return [*rewards]  # a fresh list: TRL's type allows None, for a reward that doesn't apply
-
-
-def looks_right(completions: list[str], **_: Any) -> list[float | None]:
-    """1 for digits and nothing else, else 0."""
-    return [float(given.isascii() and given.isdigit()) for given in completions]
-
-
-def right_length(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
-    """1 for as many characters as the right answer has, falling to 0 at none or twice as many."""
-    return [
-        max(0.0, 1 - abs(len(given) - len(right)) / len(right))
-        for given, right in zip(completions, answer, strict=True)
-    ]
-
-
-RULES: dict[str, RewardFunction] = {"exact": exact_match, "format": looks_right, "length": right_length}
-WEIGHTS = {"format": 0.0, "length": 0.0}
-"""The others, remote members too, have 1 each."""
 
 # Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

@@ -1,9 +1,17 @@
-"""The task: sort the digits of a prompt, `S5203=` -> `0235`. Pure Python, so that the rules are testable alone."""
+"""The task: sort the digits of a prompt, `S5203=` -> `0235`; and the committee's rules for it. Imports no torch.
+
+The rules: the answer is exactly right, it looks like an answer, it has the right length. Only the first has weight. The
+others are measured, so that a policy with the right form and wrong answers is told from one that forgot the form.
+"""
 
 import random
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from oven_learner.rewards.rule_members import RewardFunction
 
 HELD_OUT_SHARE = 5  # one digit string in five is never trained on
 
@@ -76,3 +84,41 @@ def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> I
         digits = draw(rng.choice(lengths), rng)
         asked = example(digits)
         yield asked.prompt, asked.answer if rng.random() < right else rng.choice(HABITS)(digits)
+
+
+LogMetric = Callable[[str, float], None]
+
+
+def exact_match(
+    completions: list[str], answer: list[str], level: list[str], log_metric: LogMetric | None = None, **_: Any
+) -> list[float | None]:
+    """One reward a completion, in the order of the batch; the signature is TRL's.
+
+    The mean of each level is logged as `reward/<level>`. A level that the batch doesn't hold logs nothing: 0 would
+    read as a failure.
+    """
+    rewards = [float(text == right) for text, right in zip(completions, answer, strict=True)]
+    if log_metric is not None:
+        by_level: defaultdict[str, list[float]] = defaultdict(list)
+        for name, reward in zip(level, rewards, strict=True):
+            by_level[name].append(reward)
+        for name, values in by_level.items():
+            log_metric(f"reward/{name}", sum(values) / len(values))
+    return [*rewards]  # a fresh list: TRL's type allows None, for a reward that doesn't apply
+
+
+def looks_right(completions: list[str], **_: Any) -> list[float | None]:
+    """1 for digits and nothing else, else 0."""
+    return [float(text.isascii() and text.isdigit()) for text in completions]
+
+
+def right_length(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
+    """1 for as many characters as the right answer has, falling to 0 at none or twice as many."""
+    return [
+        max(0.0, 1 - abs(len(text) - len(right)) / len(right)) for text, right in zip(completions, answer, strict=True)
+    ]
+
+
+RULES: dict[str, RewardFunction] = {"exact": exact_match, "format": looks_right, "length": right_length}
+WEIGHTS = {"format": 0.0, "length": 0.0}
+"""Members without an entry, also remote ones, have weight 1."""

@@ -193,4 +193,4 @@ async def test_a_crash_at_the_limit_says_that_it_may_be_the_limits(tmp_path: Pat
         child = await Child.start("crashes", [sys.executable, "-c", crash], log, env=env, foreign=True, whole=True)
         assert await child.wait() == 128 + signal.SIGABRT
         child.close()
-        assert ("a process of agents may take 128 MB (agents_memory_mb)" in child.tail()) == told
+        assert ("a process of agents may use 128 MB (agents_memory_mb)" in child.tail()) == told

@@ -62,7 +62,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return code, " ".join(capsys.readouterr().out.split())
 
 
-def test_without_a_model_alarms_and_the_graph_name_the_cause(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alarms_and_the_graph_name_the_cause_without_a_model(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = run(capsys, log)
     assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in said
     assert "update_ratio_high: optim/update_ratio 0.005" in said and "no model was asked" in said
@@ -74,7 +74,7 @@ def test_without_a_model_alarms_and_the_graph_name_the_cause(log: str, capsys: p
 
 
 @pytest.mark.parametrize("model", [program(HONEST), script])
-def test_a_models_programs_are_run_and_its_answer_held_against_the_log(
+def test_a_models_programs_run_and_its_answer_is_checked_against_the_log(
     model: Any, log: str, tmp_path: Path, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint.script = model
@@ -88,7 +88,7 @@ def test_a_models_programs_are_run_and_its_answer_held_against_the_log(
     assert code == 0 and "by the model: lr_too_high since tick" in said and "at an unknown price" in said
 
 
-def test_the_key_of_the_named_variable_goes_to_the_server_alone(
+def test_the_named_key_goes_only_to_the_server(
     log: str, endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
@@ -109,7 +109,7 @@ def test_the_key_of_the_named_variable_goes_to_the_server_alone(
         ("FINAL({1, 2})", "errors"),
     ],
 )
-def test_an_answer_that_does_not_hold_is_a_counted_failure(
+def test_a_refused_answer_is_a_counted_failure(
     answer: str, kind: str, log: str, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint.script = program(answer)
@@ -118,7 +118,7 @@ def test_an_answer_that_does_not_hold_is_a_counted_failure(
     assert code == 1 and found["diagnosis"] is None and found["failure"] == kind and found["why"]
 
 
-def test_anothers_trainings_log_is_read_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_foreign_training_log_can_be_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [observed(tick) for tick in range(1, TICKS + 1)]
     lines = [f"{row.step},{row.metrics['loss']},{row.metrics['optim/update_ratio']}" for row in rows]
     file = tmp_path / "history.csv"
@@ -127,7 +127,7 @@ def test_anothers_trainings_log_is_read_as_it_is(tmp_path: Path, capsys: pytest.
     assert code == 0 and "update_ratio_high" in said and "lr_too_high" in said
 
 
-def test_what_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     empty = written(tmp_path / "empty", [started()])
     with pytest.raises(ConfigError, match=r"holds no observation, so there is nothing to diagnose; let the run make"):

@@ -117,7 +117,7 @@ async def test_an_answered_run_is_printed_with_its_programs_and_exported_for_tra
         assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
-async def test_the_key_of_one_address_is_not_sent_to_a_worker_at_another(
+async def test_a_key_is_not_sent_to_a_worker_at_another_address(
     endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKERS_KEY", "sk-canary-of-the-worker")
@@ -135,7 +135,7 @@ async def test_the_key_of_one_address_is_not_sent_to_a_worker_at_another(
     ("fault", "slot"),
     [("html", "bad_response"), ("cutbody", "bad_response"), ("404", "not_found"), ("401", "auth")],
 )
-async def test_a_worker_that_answers_with_something_else_leaves_the_reason_in_its_slot(
+async def test_a_broken_worker_answer_leaves_the_reason_in_its_slot(
     endpoint: Endpoint, capsys: pytest.CaptureFixture[str], fault: str, slot: str
 ) -> None:
     code, out, _ = await ask(capsys, "--worker-model", f"cheap@{fault}", "--concurrency", "1", "--json")
@@ -144,7 +144,7 @@ async def test_a_worker_that_answers_with_something_else_leaves_the_reason_in_it
     assert found["answer"]["slots"][0]["failed"].startswith(slot) and found["failures"] == {f"worker {slot}": 1}
 
 
-async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
+async def test_an_echoed_key_is_in_no_file(
     endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, model in enumerate(("cheap@echo200", "cheap@echo500x9", "cheap@echo400")):
@@ -200,7 +200,7 @@ async def test_the_example_runs(
         assert len(events(tmp_path / "logs" / folder, "supervisor")) == 1
 
 
-async def test_without_a_key_the_usual_endpoint_is_not_asked_and_openais_key_goes_to_openai_alone(
+async def test_a_missing_key_is_refused_and_openais_key_goes_only_to_openai(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("BASE_URL", "TOGETHER_API_KEY"):

@@ -57,7 +57,7 @@ def notices(events: list[Event]) -> str:
     return "\n".join(body.reason for body in said if isinstance(body, AgentStatus) and body.reason)
 
 
-async def test_a_supervisor_votes_late_and_its_kept_diagnosis_is_done_again_without_a_call(
+async def test_a_late_vote_can_be_repeated_from_the_stored_diagnosis_without_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = Endpoint()
@@ -112,7 +112,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("kind", ["hung", "dead", *ORDERS])
-async def test_a_model_that_hangs_is_dead_or_obeys_the_log_changes_nothing_for_others(
+async def test_a_hanging_dead_or_obedient_model_does_not_affect_others(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: list[dict[str, object]]
 ) -> None:
     order, failure = ORDERS.get(kind, ({}, {"hung": "", "dead": "seconds"}.get(kind, "")))

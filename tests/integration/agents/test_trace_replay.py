@@ -96,7 +96,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_a_few_traces_are_asked_about_the_rest_is_foretold_and_nothing_is_paid_twice(
+def test_a_first_part_gives_a_forecast_and_nothing_is_paid_twice(
     folder: Folder, endpoint: TeacherEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.teach("teacher-whole-80-30", "teacher-claudish-70-30-claude", samples=2)
@@ -131,7 +131,7 @@ def test_a_few_traces_are_asked_about_the_rest_is_foretold_and_nothing_is_paid_t
     assert said(capsys)["this_call"]["asked"] == 0
 
 
-def test_a_cap_ends_it_and_holds_when_it_is_called_again(
+def test_a_cap_also_holds_for_the_next_run(
     folder: Folder, endpoint: TeacherEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.teach("teacher-capped-80-30", budget={"calls": 5})
@@ -144,7 +144,7 @@ def test_a_cap_ends_it_and_holds_when_it_is_called_again(
 
 
 @pytest.mark.parametrize(("script", "why"), [("401x99", "auth"), ("400x99", "does the model support tools")])
-def test_a_teacher_that_refuses_is_given_up_and_the_others_go_on(
+def test_a_refusing_teacher_is_given_up_and_the_others_continue(
     folder: Folder, capsys: pytest.CaptureFixture[str], script: str, why: str
 ) -> None:
     folder.teach(f"teacher-refuses-80-30@{script}", "teacher-goes-80-30")
@@ -155,7 +155,7 @@ def test_a_teacher_that_refuses_is_given_up_and_the_others_go_on(
     assert found["teachers"]["refuses"]["failures"].keys() <= {"auth", "bad_request"}
 
 
-def test_what_was_under_way_is_not_paid_for_again_unless_that_is_wanted(
+def test_states_in_flight_are_not_paid_again_without_the_option_again(
     folder: Folder, endpoint: TeacherEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.teach("teacher-killed-80-30@cutbodyx1,refusalx1")

@@ -56,7 +56,7 @@ def scout(tmp_path: Path) -> str:
 
 def test_options_are_numeric_attributes_with_a_docstring(scout: str) -> None:
     found = options_of(LearningRate)
-    assert (found["cut"].default, found["cut"].meaning) == (8.0, "Factor by which the rate comes down after a collapse")
+    assert (found["cut"].default, found["cut"].meaning) == (8.0, "Factor of the cut after a collapse")
     assert "early" not in found, "a range is no number"
     _, agent = load(scout)
     assert [(o.name, o.default, o.meaning, o.least, o.most) for o in options_of(type(agent)).values()] == [

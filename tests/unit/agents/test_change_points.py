@@ -28,7 +28,7 @@ def test_noise_alone_makes_no_large_change() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("size", [5.0, 15.0, 50.0])
-def test_a_jump_is_found_soon_and_once_wherever_it_is(sign: int, size: float) -> None:
+def test_a_jump_is_detected_soon_and_only_once(sign: int, size: float) -> None:
     """But for those that begin while noise has the sums half full, or a level is being learnt again: one in eight."""
     missed = 0
     for seed in range(40):
@@ -49,7 +49,7 @@ def test_the_onset_is_the_first_reading_of_the_new_level() -> None:
 
 
 @pytest.mark.parametrize("slope", [0.03, -0.03])
-def test_a_trend_is_no_change_whether_it_goes_on_or_levels_off(slope: float) -> None:
+def test_a_trend_that_continues_or_levels_off_is_not_a_change(slope: float) -> None:
     found = 0
     for seed in range(50):
         scatter = noise(seed, 300)
@@ -58,14 +58,14 @@ def test_a_trend_is_no_change_whether_it_goes_on_or_levels_off(slope: float) -> 
     assert found <= 12, "of a hundred series whose level moves by 4 or 9 standard deviations: one in ten, says AHEAD"
 
 
-def test_a_slow_drift_is_page_hinkleys_to_find() -> None:
+def test_only_page_hinkley_detects_a_slow_drift() -> None:
     values = [value + max(0, place - 80) * 0.05 for place, value in enumerate(noise(6, 300))]
     found = page_hinkley(values, 1)
     assert found is not None and 70 <= found.onset <= 120 and page_hinkley(values, -1) is None
     assert page_hinkley(noise(7, 300), 1) is None
 
 
-def test_one_odd_reading_is_no_change_and_a_constant_has_no_noise() -> None:
+def test_an_outlier_is_not_a_change_and_a_constant_series_raises_nothing() -> None:
     values = noise(8, 200)
     values[120] = 1e6
     assert not large(values)

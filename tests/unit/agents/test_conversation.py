@@ -42,7 +42,7 @@ CALL = ToolCall(id="1", name="look", arguments="{}")
         (ASKED, {"temperature": 2.5}, "the temperature is 2.5; give 0 to 2"),
     ],
 )
-def test_what_no_api_takes_is_refused_before_it_is_sent(messages: Any, options: Any, said: str) -> None:
+def test_an_invalid_conversation_is_refused(messages: Any, options: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Conversation(messages, **{"max_tokens": 9} | options)
 
@@ -79,7 +79,7 @@ def model(api: Api) -> RemoteModel:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.booleans())
-def test_as_many_samples_come_as_are_asked_for(wanted: int, most: int, together: bool) -> None:
+def test_the_requested_number_of_samples_is_returned(wanted: int, most: int, together: bool) -> None:
     api = Api(lambda samples: min(samples, most), together)
     tally = CallTally()
     with tallied(tally):
@@ -94,7 +94,7 @@ def test_as_many_samples_come_as_are_asked_for(wanted: int, most: int, together:
     assert requests == (1 if together and wanted <= most else wanted if not together else 1 + wanted - most)
 
 
-async def test_samples_that_had_come_are_not_lost_when_another_one_fails() -> None:
+async def test_samples_that_arrived_are_kept_when_another_fails() -> None:
     outcomes: list[int | ModelFailure] = [1, 1, ModelFailure("server_error", "HTTP 500"), 1]
     with pytest.raises(SamplesMissing, match="server_error: HTTP 500") as raised:
         await model(Api(lambda _: outcomes.pop(0), together=False)).ask(Conversation(ASKED, 9), 60, samples=4)

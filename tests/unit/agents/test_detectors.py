@@ -43,7 +43,7 @@ def raised(specs: list[MetricSpec], **metrics) -> list[Alarm]:  # type: ignore[n
         ("data/repeated", 0.0, 0.5, "data_repeated"),
     ],
 )
-def test_a_gauge_that_changes_for_good_is_its_symptom_from_where_it_began(
+def test_a_lasting_change_raises_its_symptom_with_the_onset(
     metric: str, before: float, after: float, symptom: str
 ) -> None:
     better = "down" if metric == "loss" else "neither"
@@ -54,13 +54,13 @@ def test_a_gauge_that_changes_for_good_is_its_symptom_from_where_it_began(
     assert not alarms({metric: series(metric, before, before)}, [MetricSpec(name=metric, better=better)])
 
 
-def test_what_is_not_announced_cannot_raise_one_and_a_policys_loss_is_no_objective() -> None:
+def test_unannounced_metrics_and_a_policys_loss_raise_nothing() -> None:
     jump = series("loss", 2.0, 3.0)
     assert not alarms({"loss": jump}, [])
     assert not alarms({"loss": jump}, [MetricSpec(name="loss", better="neither")])
 
 
-def test_nan_a_spike_and_weights_that_no_update_explains() -> None:
+def test_nan_spikes_and_unexplained_weight_changes_raise_alarms() -> None:
     ticks, values = series("grad_norm", 1.0, 1.0)
     values[150] = 500.0
     (spike,) = alarms({"grad_norm": (ticks, values)}, [MetricSpec(name="grad_norm")])
@@ -75,7 +75,7 @@ def test_nan_a_spike_and_weights_that_no_update_explains() -> None:
     assert [one.onset for one in displaced] == [ONSET] and displaced[0].detector == "unexplained"
 
 
-def test_a_judge_that_jumps_alone_a_level_that_falls_alone_and_held_out_readings() -> None:
+def test_diverging_judges_lost_levels_and_worse_held_out_metrics_raise_alarms() -> None:
     specs = [MetricSpec(name=f"rewards/{judge}/mean") for judge in ("exact", "critic")]
     alone = {"rewards/exact/mean": series("e", 0.6, 0.6), "rewards/critic/mean": series("c", 0.6, 0.9)}
     assert [one.symptom for one in alarms(alone, specs)] == ["judges_apart"]
@@ -94,7 +94,7 @@ def test_a_judge_that_jumps_alone_a_level_that_falls_alone_and_held_out_readings
     assert hacked.symptom == "reward_up_heldout_down"
 
 
-def test_a_log_of_garbage_raises_a_bounded_number_in_a_stable_order() -> None:
+def test_garbage_raises_a_bounded_number_of_alarms_in_a_stable_order() -> None:
     specs = [MetricSpec(name=f"sampling/{n}") for n in range(200)]
     many = {spec.name: series(spec.name, 1.0, 5.0) for spec in specs}
     found = alarms(many, specs)

@@ -23,8 +23,8 @@ from oven_agents.review.flagged_proposals import Flag, Series, judge
 from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
 from oven_agents.review.report import Report
 from oven_agents.review.review_command import review
-from oven_controller.cli.review import _changed
-from oven_controller.importing.command import read
+from oven_controller.cli.review import _start_change
+from oven_controller.importing.import_run import read
 from oven_core.protocol.messages import MetricSpec
 from oven_runs.home.run_folder import Home
 
@@ -52,7 +52,7 @@ def table(path: Path, rows: int, *, reward: bool = False, spikes: Iterable[tuple
 
 def reviewed(path: Path, agents: dict[str, Base]) -> Report:
     with read(path, {}).rows as rows:
-        return review(RUN, lambda: rows.events(RUN), agents, _changed({}, [], True, list(agents)))
+        return review(RUN, lambda: rows.events(RUN), agents, _start_change({}, [], True, list(agents)))
 
 
 class Second(Cutter):
@@ -205,7 +205,7 @@ def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any
     assert invoke("review", "elsewhere.jsonl", "--json") == 0
     assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
     assert invoke("review", "kept", "--rename", "a=b") == 2
-    assert "are for what `import` reads" in capsys.readouterr().err
+    assert "are for sources that `import` reads" in capsys.readouterr().err
 
 
 def test_a_run_of_ones_own_is_heard_with_its_receipts(tmp_path: Path, capsys: Any) -> None:
@@ -222,9 +222,9 @@ BAD: dict[str, tuple[list[str], bytes | None, str]] = {
     "nothing": (["x.csv"], None, "there is no file or folder x.csv, and no run named 'x.csv'"),
     "empty": (["x.csv"], b"", "it is empty"),
     "empty folder": (["folder"], None, "folder is none of: a history exported as"),
-    "binary": (["x.csv"], b"\x89PNG\r\n\x1a\n\x00", "it is not CSV in UTF-8, export it as one"),
+    "binary": (["x.csv"], b"\x89PNG\r\n\x1a\n\x00", "it is not CSV in UTF-8; export it in that format"),
     "not UTF-8": (["x.jsonl"], b'{"step": 1, "a": "\xff"}\n', "line 1 is not JSON"),
-    "no number": (["x.csv"], b"step,loss\n1,a\n", "holds no measurement at any step"),
+    "no number": (["x.csv"], b"step,loss\n1,a\n", "has no measurement at any step"),
     "no step": (["x.csv"], b"loss\n1\n", "--rename NAME=step says which of them has the step"),
     "no folder": (["x.csv", "--html", "no/x.html"], b"step,loss\n1,2\n", "there is no folder "),
     "a folder": (["x.csv", "--html", "folder"], b"step,loss\n1,2\n", "folder is a folder; name a file in it"),

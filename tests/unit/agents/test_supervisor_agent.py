@@ -89,7 +89,7 @@ def notices(said: list[Any]) -> str:
     return "\n".join(one.reason for one in said if isinstance(one, AgentStatus) and one.state == "notice")
 
 
-def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: Alone) -> None:
+def test_a_new_alarm_is_asked_about_once_and_the_answer_becomes_a_vote(alone: Alone) -> None:
     assert not votes(alone.ticks(ONSET)) and alone.agent.desk.posted_tick == -1, "nothing changed yet"
     alone.ticks(ONSET + 10)
     asked = alone.agent.desk.posted_tick
@@ -130,7 +130,7 @@ def test_an_answer_without_a_change_is_a_notice(alone: Alone, found: DiagnosisRe
     assert not votes(said) and told in notices(said)
 
 
-def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alone) -> None:
+def test_an_alarm_that_recovers_and_fires_again_is_asked_about_again(alone: Alone) -> None:
     nothing = DiagnosisResult(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT)
 
     def questions(until: int, **metrics: float) -> list[int]:
@@ -149,7 +149,7 @@ def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alon
     assert len(questions(ONSET + 120, **calm | {"optim/update_ratio": 0.5})) == 1
 
 
-def test_an_answer_about_a_knob_that_has_moved_is_void(alone: Alone) -> None:
+def test_an_answer_is_void_if_the_knob_has_changed_since(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.receipt(2.0)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
@@ -157,7 +157,7 @@ def test_an_answer_about_a_knob_that_has_moved_is_void(alone: Alone) -> None:
     assert not votes(said) and "optimizer.lr_scale has changed" in notices(said)
 
 
-def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone: Alone) -> None:
+def test_a_change_is_reverted_when_its_revert_condition_holds(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     assert votes(alone.ticks(ONSET + 11))
@@ -167,7 +167,7 @@ def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone
     assert (back.actuator, back.value) == (SCALE, 1.0) and "asks to revert if loss above 2.3" in back.rationale
 
 
-def test_nothing_is_taken_back_that_somebody_else_has_changed_since(alone: Alone) -> None:
+def test_a_knob_that_someone_else_changed_is_not_reverted(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     alone.ticks(ONSET + 11)
@@ -176,7 +176,7 @@ def test_nothing_is_taken_back_that_somebody_else_has_changed_since(alone: Alone
     assert not votes(alone.ticks(ONSET + 30, loss=2.6))
 
 
-def test_diagnoses_are_counted_over_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
     kept = Transcripts(tmp_path)
     for number in (1, 2):
@@ -194,9 +194,7 @@ def test_diagnoses_are_counted_over_restarts(tmp_path: Path, monkeypatch: pytest
         kept.stored()
 
 
-def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_model_key_or_diagnosis_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no model is configured: set supervisor.model" in str(Supervisor().cannot_fire(started()))
     monkeypatch.delenv("OVEN_TEST_KEY", raising=False)
     run = Alone(tmp_path)
@@ -209,7 +207,7 @@ def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
     assert DiagnosisRequest(1, 2, {}).number == 1
 
 
-def test_it_is_there_only_with_a_model_in_a_process_of_its_own_and_a_shadow() -> None:
+def test_the_agent_starts_only_with_a_model_in_its_own_process_and_as_a_shadow() -> None:
     names = [spec.name for spec in agent_specs(Settings())]
     assert "supervisor" not in names and "tuner" in names
     with pytest.raises(ConfigError, match=r"the agent supervisor has no model: set supervisor\.model"):

@@ -38,7 +38,7 @@ def block(code: str) -> str:
         ("inline ```repl x``` is none", (), False),
     ],
 )
-def test_programs_are_found_as_they_are_fenced(answer: str, found: tuple[str, ...], unclosed: bool) -> None:
+def test_programs_are_the_blocks_fenced_as_repl(answer: str, found: tuple[str, ...], unclosed: bool) -> None:
     assert (programs(answer).blocks, programs(answer).unclosed) == (found, unclosed)
 
 
@@ -50,7 +50,7 @@ def ended(**given: object) -> Block:
     return Block(**(usual | given))  # type: ignore[arg-type]
 
 
-def test_what_the_supervisor_is_shown_is_cut_and_says_so() -> None:
+def test_shown_output_is_cut_and_says_so() -> None:
     assert shown(ended(), 10) == "No output."
     assert (
         shown(ended(stdout="x" * 25, dropped=5), 10)
@@ -95,7 +95,7 @@ def scripted(*answers: str) -> Callable[[tuple[Message, ...]], str]:
 
 
 @sandboxed
-def test_a_supervisor_looks_asks_its_worker_and_answers(repl: Repl) -> None:
+def test_a_supervisor_can_look_ask_its_worker_and_answer(repl: Repl) -> None:
     outcome = play(
         repl,
         scripted(
@@ -110,7 +110,7 @@ def test_a_supervisor_looks_asks_its_worker_and_answers(repl: Repl) -> None:
 
 
 @sandboxed
-def test_what_fails_is_told_counted_and_can_be_mended(repl: Repl) -> None:
+def test_failures_are_reported_and_counted_and_can_be_corrected(repl: Repl) -> None:
     def model(messages: tuple[Message, ...]) -> str:
         answers = {
             "How many?": "I think it is 300.",
@@ -127,7 +127,7 @@ def test_what_fails_is_told_counted_and_can_be_mended(repl: Repl) -> None:
 
 
 @sandboxed
-def test_the_loop_ends_with_its_turns_or_after_failures_in_a_row(repl: Repl) -> None:
+def test_the_loop_ends_after_its_turns_or_after_failures_in_a_row(repl: Repl) -> None:
     outcome = play(repl, lambda messages: block("print(1)"), max_iterations=3)
     assert (outcome.answer, outcome.ended, outcome.iterations) == (None, "iterations", 4)
     outcome = play(repl, lambda messages: block("1 / 0"), max_errors=2)
@@ -146,7 +146,7 @@ def test_the_loop_ends_with_its_turns_or_after_failures_in_a_row(repl: Repl) -> 
         ("```repl\nFINAL(", None, "iterations"),
     ],
 )
-def test_after_the_last_turn_the_answer_alone_is_asked_for(repl: Repl, last: str, answer: object, ended: str) -> None:
+def test_after_the_last_turn_only_the_answer_is_requested(repl: Repl, last: str, answer: object, ended: str) -> None:
     def model(messages: tuple[Message, ...]) -> str:
         return last if messages[-1]["content"].endswith("0 of 2 turns are left.") else block("print(1)")
 

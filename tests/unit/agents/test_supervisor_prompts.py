@@ -24,11 +24,11 @@ from oven_llm.supervisor.repl import Context, programs
         ({"ab" * 99: "text", "n": 1.5}, f"a dict of {{'{'ab' * 29}a…: text of 4 characters, 'n': float}}"),
     ],
 )
-def test_the_outline_says_what_it_is_and_nothing_of_its_text(context: Context, said: str) -> None:
+def test_the_outline_has_type_and_size_but_no_text(context: Context, said: str) -> None:
     assert outline(context) == said
 
 
-def test_a_prompt_shows_a_program_that_would_run_and_every_name() -> None:
+def test_the_prompt_shows_a_valid_program_and_every_function() -> None:
     system, user = opening(
         "Why {so}?", "x" * 50, output_limit=2000, worker_ctx_k=8, turns=15, concurrency=16, block_s=30.0, more="More."
     )
@@ -48,7 +48,7 @@ def test_a_prompt_shows_a_program_that_would_run_and_every_name() -> None:
 
 @settings(max_examples=20)
 @given(st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")), max_size=5), st.binary(max_size=9))
-def test_a_line_that_was_cut_is_taken_off_and_no_other(lines: list[bytes], rest: bytes) -> None:
+def test_only_an_unfinished_last_line_is_removed(lines: list[bytes], rest: bytes) -> None:
     import tempfile
 
     whole = b"".join(line + b"\n" for line in lines)

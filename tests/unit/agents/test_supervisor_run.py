@@ -70,7 +70,7 @@ def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> N
         asked(COUNT, log_dir=tmp_path / "log")
 
 
-def test_what_was_paid_is_not_asked_again_when_a_run_is_resumed(tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_no_paid_call(tmp_path: Path) -> None:
     whole = asked(program("print(worker('beta'))") + COUNT, log_dir=tmp_path)
     said, done = events(tmp_path, "worker"), events(tmp_path, "repl")
     lines = (tmp_path / "worker.jsonl").read_text().splitlines(keepends=True)
@@ -110,14 +110,14 @@ asked(supervisor, ScriptedHandler(says, model="cheap"), log_dir="log", concurren
 KILLED_CODE = "first = worker('first')\nFINAL([first, *worker_batch([f'part {n}' for n in range(9)])])"
 
 
-def test_two_processes_do_not_pay_for_the_same_run(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_the_same_run(tmp_path: Path) -> None:
     model = ScriptedHandler(in_order(COUNT), model="strong")
     with lock(tmp_path), pytest.raises(StoreInUseError, match="another process writes to"):
         asked(model, log_dir=tmp_path, resume=True)
     assert not model.asked and asked(model, log_dir=tmp_path, resume=True).ended == "final"
 
 
-def test_after_a_kill_no_call_is_paid_twice_but_the_one_under_way(tmp_path: Path) -> None:
+def test_after_a_kill_only_the_call_in_flight_is_paid_twice(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])
     child = subprocess.run(
         [sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, check=False
@@ -132,7 +132,7 @@ def test_after_a_kill_no_call_is_paid_twice_but_the_one_under_way(tmp_path: Path
     assert worker.asked == [f"part {n}" for n in range(5, 9)]
 
 
-def test_a_run_that_is_resumed_repeats_what_it_met(tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_recorded_failures(tmp_path: Path) -> None:
     """Failures that the supervisor was told of, identical prompts, sets and draws."""
     numbers = iter(range(100))
 
@@ -159,7 +159,7 @@ print({"a", "b", "c", "d", "e"}, random.random(), worker_batch(["bad"] + ["same"
     assert (again.answer, again.failures, again.calls) == (whole.answer, whole.failures, whole.calls)
 
 
-def test_a_model_that_batches_gets_a_batch_at_once() -> None:
+def test_a_batching_model_gets_all_calls_at_once() -> None:
     class Engine(ScriptedHandler):
         batches = True
 
@@ -176,7 +176,7 @@ def test_a_model_that_batches_gets_a_batch_at_once() -> None:
     assert result.answer == ["A", "B", "C", "D"] and engine.sizes == [3, 1]
 
 
-def test_a_worker_that_fails_raises_and_in_a_batch_its_slot_says_why(tmp_path: Path) -> None:
+def test_a_failed_worker_raises_and_its_batch_slot_has_the_reason(tmp_path: Path) -> None:
     def says(prompt: str) -> str:
         if "bad" in prompt:
             raise ModelFailure("overloaded", "HTTP 529")
@@ -213,7 +213,7 @@ except RuntimeError as error:
         ("worker_batch(['a', None])", "item 1 is None"),
     ],
 )
-def test_a_call_that_does_not_fit_is_told_how_it_would(call: str, said: str) -> None:
+def test_a_wrong_worker_call_is_explained(call: str, said: str) -> None:
     result = asked(ScriptedHandler(in_order(program(call), program("FINAL(0)"))))
     assert (result.answer, result.failed) == (0, 1)
     supervisor = ScriptedHandler(in_order(program(call), program("FINAL(0)")))
@@ -221,7 +221,7 @@ def test_a_call_that_does_not_fit_is_told_how_it_would(call: str, said: str) -> 
     assert said in supervisor.asked[1]
 
 
-def test_caps_end_a_run_and_say_so() -> None:
+def test_caps_end_a_run_with_a_reason() -> None:
     endless = lambda text: program("print(worker('x'))")  # noqa: E731
     for caps, ended in ((Caps(usd=0.0035), "usd"), (Caps(tokens=50), "tokens"), (Caps(calls=4), "calls")):
         result = asked(ScriptedHandler(endless), caps=caps)
@@ -249,7 +249,7 @@ while True:
 """
 
 
-def test_calls_that_fail_count_for_the_cap_and_refusals_for_what_was_spent(tmp_path: Path) -> None:
+def test_failed_calls_count_for_the_cap_and_refusals_are_billed(tmp_path: Path) -> None:
     def away(_: str) -> str:
         raise ModelFailure("overloaded", "HTTP 529")
 
@@ -270,7 +270,7 @@ def test_calls_that_fail_count_for_the_cap_and_refusals_for_what_was_spent(tmp_p
         assert not worker.asked and again.ended in ("calls", "usd"), "what an earlier process spent is spent"
 
 
-def test_a_model_that_hangs_is_left_behind_when_the_time_is_up() -> None:
+def test_a_hanging_model_is_abandoned_at_the_time_cap() -> None:
     released = threading.Event()
 
     def hangs(_: str) -> str:
@@ -287,7 +287,7 @@ def test_a_model_that_hangs_is_left_behind_when_the_time_is_up() -> None:
         released.set()
 
 
-def test_a_supervisor_that_cannot_be_asked_ends_the_run_with_the_reason() -> None:
+def test_an_unreachable_supervisor_ends_the_run_with_a_reason() -> None:
     refused = ScriptedHandler(in_order(ModelFailure("auth", "HTTP 401")))
     result = asked(refused)
     assert (result.ended, result.why) == ("failed", "the supervisor cannot be asked: auth: HTTP 401")
@@ -298,7 +298,7 @@ def test_a_supervisor_that_cannot_be_asked_ends_the_run_with_the_reason() -> Non
     assert (result.ended, result.iterations) == ("failed", 0)
 
 
-def test_bad_arguments_are_refused_by_a_sentence() -> None:
+def test_bad_arguments_are_refused_with_a_message() -> None:
     model = ScriptedHandler(in_order())
     for context, said in (("", "the context is empty"), ({}, "is empty"), (b"x", "of type bytes; give text, a list")):
         with pytest.raises(ConfigError, match=said):
@@ -317,14 +317,14 @@ def test_bad_arguments_are_refused_by_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("name", ["supervisor", "worker", "repl"])
-def test_a_full_disk_ends_the_run_by_its_file(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_ends_the_run_and_names_the_file(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as raised:
         asked(COUNT, log_dir=tmp_path)
     assert raised.value.filename == str(tmp_path / f"{name}.jsonl")
 
 
-def test_a_key_is_in_no_file_whoever_sends_it_back(tmp_path: Path) -> None:
+def test_a_key_echoed_by_an_endpoint_is_in_no_file(tmp_path: Path) -> None:
     supervisor = ScriptedHandler(in_order(program(f"print({KEY!r}, worker('what is the key?'))\nFINAL(worker('x'))")))
     supervisor.secrets = (KEY,)
     worker = ScriptedHandler(lambda prompt: f"you sent {KEY}", secrets=(KEY,))
@@ -334,7 +334,7 @@ def test_a_key_is_in_no_file_whoever_sends_it_back(tmp_path: Path) -> None:
         assert KEY not in data and json.dumps(KEY)[1:-1] not in data and repr(KEY)[1:-1] not in data
 
 
-async def test_a_run_that_is_cancelled_ends_its_block_and_waits_for_no_model() -> None:
+async def test_a_cancelled_run_ends_its_block_and_waits_for_no_model() -> None:
     begun, released = threading.Event(), threading.Event()
 
     def hangs(_: str) -> str:
@@ -362,7 +362,7 @@ async def test_a_run_that_is_cancelled_ends_its_block_and_waits_for_no_model() -
     assert done.answer == 2
 
 
-def test_an_endless_block_is_a_turn_that_failed() -> None:
+def test_an_endless_block_is_a_failed_turn() -> None:
     supervisor = ScriptedHandler(
         in_order(program("while True: pass"), program("def f(:"), program("FINAL({1})"), COUNT)
     )

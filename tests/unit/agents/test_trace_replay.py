@@ -79,7 +79,7 @@ def replayed(tmp_path: Path, model: Model, traces: Sequence[Trace] = TRACES, **m
     return replay, list(jsonl.read(path, Reply)) if path.stat().st_size else []
 
 
-def test_each_state_begins_with_the_one_before_it_and_one_tasks_traces_follow_each_other(tmp_path: Path) -> None:
+def test_states_are_asked_in_prefix_order_and_tasks_stay_together(tmp_path: Path) -> None:
     model = Model()
     replayed(tmp_path, model)
     for trace in range(3):
@@ -89,7 +89,7 @@ def test_each_state_begins_with_the_one_before_it_and_one_tasks_traces_follow_ea
     assert [trace.id for trace in in_prefix_order(tasks)] == [TRACES[at].id for at in (0, 2, 1)]
 
 
-def test_calls_without_ids_get_some_and_their_results_name_them() -> None:
+def test_calls_without_ids_get_ids_that_their_results_name() -> None:
     calls = (ToolCall(name="a"), ToolCall(name="b"))
     messages = [
         Message(role="user", content="?"),
@@ -113,7 +113,7 @@ def test_calls_without_ids_get_some_and_their_results_name_them() -> None:
         (ValueError("no API takes this"), "malformed_request"),
     ],
 )
-def test_what_is_no_action_is_a_failure_with_its_cost(tmp_path: Path, said: Any, failure: str) -> None:
+def test_an_answer_without_an_action_is_a_failure_with_its_cost(tmp_path: Path, said: Any, failure: str) -> None:
     replay, replies = replayed(tmp_path, Model(said))
     assert (replies[0].failure, replies[0].action) == (failure, None)
     assert replies[0].usd == (0.01 if isinstance(said, ModelReply) else None)
@@ -121,14 +121,14 @@ def test_what_is_no_action_is_a_failure_with_its_cost(tmp_path: Path, said: Any,
     assert replay.outcome.failed == {failure: 1} and replay.outcome.answered == STATES - 1 + again
 
 
-def test_an_unreadable_answer_is_asked_for_again_and_no_other_failure_is(tmp_path: Path) -> None:
+def test_only_an_unreadable_answer_is_requested_again(tmp_path: Path) -> None:
     model = Model(ModelFailure("bad_response"), ModelFailure("bad_response"), answer())
     replay, replies = replayed(tmp_path, model)
     assert len(model.asked) == STATES + 2 and replay.outcome.answered == STATES
     assert replay.outcome.faults == {"bad_response": 2} and not any(reply.failure for reply in replies)
 
 
-def test_a_refusal_was_paid_for_though_another_sample_failed_on_the_way(tmp_path: Path) -> None:
+def test_a_refusal_is_final_even_if_another_sample_failed(tmp_path: Path) -> None:
     refused = SamplesMissing(ModelFailure("timeout"), [answer(finish="refusal", calls=(), text="No.")])
     _, replies = replayed(tmp_path, Model(refused), samples=2)
     assert [reply.failure for reply in replies[:2]] == ["refusal", "timeout"]
@@ -137,7 +137,7 @@ def test_a_refusal_was_paid_for_though_another_sample_failed_on_the_way(tmp_path
     file.close()
 
 
-def test_again_asks_once_more_what_failed_for_good_and_then_not_again(tmp_path: Path) -> None:
+def test_the_option_again_retries_final_failures_once(tmp_path: Path) -> None:
     refused = answer(finish="refusal", calls=(), text="No.")
     replayed(tmp_path, Model(refused, ModelFailure("malformed_request")))
 
@@ -157,7 +157,7 @@ def test_again_asks_once_more_what_failed_for_good_and_then_not_again(tmp_path: 
     file.close()
 
 
-def test_a_state_that_a_teacher_turns_down_is_settled_where_it_answers_about_others(tmp_path: Path) -> None:
+def test_a_rejected_state_is_settled_if_the_teacher_answers_others(tmp_path: Path) -> None:
     (tmp_path / "deaf").mkdir()
     model = Model(answer(), ModelFailure("bad_request"))
     replayed(tmp_path, model)
@@ -170,7 +170,7 @@ def test_a_state_that_a_teacher_turns_down_is_settled_where_it_answers_about_oth
     file.close()
 
 
-def test_few_failures_are_asked_about_once_more_and_many_are_not(tmp_path: Path) -> None:
+def test_few_failures_get_a_second_pass_and_many_do_not(tmp_path: Path) -> None:
     few, many = tmp_path / "few", tmp_path / "many"
     few.mkdir()
     many.mkdir()
@@ -181,7 +181,7 @@ def test_few_failures_are_asked_about_once_more_and_many_are_not(tmp_path: Path)
     assert replay.outcome.answered == 0 and len(model.asked) == STATES
 
 
-def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
     first = RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {})
     with pytest.raises(StoreInUseError, match=f"another process, {os.getpid()}, writes to .*r.jsonl; wait for it"):
         RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {})
@@ -189,7 +189,7 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {}).close()
 
 
-def test_a_question_that_was_under_way_after_an_earlier_failure_is_known_to_be(tmp_path: Path) -> None:
+def test_a_question_in_flight_after_an_earlier_failure_is_detected(tmp_path: Path) -> None:
     def opened() -> RepliesFile:
         return RepliesFile(tmp_path / "r.jsonl", TRACES, {"t": {}}, {"t": "f"})
 
@@ -282,7 +282,7 @@ def test_a_forecast_is_fitted_to_what_replies_were_billed(tmp_path: Path) -> Non
     assert "fitted to 32 states" in cost_forecast.lines([found])[0]
 
 
-def test_an_unknown_price_is_said_and_is_not_0(tmp_path: Path) -> None:
+def test_an_unknown_price_is_reported_and_never_0(tmp_path: Path) -> None:
     file = teachers()
     (found,) = forecast_all(file, file.endpoints(), TRACES, tmp_path / "none.jsonl")
     assert found.usd is None and found.tokens_in > 0
@@ -295,7 +295,7 @@ def test_an_unknown_price_is_said_and_is_not_0(tmp_path: Path) -> None:
     assert said["spent"] is None and said["teachers"]["t"]["spent"] is None
 
 
-def test_a_forecast_without_replies_says_what_it_assumes_and_counts_a_request_for_each_sample(tmp_path: Path) -> None:
+def test_a_forecast_without_replies_states_its_assumptions(tmp_path: Path) -> None:
     price, path = Price(input=1, output=1, cached_input=0.1), tmp_path / "none.jsonl"
     tokens = {}
     for wire, provider in (("one request", {}), ("one each", {"provider": "claude"})):
@@ -331,7 +331,7 @@ ONE = "teachers:\n  t: {family: f, provider: compatible, model: m, base_url: 'ht
         (ONE + "}\nbudget: {usd: 1}", "the price of 'm'"),
     ],
 )
-def test_a_wrong_file_of_teachers_is_refused_with_its_remedy(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_file_of_teachers_is_refused_with_a_remedy(tmp_path: Path, text: str, message: str) -> None:
     jsonl.write(tmp_path / "t.jsonl", TRACES)
     arguments = [str(tmp_path / "t.jsonl"), "--teachers", str(written(tmp_path, text))]
     with pytest.raises(ConfigError, match=message):
@@ -339,7 +339,7 @@ def test_a_wrong_file_of_teachers_is_refused_with_its_remedy(tmp_path: Path, tex
     assert not (tmp_path / "r.jsonl").exists()
 
 
-def test_traces_that_cannot_be_asked_about_are_refused(tmp_path: Path) -> None:
+def test_traces_without_steps_or_with_equal_ids_are_refused(tmp_path: Path) -> None:
     empty, twice, none = (tmp_path / name for name in ("empty.jsonl", "twice.jsonl", "none.jsonl"))
     empty.touch()
     jsonl.write(twice, [TRACES[0], TRACES[0]])
@@ -353,7 +353,7 @@ def test_traces_that_cannot_be_asked_about_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSING))
-def test_what_every_question_would_meet_gives_the_teacher_up_at_once(tmp_path: Path, kind: Kind) -> None:
+def test_a_failure_that_would_recur_gives_up_the_teacher_at_once(tmp_path: Path, kind: Kind) -> None:
     model = Model(*[ModelFailure(kind)] * 20)
     replay, _ = replayed(tmp_path, model)
     assert len(model.asked) == 1 and kind in replay.outcome.given_up["t"]

@@ -94,8 +94,12 @@ def test_the_command_reads_runs_logs_and_a_gyms_episodes(tmp_path: Path, monkeyp
     log = judged(a_log())
     folder = left_behind(Home(tmp_path), log)
     gym = tmp_path / "episodes.jsonl"
-    kept = {"outcomes": [json.loads(outcome.wire()) for outcome in log.outcomes]}
-    rows = [{"arm": "mesh+kg", "kept": kept}, {"arm": "mesh", "kept": kept}, {"arm": "nothing", "kept": None}]
+    outcomes = [json.loads(outcome.wire()) for outcome in log.outcomes]
+    rows = [
+        {"arm": "mesh+kg", "outcomes": outcomes},
+        {"arm": "mesh", "outcomes": outcomes},
+        {"arm": "nothing", "outcomes": []},
+    ]
     gym.write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen = [json.loads(told(source, "--json")) for source in (RUN, str(folder.export), str(gym))]
     assert seen[0] | {"runs": []} == seen[1] | {"runs": []} == seen[2] | {"runs": []}
@@ -106,11 +110,11 @@ def test_the_command_reads_runs_logs_and_a_gyms_episodes(tmp_path: Path, monkeyp
     assert "0 outcomes" in told(str(gym), "--arm", "nothing")
 
 
-@pytest.mark.parametrize("line", ["{}", "no json", '{"kept": 3, "arm": "mesh+kg"}', "[1]"])
+@pytest.mark.parametrize("line", ["{}", "no json", '{"outcomes": 3, "arm": "mesh+kg"}', "[1]"])
 def test_what_is_no_log_is_refused_with_the_line(tmp_path: Path, line: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(line + "\n")
     done = CliRunner().invoke(app, ["calibration", str(file)])
-    assert str(done.exception).startswith(f"{file}, line 1, is neither an event of an exported log nor an episode")
+    assert str(done.exception).startswith(f"{file}, line 1, is neither an event of an exported log nor a gym episode")
     missing = CliRunner().invoke(app, ["calibration", str(tmp_path / "b.jsonl")])
     assert "b.jsonl cannot be read" in str(missing.exception)

@@ -63,7 +63,7 @@ def test_once_more_keeps_the_keys(tmp_path: Path) -> None:
         (["--host", "bus.example"], "add --tls, or --tls-cert and --tls-key"),
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key belong together"),
         (["--tls-cert", "a.pem", "--tls-key", "a.key"], "there is no file a.pem"),
-        (["--tls", "--tls-cert", "a.pem"], "give one of the two"),
+        (["--tls", "--tls-cert", "a.pem"], "give one of them"),
     ],
 )
 def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:

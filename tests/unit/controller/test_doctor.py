@@ -32,7 +32,7 @@ HOME = Path("/somewhere")
         (doctor.extra("kg", [ABSENT]), "warn", 'pip install "oven-controller[kg]"'),
         (doctor.extra("kg", [ABSENT]), "warn", "not installed: networkx; needed for priors"),
         (doctor.extra("kg", [OLD]), "fail", "networkx 2.8 where >=3.4,<4 is needed"),
-        (doctor.extra("kg", []), "warn", "does not know that extra"),
+        (doctor.extra("kg", []), "warn", "has no such extra"),
         (doctor.compute(4, {}, [], None), "ok", "4 cores, 4 threads; no GPU"),
         (doctor.compute(4, {"OMP_NUM_THREADS": "9"}, [], None), "warn", "export OMP_NUM_THREADS=4"),
         (doctor.compute(4, {"OMP_NUM_THREADS": "all"}, [], None), "fail", "OMP_NUM_THREADS is 'all'"),
@@ -86,7 +86,7 @@ def test_what_an_extra_asks_for_is_read_from_the_metadata(tmp_path: Path, monkey
         "pydantic": True,
         "not-there": False,
     }
-    assert found["not-there"].version is None and found["psutil"].wanted == ">=999"
+    assert found["not-there"].version is None and found["psutil"].required == ">=999"
     assert doctor_facts.packages("new", "nothing-of-that-name") == []
 
 
@@ -110,10 +110,12 @@ def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
     env = {**os.environ, "OVEN_RUN_DIR": str(folder.path)}
     command = [sys.executable, "-c", module, "oven_controller.stack.entry", "mesh"]
     with subprocess.Popen(command, env=env) as process:
-        assert doctor_facts.leftovers(home) == [("dead", process.pid, "mesh")]
-        with folder.hold():
-            assert doctor_facts.leftovers(home) == []
-        process.kill()
+        try:
+            assert doctor_facts.leftovers(home) == [("dead", process.pid, "mesh")]
+            with folder.hold():
+                assert doctor_facts.leftovers(home) == []
+        finally:
+            process.kill()
     assert doctor_facts.leftovers(home) == []
 
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import RUN, event
 
-from oven_controller.stack.message_floods import FREE, PER_TICK, Floods
+from oven_controller.stack.message_floods import FREE, PER_TICK, FloodDetector
 from oven_core.protocol.messages import AgentStatus, Observation
 
 
 def heard(said: list[tuple[str, int]]) -> list[str]:
     """Who is let out, of (agent or "" for an observation, tick or count)."""
     found: list[str] = []
-    floods, seq = Floods(found.append), 0
+    floods, seq = FloodDetector(found.append), 0
     for who, number in said:
         for n in range(1 if not who else number):
             seq += 1

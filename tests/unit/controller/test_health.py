@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.mesh_log import NOON, Log
 
-from oven_controller.stack.health import notes
+from oven_controller.stack.run_status import notes
 from oven_runs.log.run_summary import RunSummary
 
 STACK = ("up", "nats-server", "mesh", "mesh-2", "mesh-3", "agent-amy", "learner")

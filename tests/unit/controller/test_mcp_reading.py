@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -16,19 +17,23 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.types import CallToolResult, TextContent, TextResourceContents, Tool
 from tests.support.mesh_log import LR, Log
-from tests.support.monitor_log import recorded
+from tests.support.monitor_log import decided, recorded
 from tests.support.own_home import invoke, own_home
 from tests.unit.controller.test_plain import steers
 
 from oven_agents.review.backtest_report import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.reach import Reach
-from oven_controller.mcp_server.server import server
+from oven_controller.mcp_server.reading_tools import DecisionCache
+from oven_controller.mcp_server.server import build_server
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
+from oven_runs.log.decision_row import DecisionRow
 
 EVENTS = recorded()
+RAISED = decided(EVENTS)[0]
 READING = ["runs", "status", "metric", "decisions", "explain", "diagnose", "backtest"]
 ACTING = ["approve", "veto", "set", "hold", "resume"]
 AGENT = """
@@ -149,10 +154,34 @@ async def test_a_client_over_stdio_lists_and_calls_every_tool(home: Home, tmp_pa
     assert "on stdout, where only the protocol belongs" in (tmp_path / "stderr").read_text()
 
 
+def test_the_command_line_says_the_same(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("decisions", "r", "--json") == 0
+    rows = [DecisionRow.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
+
+    async def asked() -> list[CallToolResult]:
+        async with Client(build_server(Reach("r"), False)) as client:
+            return [await client.call_tool("decisions", {}), await client.call_tool("status", {"run": "bare"})]
+
+    found, other = asyncio.run(asked())
+    assert found.structured_content is not None
+    assert [DecisionRow.model_validate(one) for one in found.structured_content["decisions"]] == rows
+    assert "this server serves run 'r' only" in text_of(other)
+
+
+async def test_the_decisions_of_a_log_are_read_once_while_it_stays_as_it_is(home: Home) -> None:
+    cache, run, heard = DecisionCache(), LocalRun(home.find("r")), list[int]()
+    for log, count in ((EVENTS, len(EVENTS)), (EVENTS, 0), (EVENTS[:80], 80)):
+        if len(log) != len(EVENTS):
+            run.folder.export.write_text("".join(event.line() + "\n" for event in log))
+        heard.clear()
+        seen = await cache.read(run, lambda event: heard.append(event.seq))
+        assert len(heard) == count and len(seen.by_id) == len(decided(log))
+
+
 async def test_a_long_call_tells_its_progress_and_can_be_cancelled(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tool_thread, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(tool_thread, "REPORT_INTERVAL_S", 0.0)
     told: list[str] = []
     with anyio.CancelScope() as scope:
 
@@ -161,7 +190,7 @@ async def test_a_long_call_tells_its_progress_and_can_be_cancelled(
             if "tick 9" in told[-1]:
                 scope.cancel()
 
-        async with Client(server(Reach("r", agent_files=tmp_path / "agents"), False)) as client:
+        async with Client(build_server(Reach("r", agent_files=tmp_path / "agents"), False)) as client:
             await client.call_tool("backtest", {"agent": "counting.py"}, progress_callback=hear)
     assert scope.cancelled_caught and told[0] == "1 events read"
     assert 0 < len((tmp_path / "asked").read_text()) < 150  # of 153 windows
@@ -193,7 +222,7 @@ async def test_a_read_only_key_acts_on_nothing(tmp_path: Path) -> None:
     seed = nkeys.encode_seed(b"\x01" * 32, nkeys.PREFIX_BYTE_USER).decode()
     file = tmp_path / "ann.oven"
     PersonFile(run="r", name="ann", role="monitor", url="nats://127.0.0.1:1", seed=seed).save(file)
-    async with Client(server(Reach(at=Endpoint(creds=file)), control=True)) as client:
+    async with Client(build_server(Reach(endpoint=Endpoint(creds=file)), control=True)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == [*READING, *ACTING]
         result = await client.call_tool("set", {"actuator": LR, "value": 0.5, "reason": "because"})
         assert result.is_error and "the key of 'ann' is read-only" in text_of(result)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_core.mesh.measurements import effect
-from oven_core.mesh.reputation import Stance, failed, merit, moved, outcomes_until_silent, success
+from oven_core.mesh.reputation import Stance, failed, merit, outcomes_until_silent, success, updated_reputations
 from oven_core.protocol.rules import Rules
 
 unit = st.floats(0, 1)
@@ -57,21 +57,24 @@ def test_reputations_stay_in_bounds_whatever_the_order(
 ) -> None:
     assert isinstance(given, dict) and isinstance(merits, dict)
     rules = Rules()
-    after = moved(given, known, merits, rules)
+    after = updated_reputations(given, known, merits, rules)
     assert all(0 <= value <= rules.reputation_most for value in after.values())
     assert set(after) == {*given, *known, *merits}
     shuffled = [dict(sorted(part.items(), reverse=True)) for part in (given, merits)]
-    assert moved(shuffled[0], sorted(known, reverse=True), shuffled[1], rules) == after
+    assert updated_reputations(shuffled[0], sorted(known, reverse=True), shuffled[1], rules) == after
     for agent in after:
         alone = {agent: given[agent]} if agent in given else {}
-        assert moved(alone, (agent,), {agent: merits[agent]} if agent in merits else {}, rules)[agent] == after[agent]
+        assert (
+            updated_reputations(alone, (agent,), {agent: merits[agent]} if agent in merits else {}, rules)[agent]
+            == after[agent]
+        )
 
 
 @given(st.floats(0, 2))
 def test_forgetting_moves_reputations_back_to_one(reputation: float) -> None:
     held, rules = {"a": reputation}, Rules()
     for _ in range(2000):
-        after = moved(held, (), {}, rules)
+        after = updated_reputations(held, (), {}, rules)
         assert abs(after["a"] - 1) <= abs(held["a"] - 1)
         held = after
     assert held["a"] == pytest.approx(1, abs=0.01)
@@ -85,7 +88,7 @@ def test_a_persistently_wrong_agent_falls_silent_within_the_bound(confidence: fl
     assert bound is not None
     held = {"a": start}
     for _ in range(bound):
-        held = moved(held, (), {"a": merit("propose", confidence, 0.0)}, rules)
+        held = updated_reputations(held, (), {"a": merit("propose", confidence, 0.0)}, rules)
     assert held["a"] < rules.least_reputation
     surer = outcomes_until_silent(min(1.0, confidence + rate / 2), rules, rules.reputation_most)
     assert surer is not None and surer <= bound

@@ -13,6 +13,7 @@ from oven_controller.notify import saved_addresses
 from oven_controller.notify.recipients import resolve
 from oven_core.errors import ConfigError
 from oven_runs.settings.notifications import NotifySettings, shown
+from oven_runs.settings.resolution import notify_settings
 from oven_runs.settings.resolution import resolve as resolved
 
 SECRET = "T0123456789abcdef"

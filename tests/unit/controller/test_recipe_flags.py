@@ -58,7 +58,7 @@ def test_a_flag_is_the_setting_and_its_error_names_the_flag(capsys: pytest.Captu
     assert invoke("up", "--recipe", "pretrain", "--context", "1") == 2
     assert "recipe_options.context = 1 (--context): it should be" in capsys.readouterr().err
     assert invoke("up", "--no-learner", "--beta", "1") == 2
-    assert "--beta has no meaning with --no-learner" in capsys.readouterr().err
+    assert "--beta has no effect with --no-learner" in capsys.readouterr().err
 
 
 def test_the_recipe_of_the_layers_has_its_settings_as_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

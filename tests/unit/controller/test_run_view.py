@@ -131,7 +131,7 @@ def test_outcomes_that_were_scored_and_that_say_nothing_are_told_apart() -> None
     ]
     said = lines(events)
     assert f"outcome  {LR} on reward: gain 0.25, forecast 0.5, noise 0.1; reputations amy 1.00 → 1.05" in said
-    assert f"outcome  {LR} on reward says nothing: only 1 measurement after" in said
+    assert f"outcome  {LR} on reward has no score: only 1 measurement after" in said
     assert "1 outcomes were scored" in said
 
 

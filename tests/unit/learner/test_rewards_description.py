@@ -14,7 +14,7 @@ from oven_core.errors import ConfigError
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.scores import Abstention, Cost
-from oven_recipes.grpo.job import RULES, WEIGHTS
+from oven_recipes.grpo.task import RULES, WEIGHTS
 
 
 def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:

@@ -47,7 +47,7 @@ def judged(replay: RecordedReplay, gate: str) -> Curve:
     return found
 
 
-def test_a_gate_that_cannot_be_judged_says_why_and_has_no_figure(traces: list[Trace]) -> None:
+def test_a_gate_that_cannot_be_judged_has_a_reason_and_no_figure(traces: list[Trace]) -> None:
     replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
     bare = [
         one.model_copy(
@@ -69,7 +69,7 @@ def test_a_gate_that_cannot_be_judged_says_why_and_has_no_figure(traces: list[Tr
     assert judged(replay, "entropy").low is not None
 
 
-def test_a_gate_that_knows_asks_first_where_pairs_are(traces: list[Trace]) -> None:
+def test_an_ideal_gate_asks_first_where_pairs_are(traces: list[Trace]) -> None:
     replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
     knows, by_chance = judged(replay, "entropy"), judged(replay, "random")
     shares = [point.pairs for point in knows.points]
@@ -83,7 +83,7 @@ def test_a_gate_that_knows_asks_first_where_pairs_are(traces: list[Trace]) -> No
     assert judged(replay, "disagreement").unscored == 36
 
 
-def test_a_cheap_tier_that_is_right_keeps_all_pairs(traces: list[Trace]) -> None:
+def test_an_always_right_cheap_tier_keeps_all_pairs(traces: list[Trace]) -> None:
     replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
     assert cheapest(replay) == "a"
     silent = [
@@ -102,7 +102,7 @@ def test_a_cheap_tier_that_is_right_keeps_all_pairs(traces: list[Trace]) -> None
     assert everyone.pairs == 1.0
 
 
-def test_a_skilled_tier_finds_what_is_against_the_student_and_not_the_minorities() -> None:
+def test_a_skilled_tier_keeps_pairs_against_the_student_and_loses_minorities() -> None:
     drawn = scripted(Skills(student=0.4, families=(0.9, 0.9, 0.1)), 300, random.Random(1))
     replay = replayed(drawn.traces, grouped(drawn.replies))
     skilled, unskilled = tiers(replay, ["a"]), tiers(replay, ["c"])
@@ -113,7 +113,7 @@ def test_a_skilled_tier_finds_what_is_against_the_student_and_not_the_minorities
     assert skilled.asked < unskilled.asked
 
 
-def test_an_unknown_price_is_counted_in_tokens_and_never_free(traces: list[Trace]) -> None:
+def test_an_unknown_price_is_counted_in_tokens(traces: list[Trace]) -> None:
     replies = asked(traces, [True] * 4)
     replies[5] = replies[5].model_copy(update={"usd": None})
     replay = replayed(traces, grouped(replies))

@@ -100,7 +100,7 @@ def test_bad_input_ends_with_2_and_a_remedy(
     assert said in " ".join(err.split())
 
 
-def test_a_teacher_without_tools_is_named_and_a_line_being_written_is_passed_over(
+def test_a_teacher_without_tool_calls_is_named_and_an_unfinished_line_is_skipped(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     traces, source = files

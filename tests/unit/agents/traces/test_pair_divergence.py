@@ -23,7 +23,7 @@ def planted() -> ScriptedReplay:
     return scripted(PLANTED, STATES, random.Random(3))
 
 
-def test_a_planted_signal_is_found_and_shuffled_replies_have_none(planted: ScriptedReplay) -> None:
+def test_a_planted_signal_is_detected_and_shuffled_replies_have_none(planted: ScriptedReplay) -> None:
     found = information(pairs(planted), permutations=199)
     assert found is not None
     assert found.p <= 0.05
@@ -36,7 +36,7 @@ def test_a_planted_signal_is_found_and_shuffled_replies_have_none(planted: Scrip
     assert low <= 2
 
 
-def test_length_bias_is_seen_and_its_null_knows_the_candidates(planted: ScriptedReplay) -> None:
+def test_length_bias_is_detected_against_the_candidates(planted: ScriptedReplay) -> None:
     (one,) = pairs(planted)[:1]
     long, short = Action("a", "1" * 41), Action("a", "1")
     state = replace(one, chosen=long, rejected=short, candidates=(short, long))
@@ -47,7 +47,7 @@ def test_length_bias_is_seen_and_its_null_knows_the_candidates(planted: Scripted
     assert found.length.p <= 0.01
 
 
-def test_a_policys_log_ratios_are_tested_where_all_candidates_have_scores(planted: ScriptedReplay) -> None:
+def test_log_ratios_are_tested_only_for_fully_scored_pairs(planted: ScriptedReplay) -> None:
     made = pairs(planted)
     known, feature = log_ratio_feature(made, lambda at, action: -1.0 if action == at.chosen else -2.0)
     found = information(known, {"log_ratio": feature}, permutations=99)

@@ -56,13 +56,13 @@ def test_the_student_with_two_families_is_preferred_to_the_minority() -> None:
         (votes(OTHER, OTHER, OTHER, families=("a1", "a2", "a3")), "one family"),
     ],
 )
-def test_states_without_a_pair_say_why(replies: Sequence[Reply], why: str) -> None:
+def test_states_without_a_pair_have_a_reason(replies: Sequence[Reply], why: str) -> None:
     found = of(*replies)
     assert found.pairs == []
     assert found.abstentions == {why: 1}
 
 
-def test_actions_with_one_outcome_make_no_pair() -> None:
+def test_actions_with_the_same_outcome_make_no_pair() -> None:
     step = TRACE.steps[0].model_copy(update={"outcome": "same"})
     trace = TRACE.model_copy(update={"steps": (step,)})
     replies = [reply(trace, 0, family, OTHER, outcome="same") for family in "abc"]
@@ -71,14 +71,14 @@ def test_actions_with_one_outcome_make_no_pair() -> None:
     assert len(of(*other, trace=trace).pairs) == 1
 
 
-def test_a_student_whose_action_cannot_be_compared_makes_no_pair() -> None:
+def test_an_incomparable_student_action_makes_no_pair() -> None:
     step = TRACE.steps[0].model_copy(update={"action": called("write", path="x")})
     trace = TRACE.model_copy(update={"steps": (step,)})
     replies = [reply(trace, 0, family, OTHER) for family in "abc"]
     assert of(*replies, trace=trace).abstentions == {"student: unknown_tool": 1}
 
 
-def test_what_counts_for_nothing_is_counted_by_reason() -> None:
+def test_ignored_replies_are_counted_by_reason() -> None:
     wrong = Message.model_validate({"role": "assistant", "calls": [{"name": "read", "arguments": "median.py"}]})
     found = of(
         *votes(OTHER, OTHER),
@@ -101,7 +101,7 @@ def test_what_counts_for_nothing_is_counted_by_reason() -> None:
     assert found.families == {"a": 1, "b": 1}
 
 
-def test_a_family_votes_by_its_samples_and_teachers_alike() -> None:
+def test_a_familys_vote_weighs_samples_and_teachers_equally() -> None:
     samples = [reply(TRACE, 0, "a1", one, sample=at) for at, one in enumerate([OTHER] * 9 + [THIRD])]
     samples += [reply(TRACE, 0, "a2", OTHER), reply(TRACE, 0, "b", OTHER)]
     (one,) = of(*samples).pairs

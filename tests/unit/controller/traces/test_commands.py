@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "traces.jsonl"
 
 
-def test_check_says_whether_a_file_is_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_whether_a_file_is_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command(capsys, "check", file, "--json")
     assert (code, json.loads(out)["whole_steps"]) == (0, 3)
     with file.open("a") as more:
@@ -37,7 +37,7 @@ def test_check_says_whether_a_file_is_whole(file: Path, capsys: pytest.CaptureFi
     assert "lines: 1: not json (e.g. line 2" in out
 
 
-def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
+def test_missing_parts_of_steps_are_counted_by_kind() -> None:
     first, second, third = REPAIR.steps
     unknown = Message(role="assistant", calls=(ToolCall(id="c", name="write"),))
     steps = (
@@ -71,9 +71,7 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
     assert not completeness.check([]).whole
 
 
-def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_names_a_bad_line_or_skips_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with file.open("a") as more:
         more.write('{"kind": "trace", "version": 9}\n')
     code, _, err = command(capsys, "convert", file, tmp_path / "a.jsonl")
@@ -97,7 +95,7 @@ def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
         (("show", "FILE", "repair-2"), "did you mean 'repair-1'"),
     ],
 )
-def test_wrong_requests_end_with_2_and_a_remedy(
+def test_wrong_arguments_exit_with_2_and_a_remedy(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(file.parent)
@@ -106,7 +104,7 @@ def test_wrong_requests_end_with_2_and_a_remedy(
     assert said in " ".join(err.split())
 
 
-def test_show_lists_and_shows_without_what_steers_a_terminal(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_traces_without_control_characters(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = (Message(role="user", content="red \x1b[31m\n" + "line\n" * 30),)
     jsonl.append(file, REPAIR.model_copy(update={"id": "two", "prompt": prompt}))
     code, out, _ = command(capsys, "show", file)

@@ -73,7 +73,7 @@ def test_an_action_does_not_depend_on_how_it_is_written() -> None:
         (("run", "{" + '"a":{' * 40 + "}" * 41), "arguments_outside_schema"),
     ],
 )
-def test_what_cannot_be_compared_has_a_kind(call: tuple[str, Any], kind: str) -> None:
+def test_an_incomparable_action_has_a_kind(call: tuple[str, Any], kind: str) -> None:
     found = of(call)
     assert isinstance(found, Unusable)
     assert found.kind == kind
@@ -97,7 +97,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), values, max_size=4))
-def test_the_canonical_form_is_its_own_canonical_form_and_forgets_the_order_of_keys(given: dict[str, Any]) -> None:
+def test_the_canonical_form_is_idempotent_and_ignores_key_order(given: dict[str, Any]) -> None:
     once = of(("run", given))
     assert isinstance(once, Action)
     assert of(("run", once.arguments)) == once

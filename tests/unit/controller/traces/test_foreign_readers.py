@@ -67,12 +67,12 @@ def traces() -> list[Trace]:
     ]
 
 
-def test_openenvs_reader_takes_ours(traces: list[Trace], tmp_path: Path) -> None:
+def test_openenv_can_read_our_files(traces: list[Trace], tmp_path: Path) -> None:
     format_named("openenv").write(tmp_path, traces)
     assert asked("openenv", OPENENV, tmp_path) == {"ids": ["none", "repair-1", "rewritten"], "same": [True] * 3}
 
 
-def test_verifiers_reader_takes_ours(traces: list[Trace], tmp_path: Path) -> None:
+def test_verifiers_can_read_our_files(traces: list[Trace], tmp_path: Path) -> None:
     format_named("verifiers").write(tmp_path, traces)
     whole, rewritten, _ = asked("verifiers", VERIFIERS, tmp_path)
     assert (whole["id"], whole["reward"], whole["turns"], whole["branches"]) == ("repair-1", 1.0, 3, 1)

@@ -32,7 +32,7 @@ def place(name: str, folder: Path) -> Path:
 
 @settings(max_examples=15)
 @given(trace=traces)
-def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
+def test_a_trace_survives_each_lossless_format(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
         for name in LOSSLESS:
             path = place(name, Path(folder))
@@ -43,7 +43,7 @@ def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
 
 @settings(max_examples=15)
 @given(trace=traces)
-def test_a_chat_row_loses_what_it_says_and_keeps_each_conversation(trace: Trace) -> None:
+def test_a_chat_row_keeps_each_conversation_and_loses_the_listed_fields(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "chat.jsonl"
         format_named("chat").write(path, [trace])
@@ -129,7 +129,7 @@ MINI: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_openenvs_episode(tmp_path: Path) -> None:
+def test_an_openenv_episode_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(OPENENV) + "\n")
     assert recognise(tmp_path)[0] == "openenv"
@@ -143,7 +143,7 @@ def test_openenvs_episode(tmp_path: Path) -> None:
     assert again["extra"] == {"host": "a"}, "it has a place for all that it had"
 
 
-def test_verifiers_graph(tmp_path: Path) -> None:
+def test_a_verifiers_graph_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_text(json.dumps(VERIFIERS) + "\n")
     assert recognise(tmp_path)[0] == "verifiers"
@@ -163,7 +163,7 @@ def test_verifiers_graph(tmp_path: Path) -> None:
         assert again[name] == wanted[name]
 
 
-def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
+def test_a_mini_swe_agent_trajectory_is_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "x__y-1").mkdir()
     (tmp_path / "x__y-1" / "x__y-1.traj.json").write_text(json.dumps(MINI))
     assert recognise(tmp_path)[0] == "mini-swe-agent"
@@ -191,7 +191,7 @@ def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
         ("chat", {"messages": [{"role": "user", "content": 7}]}, "content is a int"),
     ],
 )
-def test_a_row_that_has_not_the_form_is_named_and_the_next_is_read(
+def test_a_malformed_row_is_reported_and_the_next_is_read(
     tmp_path: Path, name: str, row: dict[str, Any], said: str
 ) -> None:
     format_named(name).write(tmp_path / "good.jsonl", [REPAIR])
@@ -203,7 +203,7 @@ def test_a_row_that_has_not_the_form_is_named_and_the_next_is_read(
     assert isinstance(good, Trace)
 
 
-def test_what_no_format_takes_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "a"}\n')
     with pytest.raises(ConfigError, match="in no known format of traces"):
@@ -227,7 +227,7 @@ def test_what_no_format_takes_is_refused(tmp_path: Path) -> None:
         ("mini-swe-agent", {"trajectory_format": "mini-swe-agent-1.1", "info": {"config": "c"}, "messages": []}),
     ],
 )
-def test_a_field_of_another_form_makes_a_bad_line_and_not_a_traceback(name: str, row: Any, tmp_path: Path) -> None:
+def test_a_field_of_unexpected_form_makes_a_bad_line_and_no_traceback(name: str, row: Any, tmp_path: Path) -> None:
     path = tmp_path / ("one.traj.json" if name == "mini-swe-agent" else "traces.jsonl")
     path.write_text(json.dumps(row) + "\n")
     (found,) = format_named(name).read(path)

@@ -26,7 +26,7 @@ def trace(*steps: TraceStep, id: str = "t") -> Trace:
     return Trace(id=id, task=Task(id="task"), prompt=(Message(role="user", content="go"),), steps=steps)
 
 
-def test_a_state_is_all_messages_before_its_step() -> None:
+def test_a_state_has_all_messages_before_its_step() -> None:
     made = trace(step("a", "1"), step("b", "2"), step("c", "3"))
     assert [len(state) for state in made.states()] == [1, 3, 5]
     assert [made.state(at) for at in range(3)] == list(made.states())
@@ -35,7 +35,7 @@ def test_a_state_is_all_messages_before_its_step() -> None:
         made.state(3)
 
 
-def test_states_grow_from_where_the_context_was_rewritten() -> None:
+def test_states_after_a_rewrite_extend_the_new_context() -> None:
     summary = (Message(role="user", content="go"), Message(role="user", content="so far: nothing"))
     made = trace(step("a", "1"), step("b", "2", state=summary), step("c", "3"))
     assert list(made.states())[1:] == [summary, (*summary, made.steps[1].action, *(made.steps[1].result or ()))]
@@ -50,14 +50,14 @@ def test_a_reply_is_an_action_or_a_failure() -> None:
             Reply.model_validate({**asked, **wrong})
 
 
-def test_files_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_records_survive_writing_and_reading(tmp_path: Path) -> None:
     made = [trace(step("a", "é\u2028\x00"), id="1"), trace(id="2")]
     assert jsonl.write(tmp_path / "traces.jsonl", made) == 2
     assert list(jsonl.read(tmp_path / "traces.jsonl", Trace)) == made
     assert json.loads((tmp_path / "traces.jsonl").read_bytes().splitlines()[0])["version"] == 1
 
 
-def test_each_bad_line_is_named_by_kind(tmp_path: Path) -> None:
+def test_bad_lines_are_reported_by_kind(tmp_path: Path) -> None:
     good = jsonl.line(trace()).decode()
     lines = [
         good,
@@ -88,7 +88,7 @@ def test_each_bad_line_is_named_by_kind(tmp_path: Path) -> None:
         list(jsonl.read(path, Trace))
 
 
-def test_a_cut_last_line_is_passed_over_where_that_is_asked_and_cut_off_by_the_next(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_is_skipped_on_request_and_removed_by_append(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_bytes(jsonl.line(trace(id="1")) + jsonl.line(trace(id="2"))[:-20])
     with pytest.raises(ConfigError, match="line 2: cut"):
@@ -98,7 +98,7 @@ def test_a_cut_last_line_is_passed_over_where_that_is_asked_and_cut_off_by_the_n
     assert [one.id for one in jsonl.read(path, Trace)] == ["1", "3"]
 
 
-def test_a_line_that_another_process_is_writing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_waits_for_a_line_that_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, line = tmp_path / "traces.jsonl", jsonl.line(trace(id="1"))
     with path.open("ab", buffering=0) as other:
         other.write(line[:10])

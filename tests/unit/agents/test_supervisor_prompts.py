@@ -14,7 +14,7 @@ from oven_llm.supervisor.repl import Context, programs
 
 
 @pytest.mark.parametrize(
-    ("context", "said"),
+    ("context", "texts"),
     [
         ("one line", "a text of 8 characters in 1 line"),
         ("a\n" * 2000, "a text of 4,000 characters in 2,001 lines"),
@@ -24,8 +24,8 @@ from oven_llm.supervisor.repl import Context, programs
         ({"ab" * 99: "text", "n": 1.5}, f"a dict of {{'{'ab' * 29}a…: text of 4 characters, 'n': float}}"),
     ],
 )
-def test_the_outline_has_type_and_size_but_no_text(context: Context, said: str) -> None:
-    assert outline(context) == said
+def test_the_outline_has_type_and_size_but_no_text(context: Context, texts: str) -> None:
+    assert outline(context) == texts
 
 
 def test_the_outline_of_a_large_dict_is_cut() -> None:
@@ -34,12 +34,14 @@ def test_the_outline_of_a_large_dict_is_cut() -> None:
 
 @given(st.integers(1, 40))
 def test_nudges_get_more_urgent_as_turns_run_out(turns: int) -> None:
-    said = [nudge(left, turns) for left in range(turns - 1, -1, -1)]
-    assert said[-1] == FORCED and "FINAL" in FORCED
+    texts = [nudge(remaining, turns) for remaining in range(turns - 1, -1, -1)]
+    assert texts[-1] == FORCED and "FINAL" in FORCED
     if turns > 1:
-        assert said[-2].startswith("This is your last turn")
-    assert all("stop searching" in one for one in said[-4:-2])
-    pressing = [("begin" in one) + 2 * ("stop" in one) + 3 * ("last" in one) + 4 * (one == FORCED) for one in said]
+        assert texts[-2].startswith("This is your last turn")
+    assert all("stop searching" in item for item in texts[-4:-2])
+    pressing = [
+        ("begin" in item) + 2 * ("stop" in item) + 3 * ("last" in item) + 4 * (item == FORCED) for item in texts
+    ]
     assert pressing == sorted(pressing)
 
 

@@ -85,7 +85,9 @@ async def test_without_log_probabilities_the_set_has_texts_and_a_note(
     await fetch()
     found = probe_set.read(folder, key(settings))
     assert found is not None and not found.has_logprobs and len(found.probes) == 3
-    assert found.lacks == (f"m at {provider} gives no log-probabilities: bits per byte are measured, and no divergence")
+    assert found.lacks == (
+        f"m at {provider} offers no log-probabilities: bits per byte are measured, and no divergence"
+    )
 
 
 async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_damaged_controls_file_restarts_the_tests_with_a_warning(
     (tmp_path / "critic.json").write_bytes(damage)
     controls = Controls("m", tmp_path / "critic.json")
     assert not controls.quarantined and controls.due(False) is not None
-    assert "tested anew" in caplog.text
+    assert "the tests of the judge start again" in caplog.text
 
 
 # What is not sent.

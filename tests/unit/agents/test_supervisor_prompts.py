@@ -14,7 +14,7 @@ from oven_llm.supervisor.repl import Context, programs
 
 
 @pytest.mark.parametrize(
-    ("context", "said"),
+    ("context", "texts"),
     [
         ("one line", "a text of 8 characters in 1 line"),
         ("a\n" * 2000, "a text of 4,000 characters in 2,001 lines"),
@@ -24,8 +24,8 @@ from oven_llm.supervisor.repl import Context, programs
         ({"ab" * 99: "text", "n": 1.5}, f"a dict of {{'{'ab' * 29}a…: text of 4 characters, 'n': float}}"),
     ],
 )
-def test_the_outline_has_type_and_size_but_no_text(context: Context, said: str) -> None:
-    assert outline(context) == said
+def test_the_outline_has_type_and_size_but_no_text(context: Context, texts: str) -> None:
+    assert outline(context) == texts
 
 
 def test_the_prompt_shows_a_valid_program_and_every_function() -> None:

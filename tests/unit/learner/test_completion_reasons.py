@@ -7,21 +7,17 @@ import marshal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted
 from tests.support.unswappable import Unswappable
 
 from oven_core.bus.streams import COMPLETION_BYTES
-from oven_core.errors import ConfigError, OvenError
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.message import wire_of
 from oven_learner.completions.parcel import Shown, cut, parcel_of
-from oven_learner.completions.redaction import redaction
 from oven_learner.completions.sample import MemberVerdict, Sample, SamplePlace
-from oven_learner.completions.sampling import sampling_of
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.group_verdicts import group_verdicts
@@ -139,27 +135,3 @@ def test_a_megabyte_of_control_characters_fits() -> None:
     assert wire is not None and len(wire) < COMPLETION_BYTES
     group = SampledGroup.model_validate_json(wire)
     assert group.prompt.cut > 990_000 and len(group.completions) == 64
-
-
-def test_what_cannot_work_is_said_at_the_start(tmp_path: Any) -> None:
-    def scrub(text: str) -> str:
-        return text
-
-    file = tmp_path / "mine.py"
-    file.write_text("def scrub(text):\n    return text.upper()\nnot_one = 3\n")
-    assert sampling_of(None, None, scrub) is None and sampling_of(CompletionsSettings(every=0), None, None) is None
-    found = redaction(f"{file}:scrub", None)
-    assert found is not None and found("a") == "A"
-    with pytest.raises(ConfigError, match="leave one of them out"):
-        redaction("mine", scrub)
-    for named, words in (
-        (f"{file}:not_one", "it must be a function"),
-        (f"{file}:nothing", "cannot be used"),
-        ("nothing", "no function named 'nothing'"),
-    ):
-        with pytest.raises(OvenError, match=words):
-            sampling_of(CompletionsSettings(every=1, redact=named), None, None)
-    with pytest.raises(ConfigError, match="completions=: groups: Input should be less than or equal to 8"):
-        sampling_of(None, {"every": 1, "groups": 9}, None)
-    with pytest.raises(ConfigError, match="redact= is a int"):
-        redaction("", 3)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def test_the_shipped_policy() -> None:
 
 
 @given(policies)
-def test_delays_rise_from_the_first_to_the_cap_and_then_end(policy: Backoff) -> None:
+def test_delays_rise_to_the_cap_and_then_end(policy: Backoff) -> None:
     delays = [policy.delay_s(n) for n in range(1, policy.most + 3)]
     waits = [delay for delay in delays if delay is not None]
     assert delays[len(waits) :] == [None] * 3 and len(waits) == policy.most - 1
@@ -46,7 +46,7 @@ def test_only_deaths_in_a_row_count(policy: Backoff, lives: list[float]) -> None
 
 
 @given(policies, st.integers(0, 100))
-def test_a_process_that_dies_at_once_is_given_up_after_the_most(policy: Backoff, before: int) -> None:
+def test_a_process_that_dies_at_once_is_given_up(policy: Backoff, before: int) -> None:
     failures, starts = policy.failures(before, policy.well_s), 0
     while policy.delay_s(failures) is not None:
         starts += 1

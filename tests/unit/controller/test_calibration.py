@@ -50,7 +50,7 @@ def test_a_claim_is_the_probability_that_the_change_beats_doing_nothing(better: 
     assert found == [Claim("amy", 0.9, y), Claim("bob", 0.6, y), Claim("cy", 1 - 0.55, y)]
 
 
-def test_a_broken_promise_is_no_success_and_beats_doing_nothing_all_the_same() -> None:
+def test_a_gain_below_the_forecast_fails_but_beats_doing_nothing() -> None:
     log = a_log()
     for loss in (0.99, 1.0, 1.01) * 3:
         log.tick(loss=loss)
@@ -87,7 +87,7 @@ def test_the_table() -> None:
     assert found.brier == pytest.approx((0.01 + 0.9025 + 0.25 + 0) / 4)
 
 
-def test_of_nothing_there_is_no_figure() -> None:
+def test_without_claims_there_are_no_scores() -> None:
     none = calibration([])
     assert (none.count, none.brier, none.constant, none.constant_brier, none.bins) == (0, None, None, None, ())
 
@@ -101,7 +101,7 @@ def test_no_constant_is_better_than_the_best(of: list[Claim], other: float) -> N
 
 
 @given(CLAIMS)
-def test_the_parts_make_the_whole(of: list[Claim]) -> None:
+def test_bins_add_up_to_the_whole(of: list[Claim]) -> None:
     whole, agents = calibration(of), by_agent(of)
     assert sum(one.count for one in agents.values()) == whole.count == sum(one.count for one in whole.bins) == len(of)
     assert sum(one.count * (one.brier or 0) for one in agents.values()) == pytest.approx(len(of) * (whole.brier or 0))
@@ -109,7 +109,7 @@ def test_the_parts_make_the_whole(of: list[Claim]) -> None:
 
 
 @given(st.lists(CHANCE, min_size=1, max_size=30), st.lists(CHANCE, min_size=1, max_size=30))
-def test_who_knows_beats_who_guesses(probabilities: list[float], guesses: list[float]) -> None:
+def test_a_knowing_agent_beats_a_guessing_one(probabilities: list[float], guesses: list[float]) -> None:
     pairs = list(zip(probabilities, guesses, strict=False))
     knowing, guessing = ([Claim("a", one[at], one[0]) for one in pairs] for at in (0, 1))
     assert (calibration(knowing).brier or 0) <= (calibration(guessing).brier or 0) + 1e-12
@@ -139,7 +139,7 @@ def test_the_command_reads_runs_logs_and_a_gyms_episodes(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("line", ["{}", "no json", '{"kept": 3, "arm": "mesh+kg"}', "[1]"])
-def test_what_is_no_log_is_refused_with_the_line(tmp_path: Path, line: str) -> None:
+def test_a_file_that_is_not_a_log_is_refused_with_the_line(tmp_path: Path, line: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(line + "\n")
     done = CliRunner().invoke(app, ["calibration", str(file)])

@@ -23,7 +23,7 @@ def shown(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, dict[str,
     return {row.pop("setting"): row for row in json.loads(capsys.readouterr().out)}
 
 
-def test_each_value_says_where_it_comes_from(
+def test_each_value_has_its_source(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "oven.yaml").write_text(
@@ -74,7 +74,7 @@ def test_the_settings_of_a_run(capsys: pytest.CaptureFixture[str], home: Home) -
     assert found["steps"]["origin"] == "set" and found["recipe"]["value"] == "attached"
 
 
-def test_what_is_wrong_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     for args, words in (
         (["--set", "sed=1"], "there is no setting 'sed' (--set sed); did you mean 'seed'?"),
         (["--config", "nothere.yaml"], "cannot read --config nothere.yaml"),

@@ -147,7 +147,7 @@ def test_a_resumed_training_is_a_second_incarnation(
 
 
 @pytest.mark.filterwarnings(*THIRD_PARTY)
-def test_a_second_event_file_that_goes_on_is_no_restart(
+def test_a_second_event_file_that_continues_is_not_a_restart(
     tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any
 ) -> None:
     pytest.importorskip("tensorboard")
@@ -171,7 +171,7 @@ def test_a_second_event_file_that_goes_on_is_no_restart(
 
 
 @pytest.mark.filterwarnings(*THIRD_PARTY)
-def test_a_tag_has_the_steps_of_a_board(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None:
+def test_a_renamed_tag_provides_the_steps(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None:
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -184,7 +184,7 @@ def test_a_tag_has_the_steps_of_a_board(tmp_path: Path, imported: Callable[..., 
     assert [o.step for o in observations(found)] == [10, 20, 30, 40, 50] and found["metrics"] == {"loss": 5}
 
 
-def test_metrics_stand_where_their_own_axis_says() -> None:
+def test_metrics_are_placed_at_the_step_of_their_axis() -> None:
     axes = Axes()
     axes.define("", "train/*", "train/step")
     axes.define("eval/loss", "", "eval/step")
@@ -280,7 +280,9 @@ def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None
     assert times[:2] == [1_700_000_000.5] * 2
 
 
-def test_an_agent_votes_on_it(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
+def test_an_agent_votes_on_an_imported_run(
+    tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any
+) -> None:
     table = [f"{step},{0.7 if step < 300 else 0.0},1e-4\n" for step in range(10, 501, 10)]
     (tmp_path / "grpo.csv").write_text("step,train/reward,train/learning_rate\n" + "".join(table))
     imported("grpo.csv", "--run", "last-month")
@@ -296,7 +298,7 @@ def test_an_agent_votes_on_it(tmp_path: Path, imported: Callable[..., dict[str, 
     assert "last-month: completed (imported, start history)" in said and "autonomy: observe" in said
 
 
-async def test_an_imported_run_does_not_go_on(
+async def test_an_imported_run_cannot_be_resumed(
     tmp_path: Path, home: Home, imported: Callable[..., dict[str, Any]]
 ) -> None:
     (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
@@ -328,7 +330,7 @@ BAD: dict[str, tuple[str, bytes | None, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.filterwarnings(*THIRD_PARTY)
-def test_what_cannot_be_imported_leaves_no_run(case: str, tmp_path: Path, home: Home, capsys: Any) -> None:
+def test_a_failed_import_leaves_no_run(case: str, tmp_path: Path, home: Home, capsys: Any) -> None:
     name, data, said = BAD[case]
     for package in {"empty wandb": ["wandb"], "not a board": ["tensorboard"]}.get(case, []):
         pytest.importorskip(package)
@@ -340,7 +342,7 @@ def test_what_cannot_be_imported_leaves_no_run(case: str, tmp_path: Path, home: 
     assert home.runs() == [] and not list((home.path / "runs").glob("*"))
 
 
-def test_names_that_do_not_fit(tmp_path: Path, home: Home, capsys: Any) -> None:
+def test_wrong_names_are_refused(tmp_path: Path, home: Home, capsys: Any) -> None:
     (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
     assert invoke("import", "a.csv", "--run", "old") == 0
     assert invoke("import", "a.csv", "--run", "old") == 2
@@ -369,7 +371,7 @@ def test_any_column_is_renamed(tmp_path: Path, imported: Callable[..., dict[str,
         assert said in capsys.readouterr().err
 
 
-def test_what_to_rename_where_there_is_no_objective(tmp_path: Path, capsys: Any) -> None:
+def test_without_an_objective_columns_to_rename_are_suggested(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "a.csv").write_text("step,train/nll,critic/score/mean\n1,2,3\n")
     assert invoke("import", "a.csv", "--run", "a") == 0
     said = capsys.readouterr().out
@@ -381,7 +383,9 @@ def test_what_to_rename_where_there_is_no_objective(tmp_path: Path, capsys: Any)
     assert "--rename nll=loss" in capsys.readouterr().out
 
 
-def test_a_knob_that_the_logs_do_not_know(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
+def test_declared_knobs_are_announced_and_wrong_ones_refused(
+    tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any
+) -> None:
     (tmp_path / "a.csv").write_text("step,loss,rewards/a/mean,rewards/b/mean\n1,2,.1,.2\n")
     options = ["optimizer.lr_scale", "run.rollback", "grad.clip=0.5", "optimizer.weight_decay=0.1", "reward.weights"]
     options += ["data.mixture=easy:3,hard:1", "teacher.active=mid:small,mid,large"]
@@ -416,7 +420,7 @@ def test_knobs_have_the_bounds_that_attach_announces() -> None:
     assert (declared_knobs.DECAY, declared_knobs.MOST_DECAY) == (weight_decay.MAX_FACTOR, weight_decay.LEAST_MAX)
 
 
-def test_names_are_those_that_attach_gives() -> None:
+def test_metrics_get_the_names_of_attach() -> None:
     pairs = {
         "train/loss": "loss", "train_loss": "loss", "eval_loss": "eval/loss", "eval/loss": "eval/loss",
         "val/accuracy": "eval/accuracy", "train/rewards/exact/mean": "rewards/exact/mean", "train/lr": "learning_rate",

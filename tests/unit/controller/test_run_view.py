@@ -93,7 +93,7 @@ def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
     assert view(log).advised == {LR: advice}, "that one closed a ballot"
 
 
-def test_who_is_a_shadow_and_why() -> None:
+def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     log = Log.running("amy", "bob", shadow=("bob",))
     log.join("cat", shadow=True)
     log.operator("c1", "mute", by="kim", agent="amy")
@@ -110,7 +110,7 @@ def test_who_is_a_shadow_and_why() -> None:
     assert {agent.shadow for agent in view(log).agents.values()} == {""}
 
 
-def test_autonomy_as_operators_left_it() -> None:
+def test_autonomy_follows_operators_commands() -> None:
     log = Log.running()
     log.operator("c1", "autonomy", actuator=LR, autonomy="observe")
     log.operator("c2", "autonomy", actuator="nothing", autonomy="observe")
@@ -120,7 +120,7 @@ def test_autonomy_as_operators_left_it() -> None:
     assert not view(log).commands, "all of them were answered"
 
 
-def test_held_is_what_the_learner_says() -> None:
+def test_a_run_is_held_when_the_learner_confirms_it() -> None:
     log = Log.running()
     log.operator("c1", "hold")
     assert not view(log).held
@@ -139,7 +139,7 @@ def test_held_is_what_the_learner_says() -> None:
     assert not view(log).held
 
 
-def test_outcomes_that_were_scored_and_that_say_nothing_are_told_apart() -> None:
+def test_only_scored_outcomes_are_counted() -> None:
     log, advice = advised()
     scored = Outcome(
         decision_id=advice.id, actuator=LR, target="reward", scored=True, reason="", from_tick=1,
@@ -160,7 +160,7 @@ def test_outcomes_that_were_scored_and_that_say_nothing_are_told_apart() -> None
     assert "1 outcomes were scored" in said
 
 
-def test_the_receipt_of_a_decision_is_told_as_before() -> None:
+def test_a_receipt_of_a_decision_is_a_line() -> None:
     log = Log.running()
     log.operator("c1", "set", actuator=LR, value=2.0)
     log.receipt(log.last)
@@ -198,7 +198,7 @@ def test_the_target_is_the_first_held_out_metric_whatever_its_name() -> None:
     assert told((unjudged, part, whole), everything).target() == "heldout_bpb"
 
 
-def test_the_target_is_no_constant_and_no_speed() -> None:
+def test_a_constant_metric_or_a_speed_is_not_the_target() -> None:
     dead = MetricSpec(name="eval/loss", better="down", held_out=True)
     steps = [{"eval/loss": 0.0, "reward": n / 9, "eval/reward": n / 8} for n in range(4)]
     assert told((dead, HELD), *steps[:2]).target() == "eval/loss", "two alike may be chance"
@@ -264,7 +264,7 @@ def test_a_choice_for_the_end_is_not_an_intervention_and_is_not_scored() -> None
     assert log.outcomes == [] and log.mesh.state.effective["run.best"] == "best"
 
 
-def test_advice_that_is_about_to_lapse_is_said_again_once() -> None:
+def test_advice_that_lapses_soon_is_repeated_once() -> None:
     log = Log.running("amy", speciality=(LR, "grad.clip"), autonomy="advise", approve_ticks=8)
     log.propose("amy", 0.5, confidence=0.9)
     log.tick(1)

@@ -84,7 +84,7 @@ def test_an_actuators_name_keeps_its_dots() -> None:
     assert found.rules.autonomy_for("optimizer.lr_scale") == "observe"
 
 
-def test_off_is_a_word_and_a_switch_takes_it(tmp_path: Path) -> None:
+def test_off_is_text_in_yaml_and_false_for_a_boolean_setting(tmp_path: Path) -> None:
     """In YAML 1.1 it is a truth value: an agent called `off` would be refused as False."""
     config = tmp_path / "oven.yaml"
     config.write_text("rules: {shadow: [off]}\nheadless: yes\n")
@@ -102,7 +102,7 @@ def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_p
         assert str(caught.value) == removal("setting", name) and "the tag evidence-1" in str(caught.value)
 
 
-def test_agents_by_commas_by_file_and_none(tmp_path: Path) -> None:
+def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
     found = resolve(sets=[f"agents=learning_rate,{file}"]).settings
@@ -115,7 +115,7 @@ def test_a_resolved_configuration_reads_back_the_same() -> None:
     assert resolve(earlier=found.settings.model_dump(mode="json")).settings == found.settings
 
 
-def test_a_script_of_the_users_own_begins_in_observe() -> None:
+def test_a_users_script_starts_with_autonomy_observe() -> None:
     found: Resolved = resolve(attached=True, sets=["rules.window_ticks=5"])
     assert (found.settings.recipe, found.start, found.settings.rules.autonomy) == ("attached", None, "observe")
     assert resolve(attached=True, sets=["rules.autonomy=auto"]).settings.rules.autonomy == "auto"
@@ -237,12 +237,12 @@ def test_a_value_of_set_is_read_like_a_file() -> None:
         resolve(sets=["rules={window_ticks: 3, window_ticks: 4}"])
 
 
-def test_an_unknown_variable_is_told_like_any_other() -> None:
+def test_an_unknown_environment_variable_gets_the_nearest_setting() -> None:
     with pytest.raises(ConfigError, match=r"no setting 'sed' \(OVEN_SET_SED\); did you mean 'seed'"):
         resolve(environ={"OVEN_SET_SED": "1"})
 
 
-def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
+def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
     both = f"agents=[learning_rate, {{name: {file}, shadow: true}}, {{name: curriculum, shadow: false}}]"
@@ -261,7 +261,7 @@ def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
         resolve(sets=["agents=[{name: learning_rate, shadw: true}]"])
 
 
-def test_two_agents_of_one_name(tmp_path: Path) -> None:
+def test_two_agents_with_the_same_name_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "learning_rate.py"
     file.write_text("")
     with pytest.raises(ConfigError, match="two agents are called 'learning_rate'"):
@@ -277,7 +277,7 @@ def test_two_agents_of_one_name(tmp_path: Path) -> None:
         ("mine", "a judge", "committee member 'a judge' is not a usable name"),
     ],
 )
-def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
+def test_agents_members_and_roles_need_different_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
     (tmp_path / f"{agent}.py").touch()
     members = {member: MemberSettings(provider="openai", model="m")}
     settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))
@@ -285,7 +285,7 @@ def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, 
         agent_specs(settings)
 
 
-def test_copies_of_the_log_need_a_cluster() -> None:
+def test_stream_replicas_need_a_cluster() -> None:
     with pytest.raises(ConfigError, match="stream_replicas = 3 needs a cluster"):
         resolve(sets=["stream_replicas=3"], attached=True)
     urls = "nats://a:4222,nats://b:4222,nats://c:4222"

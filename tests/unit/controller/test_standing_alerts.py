@@ -40,7 +40,7 @@ class Told:
         self.hear("", Observation(incarnation=1, n=self.seq, tick=tick, step=tick, progress=0.0, metrics={}))
 
 
-def test_an_alert_is_news_once() -> None:
+def test_a_repeated_alert_is_not_reported() -> None:
     told = Told()
     assert told.hear("amy", alert()) is not None
     assert told.hear("amy", alert()) is None
@@ -50,7 +50,7 @@ def test_an_alert_is_news_once() -> None:
     assert [agent for agent, _ in told.alerts.standing()] == ["bob"]
 
 
-def test_a_flood_of_alerts_costs_its_agent_alone() -> None:
+def test_a_flood_of_alerts_does_not_crowd_out_other_agents() -> None:
     told = Told()
     heard = [told.hear("eve", alert(f"s{n}")) for n in range(500)]
     assert sum(one is not None for one in heard) == NEWS
@@ -99,7 +99,7 @@ def with_alerts(log: Log) -> list[Event]:
     return found
 
 
-def test_the_mesh_passes_alerts_by() -> None:
+def test_the_mesh_ignores_alerts() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.5)
     log.tick(2)
@@ -129,6 +129,6 @@ def test_headless_notifications_and_the_summary_say_it_once() -> None:
     assert any("alert of amy, not cleared" in line for line in headless.summary())
 
 
-def test_words_of_an_alert() -> None:
+def test_an_alert_as_a_sentence() -> None:
     assert alert_text(alert(state="cleared", value=0.3)) == "confidence_collapse cleared: confidence/std is 0.3"
     assert alert_text(alert(value=float("inf"))).startswith("confidence_collapse: confidence/std inf is above 0.1")

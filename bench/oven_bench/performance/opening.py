@@ -21,7 +21,7 @@ from typing import Annotated
 import psutil
 from typer import Option
 
-from oven_bench.performance.long_log import LongLog
+from oven_bench.performance.example_run import LongLog
 from oven_bench.performance.monitor import Terminal
 from oven_bench.study import HomeFolder, Report, Study, home_folder
 from oven_core.security.signing import Keyring
@@ -66,19 +66,19 @@ async def opened(folder: RunFolder, home: Path, events: int) -> dict[str, float]
     terminal = Terminal(command, {**os.environ, "OVEN_HOME": str(home), "TERM": "xterm-256color"})
     use = Use(terminal.process.pid)
     watching = asyncio.create_task(use.watch())
-    last, adopted = f"step {LongLog.last_step(events)}", f" {LongLog.decided(events)} adopted"
+    last, adopted = f"step {LongLog.last_step(events)}", f" {LongLog.decisions(events)} adopted"
     try:
-        found = {"first_paint_s": await terminal.until(folder.run.encode(), limit_s=LIMIT_S) - terminal.began}
+        found = {"first_paint_s": await terminal.until(folder.run.encode(), limit_s=LIMIT_S) - terminal.start}
         use.look()
         found["first_paint_cpu_s"] = use.cpu_s
-        found["opened_s"] = await terminal.until(last.encode(), limit_s=LIMIT_S) - terminal.began
+        found["opened_s"] = await terminal.until(last.encode(), limit_s=LIMIT_S) - terminal.start
         use.look()
         found["opened_cpu_s"] = use.cpu_s
-        found["checked_s"] = await terminal.until(adopted.encode(), limit_s=LIMIT_S) - terminal.began
+        found["checked_s"] = await terminal.until(adopted.encode(), limit_s=LIMIT_S) - terminal.start
         use.look()
         found["checked_cpu_s"] = use.cpu_s
         found["memory_mb"] = use.mb
-        mark = len(terminal.said)
+        mark = len(terminal.output)
         terminal.press(b"q")
         await terminal.until(b"events were read", mark)
     finally:

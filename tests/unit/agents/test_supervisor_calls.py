@@ -54,7 +54,7 @@ def expected(prompt: str) -> str:
 def test_each_slot_answers_its_own_prompt(drawn: list[tuple[str, int]], concurrency: int) -> None:
     prompts = [f"{kind} {number}" for kind, number in drawn]
     asking = calls(Moody(min(2, concurrency)), concurrency=concurrency)
-    assert [str(one) for one in asking.ask(1, prompts)] == [expected(prompt) for prompt in prompts]
+    assert [str(item) for item in asking.ask(1, prompts)] == [expected(prompt) for prompt in prompts]
     assert asking.failures.total() == sum(kind == "fail" for kind, _ in drawn)
     asking.close()
 
@@ -63,10 +63,10 @@ def test_each_slot_answers_its_own_prompt(drawn: list[tuple[str, int]], concurre
 @given(st.integers(1, 12), st.integers(0, 20), st.integers(1, 4))
 def test_only_calls_in_flight_exceed_a_cap(cap: int, wanted: int, concurrency: int) -> None:
     asking = calls(Moody(1), Caps(calls=cap), concurrency)
-    found = asking.ask(1, [f"ok {number}" for number in range(wanted)])
-    made = sum(isinstance(one, str) for one in found)
+    outcomes = asking.ask(1, [f"ok {number}" for number in range(wanted)])
+    made = sum(isinstance(item, str) for item in outcomes)
     assert min(cap, wanted) <= made <= min(cap + concurrency - 1, wanted)
-    assert all(isinstance(one, CapReachedError) for one in found if not isinstance(one, str))
+    assert all(isinstance(item, CapReachedError) for item in outcomes if not isinstance(item, str))
     asking.close()
 
 

@@ -67,7 +67,3 @@ def test_at_the_end_of_an_unfinished_log_a_decision_is_pending() -> None:
     last = max(n for n, entry in enumerate(events) if ".decision." in entry.subject)
     report = replay(events[:last], RUN)
     assert report.same and report.pending == [events[last].subject]
-
-
-def test_an_empty_log_replays_without_difference() -> None:
-    assert replay([], RUN).same

@@ -36,10 +36,10 @@ def holds(condition: Argument, arguments: Sequence[int]) -> bool:
 
 
 def expected(rules: Sequence[Rule], call: str, arguments: Sequence[int]) -> int:
-    rule = next((one for one in rules if one.call == call), None)
+    rule = next((item for item in rules if item.call == call), None)
     if rule is None:
         return ERRNO | EPERM
-    allowed = rule.allowed and all(holds(one, arguments) for one in rule.conditions)
+    allowed = rule.allowed and all(holds(item, arguments) for item in rule.conditions)
     return ALLOW if allowed else ERRNO | rule.errno
 
 
@@ -60,8 +60,8 @@ words = st.one_of(
 def test_a_filter_implements_its_rules(profile: str, machine: Machine, call: str, arguments: list[int]) -> None:
     number = machine.numbers.get(call)
     if number is not None:
-        said = verdict(PROGRAMS[profile, machine.name], number, machine.audit, arguments)
-        assert said == expected(RULES[profile], call, arguments)
+        output = verdict(PROGRAMS[profile, machine.name], number, machine.audit, arguments)
+        assert output == expected(RULES[profile], call, arguments)
 
 
 @pytest.mark.parametrize("profile", RULES)
@@ -99,8 +99,8 @@ def test_a_filter_above_the_kernels_limit_is_refused() -> None:
 def test_call_numbers_match_the_kernels_headers(machine: Machine, header: str) -> None:
     if not Path(header).exists():
         pytest.skip(f"{header} is not installed")
-    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text())
-    numbers = {name: int(number) for name, number in reversed(found)}
+    result = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text())
+    numbers = {name: int(number) for name, number in reversed(result)}
     numbers["newfstatat"] = numbers.get("newfstatat", numbers.get("fstatat", -1))
     assert {call: numbers.get(call) for call in machine.numbers} == dict(machine.numbers)
 

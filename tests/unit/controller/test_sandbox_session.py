@@ -95,12 +95,12 @@ def test_the_context_arrives_unchanged(sandbox: Sandbox, value: Any) -> None:
 
 
 def test_invalid_variables_are_refused(sandbox: Sandbox) -> None:
-    for name, value, said in [
+    for name, value, output in [
         ("two words", 1, "cannot be the name of a variable"),
         ("context", {1, 2}, "what JSON can hold"),
         ("context", "x" * 64_000_001, "64 MB"),
     ]:
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=output):
             sandbox.assign(name, value)
     with pytest.raises(ConfigError, match="cannot be the name of a function"):
         open_sandbox(functions={"FINAL": print})
@@ -197,8 +197,8 @@ def test_the_hosts_environment_and_descriptors_are_not_visible(monkeypatch: pyte
     with (tmp_path / "open").open("w") as file, open_sandbox(limits=LIMITS) as opened:
         assert isinstance(opened, LockedSandbox) and opened.pid is not None
         os.set_inheritable(file.fileno(), True)
-        said = completed(opened.run("import os, sys\nprint(dict(os.environ), sys.argv)"))
-        assert "canary" not in said
+        output = completed(opened.run("import os, sys\nprint(dict(os.environ), sys.argv)"))
+        assert "canary" not in output
         assert len(os.listdir(f"/proc/{opened.pid}/fd")) == 6
         assert "canary" not in " ".join(psutil.Process(opened.pid).cmdline())
 

@@ -170,20 +170,6 @@ def test_a_second_event_file_that_goes_on_is_no_restart(
     assert "steps 1 to 3, resumed twice;" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.filterwarnings(*THIRD_PARTY)
-def test_a_tag_has_the_steps_of_a_board(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None:
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    writer = SummaryWriter(str(tmp_path / "board"))
-    for call in range(1, 6):
-        writer.add_scalar("loss", 1 / call, call)
-        writer.add_scalar("true_step", 10.0 * call, call)
-    writer.close()
-    found = imported("board", "--rename", "true_step=step")
-    assert [o.step for o in observations(found)] == [10, 20, 30, 40, 50] and found["metrics"] == {"loss": 5}
-
-
 def test_metrics_stand_where_their_own_axis_says() -> None:
     axes = Axes()
     axes.define("", "train/*", "train/step")
@@ -205,28 +191,6 @@ def test_metrics_stand_where_their_own_axis_says() -> None:
     named_ = Axes("my_step")
     named_.define("", "*", "train/step")
     assert named_.by_step({"_step": 4, "my_step": 9, "train/step": 2, "loss": 1.0})[0][0] == 9
-
-
-AXES = """
-import sys, wandb
-run = wandb.init(project="x", dir=sys.argv[1], mode="offline", settings=wandb.Settings(console="off"))
-run.define_metric("train/*", step_metric="train/step")
-run.define_metric("eval/loss", step_metric="eval/step")
-for i in range(1, 6):
-    run.log({"train/step": 10 * i, "train/loss": 1 / i})
-    run.log({"eval/step": 10 * i, "eval/loss": 2 / i})
-run.finish()
-"""
-
-
-def test_the_axes_of_a_run_of_wandb(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None:
-    pytest.importorskip("wandb")
-    subprocess.run([sys.executable, "-c", AXES, str(tmp_path)], check=True, timeout=120, capture_output=True)
-    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
-    found = observations(imported(str(folder)))
-    assert [(o.step, round(o.metrics["loss"], 3), round(o.metrics["eval/loss"], 3)) for o in found] == [
-        (10 * i, round(1 / i, 3), round(2 / i, 3)) for i in range(1, 6)
-    ]
 
 
 WANDB = """
@@ -367,18 +331,6 @@ def test_any_column_is_renamed(tmp_path: Path, imported: Callable[..., dict[str,
     for pair, said in (("itr=step", "did you mean iter"), ("x=reward", "there is no x in a.csv; its columns are ")):
         assert invoke("import", "a.csv", "--rename", "iter=step", "--rename", pair) == 2
         assert said in capsys.readouterr().err
-
-
-def test_what_to_rename_where_there_is_no_objective(tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "a.csv").write_text("step,train/nll,critic/score/mean\n1,2,3\n")
-    assert invoke("import", "a.csv", "--run", "a") == 0
-    said = capsys.readouterr().out
-    assert "its columns: critic/score/mean, nll" in " ".join(said.split())
-    assert "--rename nll=loss" in said and "--rename critic/score/mean=reward" in said
-    assert invoke("import", "a.csv", "--rename", "nll=loss") == 0, "the remedy is one"
-    assert "--rename" not in capsys.readouterr().out.replace("--rename NAME=learning_rate", "")
-    assert invoke("backtest", "learning_rate", "a") == 0
-    assert "--rename nll=loss" in capsys.readouterr().out
 
 
 def test_a_knob_that_the_logs_do_not_know(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:

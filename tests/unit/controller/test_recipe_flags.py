@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tests.support.own_home import invoke, own_home
 
 from oven_core.errors import ConfigError
-from oven_runs.settings.recipe_flags import dashed, flag_layers
+from oven_runs.settings.recipe_flags import flag_layers
 
 
 class Options(BaseModel):
@@ -32,12 +32,6 @@ def parsed(**given: str | bool) -> Options:
     for layer in flag_layers(Options, given):
         merged.update(layer.values["recipe_options"])
     return Options.model_validate(merged)
-
-
-def test_underscores_become_dashes_in_the_flag_alone() -> None:
-    assert dashed(["--kl_penalty=a_b", "--set", "rules.window_ticks=5", "-r", "a_b"]) == [
-        "--kl-penalty=a_b", "--set", "rules.window_ticks=5", "-r", "a_b",
-    ]  # fmt: skip
 
 
 def test_values_are_read_by_the_setting_s_type() -> None:

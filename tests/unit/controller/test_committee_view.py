@@ -60,7 +60,7 @@ def test_each_member_has_its_model_its_share_and_what_it_did_in_the_newest_step(
     assert [line.state for line in shown()] == ["not asked", "not asked"]
 
 
-def test_swaps_mutes_and_what_joins_or_leaves_show() -> None:
+def test_the_view_follows_swaps_mutes_and_membership() -> None:
     announced = ActuatorAnnounced(incarnation=1, n=3, actuator=knob("critic", CLAUDE, CHAT, OFF), tick=1, step=1)
     critic, tone = shown(announced, receipt("committee.critic", CHAT), receipt("committee.tone", OFF))
     assert (critic.judge, critic.choices) == (CHAT, (CLAUDE, CHAT, OFF))

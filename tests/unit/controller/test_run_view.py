@@ -74,7 +74,7 @@ def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
     assert view(log).advised == {LR: advice}, "that one closed a ballot"
 
 
-def test_who_is_a_shadow_and_why() -> None:
+def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     log = Log.running("amy", "bob", shadow=("bob",))
     log.join("cat", shadow=True)
     log.operator("c1", "mute", by="kim", agent="amy")
@@ -91,7 +91,7 @@ def test_who_is_a_shadow_and_why() -> None:
     assert {agent.shadow for agent in view(log).agents.values()} == {""}
 
 
-def test_held_is_what_the_learner_says() -> None:
+def test_a_run_is_held_when_the_learner_confirms_it() -> None:
     log = Log.running()
     log.operator("c1", "hold")
     assert not view(log).held
@@ -110,7 +110,7 @@ def test_held_is_what_the_learner_says() -> None:
     assert not view(log).held
 
 
-def test_outcomes_that_were_scored_and_that_say_nothing_are_told_apart() -> None:
+def test_only_scored_outcomes_are_counted() -> None:
     log, advice = advised()
     scored = Outcome(
         decision_id=advice.id, actuator=LR, target="reward", scored=True, reason="", from_tick=1,

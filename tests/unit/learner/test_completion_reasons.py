@@ -76,7 +76,7 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     assert parcel["members"][1]["reasons"] == ("SO",) * 4 and parcel["members"][0]["reasons"] == ()
 
 
-def test_what_the_policy_wrote_is_shown_with_the_reasons_for_what_the_judge_saw_of_it() -> None:
+def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> None:
     committee = Committee({}, remote=Asked(), description="A test.", shape=CalibratedReward())
     committee.group_size = 4
     written = ("[epistemic status: 90] bb", "[epistemic status: 10] bb", "bb", "[epistemic status: 50] dddd")
@@ -98,7 +98,7 @@ numbers = st.none() | st.floats()
     characters=st.integers(100, 400),
     most=st.integers(400, 4000),
 )
-def test_whatever_is_handed_over_is_a_message_that_fits_or_none(
+def test_any_sample_becomes_a_message_that_fits_or_none(
     prompt: str, rows: list[tuple[Any, Any, Any]], scores: list[float | None] | None, characters: int, most: int
 ) -> None:
     completions: list[Any] = [row[0] for row in rows]
@@ -122,7 +122,7 @@ def test_whatever_is_handed_over_is_a_message_that_fits_or_none(
 
 
 @given(texts, st.integers(1, 50))
-def test_a_cut_text_has_its_beginning_its_end_and_the_number_between(text: str, limit: int) -> None:
+def test_a_cut_text_keeps_its_beginning_its_end_and_the_number_cut_out(text: str, limit: int) -> None:
     begin, left, end = cut(text, limit)
     assert len(begin) + left + len(end) == len(text) and len(begin) + len(end) <= max(limit, len(begin))
     assert text.startswith(begin) and text.endswith(end) and bool(left) == (len(text) > limit)

@@ -34,7 +34,7 @@ SIGNS = {
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
-    """The bindings of a class that hears the commands of these scopes."""
+    """Return the bindings of a class that handles the commands of these scopes."""
     return [_binding(command) for scope in scopes for command in of(scope)]
 
 
@@ -52,17 +52,17 @@ def _binding(command: Command) -> Binding:
 
 
 def key_words(command: Command) -> str:
-    """A command's keys as they are written on a keyboard."""
+    """Return a command's keys as they are written on a keyboard."""
     return " ".join(SIGNS.get(key) or key.replace("ctrl+", "^") for key in command.key_names())
 
 
 def key_line(scope: Scope) -> str:
-    """The keys of a page, for its lower edge: those that have a word in the footer."""
+    """Return the keys for a page's lower edge: those with a word in the footer."""
     return "  ".join(f"{key_words(command)}: {command.footer}" for command in of(scope) if command.footer)
 
 
 class CommandPalette(Provider):
-    """The palette's entries: every listed command that the screen under the palette hears now."""
+    """The palette's entries: every listed command that the screen below the palette handles now."""
 
     def _heard(self) -> Iterator[tuple[Command, Any]]:
         """(command, what runs it), each command once."""
@@ -90,5 +90,5 @@ def _title(command: Command) -> str:
 
 
 def _by_key(command: Command, query: str) -> float:
-    """1 where the whole query is one of the command's keys."""
+    """Return 1 if the whole query is one of the command's keys."""
     return float(query.strip() in key_words(command).split())

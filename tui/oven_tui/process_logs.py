@@ -1,4 +1,4 @@
-"""The tails of a run's process logs: the end of each file, and then what is added to it."""
+"""The tails of a run's process logs: the end of each file, and then what is added."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Final
 
 TAIL: Final = 128 * 1024
-"""Bytes of a file that are read at first: a log of gigabytes must not be."""
+"""Bytes of a file to read at first, because a log may have gigabytes."""
 AT_ONCE: Final = 256 * 1024
-"""Bytes of a file that are read at a time: what a process writes faster is skipped."""
+"""Bytes of a file to read at a time. Output of a faster process is skipped."""
 LONGEST: Final = 8192
-"""Bytes without a line's end after which what is there counts as a line."""
+"""Bytes without an end of line after which they count as a line."""
 
 
 class ProcessLogs:
-    """Call `read` from time to time, off the paint path: it reads files."""
+    """Call `read` from time to time, outside of painting, because it reads files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, _Tail] = {}
 
     def read(self) -> list[tuple[str, list[str]]]:
-        """(process, its new lines), by name. Nothing where there is no folder of logs, or none can be read."""
+        """Return (process, new lines) by name; nothing without a folder of logs, or if none can be read."""
         found = []
         with contextlib.suppress(OSError):
             for path in sorted(self._folder.glob("*.log")):
@@ -35,7 +35,7 @@ class ProcessLogs:
 
 
 class _Tail:
-    """One file. One that became shorter was begun anew."""
+    """One file. A file that became shorter is read from the start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Two to four runs over each other, live or over, as an application. Like the monitor, it only reads."""
+"""An application that overlays two to four runs, live or ended. Like the monitor, it only reads."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.overlay_chart import Legend, OverlayChart
 
 PAINT_S = 0.25
-"""Least time between two paints: two to four runs at once are painted more seldom than one."""
+"""Least seconds between two paints: rarer than for one run."""
 CHARTS = 4
 WIDE = 100
-"""Cells from which on four charts are shown, two abreast; below it two, one under the other."""
+"""Columns from which four charts are shown, two abreast. Below it there are two, one under the other."""
 WINDOWS = (None, 1000, 300, 100, 30)
-"""Steps or ticks shown: all, or the newest."""
+"""Steps or ticks to show: all, or the newest."""
 
 
 class OverlayApp(ThemedApp[None]):
@@ -48,7 +48,7 @@ class OverlayApp(ThemedApp[None]):
         appearance: Appearance | None = None,
         by: By = "step",
     ) -> None:
-        """`names`: of runs that somebody else reads and hands to `take` (tests), in the place of accesses."""
+        """`names` replaces `accesses` in tests, which read the runs themselves and call `take`."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         names = names or [access.run for access in accesses]
@@ -80,18 +80,18 @@ class OverlayApp(ThemedApp[None]):
             self.run_worker(Feed(access, *told).run(), exit_on_error=True)
 
     def take(self, place: int, events: list[Event]) -> None:
-        """New events of a run's log, in order."""
+        """Add new events of a run's log, in order."""
         for event in events:
             self.runs[place].view.feed(event)
         self._soon()
 
     def show_view(self, place: int, view: MonitorView) -> None:
-        """Another view of a run from now on: a preview of a long log, or all of it."""
+        """Show another view of a run from now on: a preview of a long log, or all of it."""
         self.runs[place].view = view
         self._soon()
 
     def say(self, place: int, link: str, detail: str) -> None:
-        """What the connection to a run is doing."""
+        """Show the state of the connection to a run."""
         if legend := self._legend():
             legend.links[self.runs[place].name] = (link, detail)
             self._soon()
@@ -105,7 +105,7 @@ class OverlayApp(ThemedApp[None]):
             self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
 
     def paint(self) -> None:
-        """Have every widget redraw what changed."""
+        """Redraw what changed in every widget."""
         if (legend := self._legend()) is None:
             return
         self._due, self._painted = False, time.monotonic()

@@ -1,4 +1,4 @@
-"""The list of runs as an application: it returns what to open, and is shown again when that is closed."""
+"""The list of runs as an application. It returns what to open, and is shown again when that is closed."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.run_list import RunList
 
 LOOK_S = 2.0
-"""Between two looks at the home; a live log is no further behind on disk than a second."""
+"""Seconds between two looks at the home. A live log on disk is at most a second behind."""
 
 
 WIDE = 100
-"""Cells from which on the first line says what the list does not check."""
+"""Columns from which the first line says what the list does not verify."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to open: one run, or two to four over each other, or one to be played."""
+    """The runs to open: one, two to four as an overlay, or one to play."""
 
     runs: tuple[str, ...]
     play: bool = False
     marked: tuple[str, ...] = ()
-    """What is marked, for when the list is shown again."""
+    """The marked runs, for when the list is shown again."""
 
 
 class Summary(Lines):
-    """A line about all runs, or about the one under the cursor."""
+    """A line about all runs, or about the run under the cursor."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -66,7 +66,8 @@ class RunsApp(ThemedApp[Choice]):
         cursor: str = "",
         marked: Sequence[str] = (),
     ) -> None:
-        """`elsewhere`: a run on another machine, listed first. `cursor` and `marked`: where somebody left it."""
+        """`elsewhere` is a run on another machine, listed first. `cursor` and `marked` restore the list's last
+        state."""
         super().__init__(appearance)
         self._source = rows
         self._elsewhere = elsewhere
@@ -93,7 +94,7 @@ class RunsApp(ThemedApp[Choice]):
             self.run_worker(self._elsewhere.follow(self.show_rows), exit_on_error=True)
 
     async def _follow(self) -> None:
-        """Read what is new in any log, a slice at a time, for as long as the list is open."""
+        """Read new events of all logs, a slice at a time, while the list is open."""
         while True:
             try:
                 for _ in self._source.advance():
@@ -108,7 +109,7 @@ class RunsApp(ThemedApp[Choice]):
                 await asyncio.sleep(LOOK_S)
 
     def show_rows(self) -> None:
-        """Show what is known of the runs now."""
+        """Show the present rows."""
         if not self.screen_stack:
             return
         rows = [self._elsewhere.row()] if self._elsewhere is not None else []
@@ -157,7 +158,7 @@ class RunsApp(ThemedApp[Choice]):
 
 
 def _about(found: RunRow, now: datetime) -> list[Run]:
-    """The run under the cursor: what no column has room for."""
+    """Describe the run under the cursor with what no column has room for."""
     silent = found.silent_s(now)
     heard = f", last event {ago(silent)} ago" if silent is not None else ""
     age = found.age_s(now)

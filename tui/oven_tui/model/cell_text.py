@@ -23,7 +23,7 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 
 
 def fit(text: str, width: int) -> str:
-    """Exactly `width` cells: padded, or cut with an ellipsis."""
+    """Return exactly `width` cells: padded, or cut with an ellipsis."""
     text = clean(text)
     if cell_len(text) > width:
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
@@ -31,13 +31,13 @@ def fit(text: str, width: int) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """At most `width` cells."""
+    """Return at most `width` cells."""
     text = clean(text)
     return text if cell_len(text) <= width else fit(text, width)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken between words where that can be."""
+    """Return lines of at most `width` cells, broken between words if possible."""
     lines, line = [], ""
     for word in clean(text).split():
         longer = f"{line} {word}" if line else word
@@ -49,12 +49,13 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def glyph(place: int) -> Run:
-    """An agent's sign by its place among the agents: shape and colour, so that neither is needed alone."""
+    """Return an agent's sign by its position among the agents. Shape and colour both differ, so that either is
+    enough."""
     return GLYPHS[place % len(GLYPHS)], f"agent-{place % COLOURS}"
 
 
 def row(width: int, left: list[Run], right: list[Run] | None = None) -> list[Run]:
-    """One row of exactly `width` cells. The right part stays whole, the left one is cut."""
+    """Return one row of exactly `width` cells. The right part stays whole, the left part is cut."""
     right = [(clean(text), kind) for text, kind in right or []]
     room = width - sum(cell_len(text) for text, _ in right)
     if room < 0:
@@ -71,7 +72,7 @@ def row(width: int, left: list[Run], right: list[Run] | None = None) -> list[Run
 
 
 def ago(seconds: float) -> str:
-    """A length of time, in the largest unit that fits."""
+    """Return a duration in the largest unit that fits."""
     seconds = max(0.0, seconds)
     if seconds < 60:
         return f"{seconds:.0f} s"

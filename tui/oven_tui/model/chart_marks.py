@@ -1,4 +1,4 @@
-"""Marks on charts: where decisions came into force and operators spoke, as cells of a common x-axis."""
+"""Marks on charts: where decisions took effect and operators acted, as cells of a common x-axis."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from oven_tui.model.monitor_view import MonitorView
 
 
 class ChartMarks:
-    """The marks of one view, worked out once for all charts of one width."""
+    """The marks of one view, computed once for all charts of one width."""
 
     def __init__(self) -> None:
         self._asked: tuple[object, ...] = ()
         self._found: dict[int, dict[int, Mark]] = {}
 
     def cells(self, view: MonitorView, axis: Axis, width: int) -> dict[int, Mark]:
-        """Cell → mark; of several in a cell the newest."""
+        """Return cell → mark; the newest if several share a cell."""
         asked = (id(view), view.marked, len(view.agents), axis)
         if asked != self._asked:
             self._asked, self._found = asked, {}

@@ -1,4 +1,4 @@
-"""The page of one sampled group: its prompt, and its completions one below another or side by side."""
+"""The page of one sampled group: its prompt, and its completions below one another or side by side."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from oven_tui.model.cell_text import clip, fit, row
 
 Line = list[Run]
 COLUMN = 20
-"""Least cells of a completion that stands beside others."""
+"""Fewest cells of a completion next to others."""
 GAP = 2
 WIDE, NARROW_BAR = 50, 4
 """Cells of a completion from which on its bar is as long as elsewhere, and cells of each half of a shorter one."""
 
 
 def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
-    """Its lines, each at most `width` cells. `beside`: completions stand side by side, as many as there is room for."""
+    """Return its lines, each at most `width` cells. `beside`: completions stand side by side, as many as fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _text(text_lines(group.prompt), width, "text")
     columns = max(1, (width + GAP) // (COLUMN + GAP)) if beside else 1
@@ -48,7 +48,7 @@ def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
 
 
 def summary(group: SampledGroup, width: int) -> Line:
-    """One row of the list: the step, the group's place, and its rewards as a mean and a span."""
+    """Return one row of the list: the step, the group's position, and the mean and range of its rewards."""
     known = [one.reward for one in group.completions if one.reward is not None]
     worth = f"{number(min(known))}…{number(max(known))}" if known else MISSING
     left: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
@@ -65,7 +65,7 @@ def _completion(group: SampledGroup, place: int, one: ShownCompletion, width: in
 
 
 def _members(group: SampledGroup, place: int, width: int) -> Iterator[Line]:
-    """Those without a reason together, then each with its reason."""
+    """Return those without a reason together, then each with its reason."""
     said = [(member_line(member, place), bool(member.reasons)) for member in group.members]
     if short := " · ".join(words for words, reasoned in said if not reasoned):
         yield from _text([short], width, "dim")
@@ -102,7 +102,7 @@ def _text(lines: Sequence[str], width: int, kind: str) -> list[Line]:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """A clean line in parts of at most `width` cells, broken at a space where one is near the end."""
+    """Return a clean line in parts of at most `width` cells, broken at a space near the end."""
     parts: list[str] = []
     while cell_len(line) > width:
         part = chop_cells(line, width)[0] or line[:1]

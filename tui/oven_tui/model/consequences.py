@@ -1,4 +1,4 @@
-"""What a command would do, in a sentence with its numbers: asked before it is given."""
+"""A command's consequence in one sentence with figures, for the confirmation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_tui.model.monitor_view import MonitorView
 
 
 def remaining(view: MonitorView, tick: int) -> str:
-    """How long it is until a tick has passed, in steps and in time: "12 steps (about 3 min)"."""
+    """Return how long it is until a tick, in steps and in time: "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
     time = f" (about {ago(steps * view.pace_s)})" if view.pace_s and not view.run.held else ""
     held = ", while the run is held: no step passes" if view.run.held else ""
@@ -21,14 +21,14 @@ def remaining(view: MonitorView, tick: int) -> str:
 
 
 def countdown(view: MonitorView, decision: Decision) -> str:
-    """Until advice lapses."""
+    """Return the time until advice expires."""
     if view.run.lapsed(decision):
         return f"lapsed {view.run.tick - decision.expires_at_tick} steps ago"
     return f"lapses in {remaining(view, decision.expires_at_tick + 1)}"
 
 
 def sentence(view: MonitorView, command: OperatorCommand) -> str:
-    """What the command would do to the run, as the log stands now."""
+    """Return what the command would do to the run, as the log stands now."""
     match command.action:
         case "hold" | "resume" | "stop":
             return _of_run(view, command.action)
@@ -161,14 +161,14 @@ def _agent(view: MonitorView, command: OperatorCommand) -> str:
 
 
 def changed(name: str, before: object, value: object) -> str:
-    """A change with its size: "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
+    """Return a change with its size: "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
     old, new = number(before), number(value)  # type: ignore[arg-type]
     size = f" (× {new / old:.3g})" if old and new is not None and new != old else ""
     return f"{name} {text(before)} → {text(value)}{size}"  # type: ignore[arg-type]
 
 
 def level(view: MonitorView, actuator: str) -> str:
-    """The autonomy in force: what operators set, else the rules'."""
+    """Return the autonomy in force: the operators' setting, or the rules'."""
     run = view.run
     said = run.autonomy.get(actuator) or run.autonomy.get("")
     if said:
@@ -177,13 +177,13 @@ def level(view: MonitorView, actuator: str) -> str:
 
 
 def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
-    """What the run announces of it."""
+    """Return the run's announcement of an actuator."""
     started = view.run.started
     return next((spec for spec in started.actuators if spec.name == actuator), None) if started else None
 
 
 def advice(view: MonitorView, of: str) -> Decided | None:
-    """The decision of that id or on that actuator, the newest, among those that were advised."""
+    """Return the newest advised decision with that id or on that actuator."""
     for entry in reversed(view.entries):
         if not isinstance(entry, Decided) or entry.decision.verdict != "advised":
             continue
@@ -193,7 +193,7 @@ def advice(view: MonitorView, of: str) -> Decided | None:
 
 
 def last_rollback(view: MonitorView) -> Receipt | None:
-    """The receipt of the newest rollback that was carried out."""
+    """Return the receipt of the newest applied rollback."""
     for entry in reversed(view.entries):
         if not isinstance(entry, Decided) or entry.decision.actuator != ROLLBACK or entry.receipt is None:
             continue

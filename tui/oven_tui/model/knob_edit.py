@@ -1,4 +1,4 @@
-"""A knob's new value while a person chooses it: typed, or moved on the knob's own scale."""
+"""A knob's new value while the user chooses it: typed, or moved on the knob's own scale."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from oven_core.mesh.actuator_values import number, shares
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 PER_DECADE: Final = 20
-"""Steps of a logarithmic scale by which a number grows tenfold: one is a factor of 1.12."""
+"""Steps of a logarithmic scale per factor of ten: one step is a factor of 1.12."""
 NEAR: Final = 0.05
-"""Of a step: a value so near to a mark stands on it, as one does that was rounded to DIGITS."""
+"""Share of a step within which a value counts as on a mark, for instance after rounding to DIGITS."""
 PER_RANGE: Final = 100
-"""Steps of a linear scale between its bounds; without bounds one is PART of the value."""
+"""Steps of a linear scale between its bounds. Without bounds one step is PART of the value."""
 PART: Final = 0.05
 SHARE: Final = 0.05
-"""Of a mixture, moved by one step."""
+"""Share of a mixture that one step moves."""
 COARSE: Final = 5
-"""Steps of one that is held with shift."""
+"""Steps with shift."""
 DIGITS: Final = 3
-"""Significant digits of a value that was reached by steps."""
+"""Significant digits of a value reached by steps."""
 
 
 @dataclass
 class KnobEdit:
-    """What is being chosen for one knob. `before` is what is in force; None where that is not known."""
+    """The state of the choice for one knob. `before` is the value in force; None if it is not known."""
 
     spec: ActuatorSpec
     before: Value
     moved: Value = None
-    """As the steps left it."""
+    """The value that the steps reached."""
     typed: str = ""
-    """What was typed, which counts where there is any."""
+    """The typed text, which has precedence if there is any."""
     component: int = 0
     """The component of a mixture that steps move."""
 
@@ -42,7 +42,7 @@ class KnobEdit:
 
     @property
     def value(self) -> Value:
-        """What would be set. Raises ValueError for what was typed and is none, with the reason."""
+        """Return the value to set. Raises ValueError with the reason if the typed text is not a value."""
         if not self.typed:
             return self.moved
         try:
@@ -57,7 +57,7 @@ class KnobEdit:
         return found
 
     def type(self, character: str) -> bool:
-        """Whether the character was taken: those of a number are, except where a name is chosen."""
+        """Return whether the character was accepted: those of a number are, except where a name is chosen."""
         if self.spec.kind == "choice" or len(character) != 1 or character not in "0123456789.e+-":
             return False
         self.typed += character
@@ -67,8 +67,8 @@ class KnobEdit:
         self.typed = self.typed[:-1]
 
     def move(self, steps: int) -> None:
-        """By so many steps of its own scale, up where positive, and no further than its bounds. What was typed is where
-        it begins, if it is a value."""
+        """Move by a number of steps on the knob's scale, up if positive, within its bounds. Typed text is the start if
+        it is a value."""
         try:
             begin = self.value
         except ValueError:
@@ -87,13 +87,13 @@ class KnobEdit:
                 self.moved = begin
 
     def pick(self, by: int) -> None:
-        """The next component of a mixture."""
+        """Switch to the next component of a mixture."""
         if self.spec.choices:
             self.component = (self.component + by) % len(self.spec.choices)
 
     @property
     def part(self) -> float | None:
-        """Where the value stands between the bounds, 0 to 1 on its own scale; None without bounds or a number."""
+        """Return the value's position between the bounds, 0 to 1 on its own scale; None without bounds or a number."""
         try:
             now = number(self.value)
         except ValueError:
@@ -126,7 +126,8 @@ class KnobEdit:
         return wanted if high is None else min(high, wanted)
 
     def _shifted(self, before: dict[str, float], by: float) -> Value:
-        """The chosen component's share by `by` up; the others give it in proportion, within the bounds of a share."""
+        """Return the chosen component's share moved by `by`. The others change in proportion, within the bounds of a
+        share."""
         names = self.spec.choices
         if not names or set(before) != set(names):
             return self.moved
@@ -160,7 +161,7 @@ class KnobEdit:
 
 
 def _mark(value: float, steps: int) -> int:
-    """The mark of a logarithmic scale where a value stands; of one between two marks, that which lies behind it."""
+    """Return the logarithmic mark of a value; between two marks, the one behind it."""
     place = PER_DECADE * math.log10(value)
     near = round(place)
     if abs(place - near) < NEAR:
@@ -169,7 +170,7 @@ def _mark(value: float, steps: int) -> int:
 
 
 def _rounded(wanted: float, before: float, low: float | None, high: float | None) -> float:
-    """To DIGITS, unless that is where it began."""
+    """Round to DIGITS, unless that gives the start value."""
     if not wanted or not math.isfinite(wanted):
         return wanted
     scale = max(abs(wanted), (high - low) / PER_RANGE if low is not None and high is not None else 0.0)

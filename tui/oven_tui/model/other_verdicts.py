@@ -1,5 +1,5 @@
-"""What other rules would have made of a decision, as rows: those that come to the same in one, each other one by
-itself."""
+"""What other rules would have made of a decision, as rows: rules with the same result share one, every other rule has
+its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNS = {"adopted": ("✔", "good"), "rejected": ("–", "dim"), "advised": ("?"
 
 
 def rows(rulings: Sequence[tuple[str, OtherRuling]], logged: Decision, width: int) -> list[list[Run]]:
-    """`rulings`: which rules, in words, and what they make of it."""
+    """`rulings` are the rules, in words, and their results."""
     made: list[list[Run]] = []
     for words, ruling in rulings:
         if ruling.same:

@@ -26,7 +26,7 @@ STATES = {
 }
 """State → glyph and kind of text."""
 NAME = 14
-"""Least width of a run's name; longer ones take what the terminal leaves, up to NAME_MOST."""
+"""Least width of a run's name. Longer names use the remaining width, up to NAME_MOST."""
 NAME_MOST = 32
 
 
@@ -36,7 +36,7 @@ class Column(NamedTuple):
     title: str
     width: int
     wanted_from: int
-    """Cells of the terminal from which on it is shown."""
+    """Columns of the terminal from which it is shown."""
 
 
 STATE, STEP, TARGET, DECISIONS = 14, 13, 29, 9
@@ -50,13 +50,13 @@ COLUMNS = (
     Column("age", 7, 114),
     Column("recipe", 12, 144),
 )
-"""Alerts take what is left at the right."""
+"""Alerts use the rest of the width at the right."""
 ALERTS = 12
-"""Least width of the alerts; narrower, their number alone is shown."""
+"""Least width of the alerts. Narrower, only their number is shown."""
 
 
 def columns(width: int, names: int) -> list[Column]:
-    """Those that fit; the names as wide as the longest, `names`, if there is room."""
+    """Return the columns that fit. Names are as wide as the longest, `names`, if there is room."""
     shown = [column for column in COLUMNS if width >= column.wanted_from]
     left = width - sum(column.width + 1 for column in shown) - 2 - ALERTS
     grown = max(NAME, min(NAME_MOST, names, NAME + max(0, left)))
@@ -64,14 +64,14 @@ def columns(width: int, names: int) -> list[Column]:
 
 
 def heading(width: int, names: int) -> list[Run]:
-    """The first row."""
+    """Return the first row."""
     cells = "".join(fit(column.title, column.width) + " " for column in columns(width, names))
     title = "alerts" if width - cell_len(cells) - 2 >= ALERTS else "⚑"
     return row(width, [("  " + cells + title, "dim")])
 
 
 def line(found: RunRow, now: datetime, width: int, names: int, *, marked: str = "") -> list[Run]:
-    """A run's row. `marked`: the glyph of one that is chosen for an overlay."""
+    """Return a run's row. `marked` is the glyph of a run chosen for an overlay."""
     cells: list[Run] = [(f"{marked or ' '} ", "strong")]
     for column in columns(width, names):
         text, kind = _cell(column.title, found, now)
@@ -111,7 +111,7 @@ def _cell(title: str, found: RunRow, now: datetime) -> Run:
 
 
 def steps(found: RunRow) -> str:
-    """As in "120/200  60%"; a dash where none is known."""
+    """Return steps as in "120/200 60%"; a dash if unknown."""
     if found.step is None:
         return "–"
     if not found.max_steps:
@@ -121,7 +121,7 @@ def steps(found: RunRow) -> str:
 
 
 def target(found: RunRow) -> str:
-    """As in "eval/accuracy .1 → .93"; what was not measured is a dash."""
+    """Return the target as in "eval/accuracy .1 → .93"; a dash for what was not measured."""
     if not found.target:
         return "no metric yet" if found.status == "running" else "no metric"
     now = label(found.now) if found.now is not None else "–"
@@ -131,22 +131,22 @@ def target(found: RunRow) -> str:
 
 
 def decisions(found: RunRow) -> str:
-    """As in "12 + 3 no": adopted, and rejected. An ellipsis while they are being counted."""
+    """Return decisions as in "12 + 3 no": adopted and rejected. An ellipsis while they are being counted."""
     if found.adopted is None:
         return "…" if not found.fault else "–"
     return f"{found.adopted} ✔" + (f" {found.rejected} –" if found.rejected else "")
 
 
 def pace(seconds: float | None) -> str:
-    """Observations per second, or seconds per observation where they are rare."""
+    """Return observations per second, or seconds per observation if they are rare."""
     if seconds is None or seconds <= 0:
         return ""
     return f"{1 / seconds:.3g}/s" if seconds <= 1 else f"{seconds:.3g} s"
 
 
 def matching(filter_text: str, now: datetime) -> Callable[[RunRow], bool]:
-    """`state:live`, `recipe:grpo`, `run:NAME`, else anywhere in the row; `!` before a word turns it round. All words
-    must hold. A regular expression that cannot be read is taken literally."""
+    """Return a filter: `state:live`, `recipe:grpo`, `run:NAME`, otherwise anywhere in the row; `!` before a word
+    negates it. All words must match. An invalid regular expression is taken literally."""
     tests = [_word(word, now) for word in filter_text.split()]
     return lambda found: all(test(found) for test in tests)
 

@@ -29,8 +29,8 @@ from oven_tui.widgets.drawing import Drawing
 
 class DecisionScreen(PaperScreen):
     def __init__(self, entry: Entry, view: MonitorView | None = None, where: Sequence[str] = ()) -> None:
-        """`view` has the metric by which a decision is judged. `where` names the run to a process that is asked about
-        other rules, as the monitor's arguments do; empty: nothing is asked."""
+        """`view` has the metric that judges the decision. `where` names the run, as the monitor's arguments do, for the
+        process that is asked about other rules; if it is empty, nothing is asked."""
         super().__init__()
         self._entry, self._view, self._where = entry, view, where
         self._answer: other_rules.Answer | None = None
@@ -53,7 +53,7 @@ class DecisionScreen(PaperScreen):
             self.run_worker(self._ask(self._entry.decision.id), exit_on_error=False)
 
     def _pictures(self, entry: Decided) -> Iterator[Widget]:
-        """The metric around the decision, and the ways through the knowledge graph that votes cite."""
+        """Return the metric around the decision, and the knowledge graph's paths that votes cite."""
         view = self._view
         if view is not None and decision_chart.chart(view, entry, 80):
             yield Static("")
@@ -110,7 +110,7 @@ def _open(entry: Open) -> list[RenderableType]:
 
 
 def _cast(entry: Entry) -> list[RenderableType]:
-    """The votes, each with its reason and its evidence."""
+    """Return the votes, each with its reason and its evidence."""
     match entry:
         case Note():
             return []

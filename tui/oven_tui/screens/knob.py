@@ -1,4 +1,4 @@
-"""A knob's new value: typed or moved on its own scale, with what the mesh and its guardrails would say to it."""
+"""A knob's new value, typed or moved on its own scale, with the answers of the mesh and its guardrails."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from oven_tui.model.cell_text import fit
 from oven_tui.model.knob_edit import KnobEdit
 
 AGAIN_S = 0.5
-"""How often the answers are looked up anew, in seconds: the run continues meanwhile."""
+"""Seconds between two updates of the answers, because the run continues meanwhile."""
 BAR = 48
 """Cells of the scale between the bounds."""
 
 
 class KnobScreen(ModalScreen[Value | bool]):
-    """Ends with the value; False where it is left."""
+    """Ends with the value; False if the user leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("knob")
 
     def __init__(self, edit: KnobEdit, tells: Callable[[Value], list[tuple[str, str]]]) -> None:
-        """`tells` gives (words, style) of each line for a value: the consequence, and the answers to it."""
+        """`tells` returns (words, style) of each line for a value: the consequence, and the answers to it."""
         super().__init__()
         self.edit = edit
         self._tells = tells
@@ -50,7 +50,7 @@ class KnobScreen(ModalScreen[Value | bool]):
         self.set_interval(AGAIN_S, self.tell)
 
     def tell(self) -> None:
-        """Show the value and the answers to it as they are now."""
+        """Show the value and the present answers."""
         edit = self.edit
         lines: list[Text]
         try:
@@ -90,7 +90,7 @@ class KnobScreen(ModalScreen[Value | bool]):
 
 
 def _scale(edit: KnobEdit, value: Value) -> list[Text]:
-    """What is set, what would be, and where both stand between the bounds."""
+    """Return the present and the new value, and their positions between the bounds."""
     spec = edit.spec
     unit = f" {clean(spec.unit)}" if spec.unit else ""
     if spec.kind == "simplex":
@@ -117,7 +117,7 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
 
 
 def _mixture(edit: KnobEdit, value: dict[str, float]) -> list[Text]:
-    """A row for each component, the chosen one marked."""
+    """Return a row per component, the chosen one marked."""
     before, made = shares(edit.before), list[Text]()
     for place, name in enumerate(edit.spec.choices):
         picked = place == edit.component

@@ -1,6 +1,6 @@
-"""The panel of agents: a row for each, with its state, counts, reputation and last vote.
+"""The panel of agents: a row each, with state, counts, reputation and last vote.
 
-Of many agents those that proposed, objected or see a symptom have a row; the others share rows.
+With many agents, those that proposed, objected or see a symptom have a row; the others share rows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from oven_tui.widgets.base import Lines, Panel
 
 NAME = 17
 CELL = 26
-"""Cells of an agent that shares a row, at least; they have the row's whole width together."""
+"""Fewest cells of an agent that shares a row. Together they use the row's whole width."""
 MANY = 8
-"""Above so many only agents that proposed or objected have their own row."""
+"""Number of agents above which only those that proposed or objected have their own row."""
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
@@ -54,7 +54,8 @@ class Agents(Lines, Panel):
         return made + self._closely(width, height, shared)
 
     def _parted(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """(place, name) of those that have their own row, and of those that share one; who cannot fire last."""
+        """Return (position, name) of agents with their own row, and of those that share one; agents that cannot fire
+        come last."""
         every = list(enumerate(self.view.agents))
         if len(every) <= MANY:
             return every, []
@@ -66,7 +67,7 @@ class Agents(Lines, Panel):
         return own, sorted((one for one in every if one not in own), key=lambda one: bool(agents[one[1]].cannot_fire))
 
     def _closely(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[Run]]:
-        """Several to a row."""
+        """Return rows of several agents each."""
         across = max(1, width // CELL)
         cell = max(CELL, width // across)
         made: list[list[Run]] = []
@@ -102,7 +103,7 @@ class Agents(Lines, Panel):
         return row(width, left)
 
     def _state(self, name: str, agent: AgentView) -> Run:
-        """An alert that stands comes before all else."""
+        """Return an agent's state. An active alert has precedence."""
         standing = self.view.standing(name)
         if name in self.view.run.alerts.by_agent and standing != "left":
             return "alert", "bad"
@@ -111,7 +112,8 @@ class Agents(Lines, Panel):
         return standing, STANDINGS[standing]
 
     def _reputation(self, name: str) -> Run:
-        """1 at the start; below the run's least it counts for no quorum and is not a veto."""
+        """Return a reputation: 1 at the start. Below the run's minimum the agent counts for no quorum and has no
+        veto."""
         found = self.view.reputations.get(name)
         if found is None:
             return "   –  ", "dim"
@@ -120,7 +122,7 @@ class Agents(Lines, Panel):
 
 
 def _rows_for(agents: int, width: int) -> int:
-    """Of agents that share rows."""
+    """Return the rows of agents that share them."""
     return -(-agents // max(1, width // CELL))
 
 

@@ -1,4 +1,4 @@
-"""A chart of one metric over the run's ticks, with the decisions marked; charts share the x-axis."""
+"""A chart of one metric over the run's ticks, with decisions marked. Charts share the x-axis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUTTER = 7
 
 class Chart(Lines):
     class Pointed(Message):
-        """The mouse is over a tick; None: it has left."""
+        """The mouse is over a tick; None when it has left."""
 
         def __init__(self, tick: int | None) -> None:
             super().__init__()
@@ -31,11 +31,11 @@ class Chart(Lines):
         self.axis = Axis(0, 30)
         self.metric: str | None = None
         self.logarithmic = False
-        """Asked for a log scale; what is not above 0 stays linear."""
+        """Whether a log scale was asked for. A metric that is not above 0 stays linear."""
         self.cross: int | None = None
         """The tick of the crosshair."""
         self.nothing = ""
-        """What to say where there is no metric."""
+        """The text if there is no metric."""
         self._marks = marks
         self._axis_row = axis_row
 
@@ -60,7 +60,7 @@ class Chart(Lines):
         return made
 
     def curve(self, metric: str, width: int) -> list[Column]:
-        """The metric's curve on `width` columns."""
+        """Return the metric's curve on `width` columns."""
         axis, series = self.axis, self.view.series.get(metric)
         columns = series.columns(axis.first, axis.last, width) if series else []
         if columns and self.view.style(metric) == "set":
@@ -68,7 +68,7 @@ class Chart(Lines):
         return columns
 
     def _held_on(self, columns: list[Column], width: int) -> list[Column]:
-        """A knob keeps its value until it is turned again, so its line continues to the newest tick."""
+        """Continue a knob's line to the newest tick, because it keeps its value until the next change."""
         end, newest = self.axis.cell(self.view.run.tick, width), columns[-1]
         if end is None or end <= newest.x or not math.isfinite(newest.last):
             return columns
@@ -97,7 +97,7 @@ class Chart(Lines):
         return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
 
     def _steps(self, width: int, inner: int) -> list[Run]:
-        """Optimizer steps under the axis: at the left, in the middle and at the right."""
+        """Return the optimizer steps under the axis: at the left, in the middle and at the right."""
         axis = self.axis
         left, middle, right = (
             str(self.view.step_at(tick)) for tick in (axis.first, (axis.first + axis.last) // 2, axis.last)

@@ -1,7 +1,5 @@
-"""The panel of decisions: a list that renders only visible rows, the newest last.
-
-It follows the newest until somebody moves up.
-"""
+"""The panel of decisions: a list that renders only visible rows, the newest last. It follows the newest until the user
+moves up."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ ALL = 9 + AGENT + ACTUATOR + CHANGE + FATE + 4
 SHORT_AGENT, SHORT_CHANGE = 12, 9
 """Cells to which two of the columns shrink on a list that is narrower."""
 WORDS = 12
-"""Cells below which the reason is left to the ballot: the beginning of a word says nothing."""
+"""Cells below which the reason is only on the decision's page: the start of a word says nothing."""
 
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
@@ -47,7 +45,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
             self.entry = entry
 
     class Moved(Message):
-        """Another row is the chosen one."""
+        """Another row is chosen."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="decisions")
@@ -61,7 +59,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.border_title = "decisions"
 
     def redraw(self) -> None:
-        """Take over what the view has; costs nothing when its list did not change."""
+        """Show the view's present list. Costs nothing if the list did not change."""
         counts_down = self.view.run.tick if self.view.open or self.view.run.advised else 0
         drawn = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents), counts_down)
         if drawn == self._drawn:
@@ -91,7 +89,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     @property
     def chosen_tick(self) -> int | None:
-        """When the chosen row came into force, was closed or opened; None while the list follows the newest."""
+        """The tick at which the chosen row took effect, closed or opened; None while the list follows the newest."""
         if self.follows or self.cursor >= len(self._rows):
             return None
         return came_at(self._rows[self.cursor])
@@ -101,19 +99,19 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self._keep_cursor_visible()
 
     def chosen(self) -> Entry | None:
-        """The entry under the cursor."""
+        """Return the entry under the cursor."""
         return self._rows[self.cursor] if self.cursor < len(self._rows) else None
 
     def stand_on(self, command: str) -> None:
-        """Stand on a command's row, whatever comes after it, until it is released or somebody moves."""
+        """Stay on a command's row, whatever comes after it, until it is released or the user moves."""
         self._watched = command
 
     def stands_on(self, command: str) -> bool:
-        """Whether a command's row is in sight because the list stands on it."""
+        """Return whether a command's row is visible because the list stays on it."""
         return self._watched == command and self._place_of(command) is not None
 
     def leave(self, command: str) -> None:
-        """Follow the newest again, if the list still stands there."""
+        """Follow the newest again, if the list still stays there."""
         if self._watched == command:
             self.tail()
 
@@ -138,7 +136,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.move_to(0)
 
     def action_copy(self) -> None:
-        """The row as JSON to the terminal's clipboard, over ssh too."""
+        """Copy the row as JSON to the terminal's clipboard, over ssh too."""
         if self.cursor < len(self._rows):
             entry = self._rows[self.cursor]
             given = self.view.given.by_id.get(entry.command) if isinstance(entry, Note) else None
@@ -205,7 +203,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
 
     def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
-        """Sign, words, kind of text, and how long it may still be approved."""
+        """Return sign, words, kind of text, and the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "set aside", "dim", why
         lapsed = self.view.run.lapsed(decision)
@@ -213,7 +211,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
 
     def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
-        """What a person asked for, and how far it has come."""
+        """Return a person's request and its progress."""
         command = given.command
         on = given.decision.actuator if command.subject_id and given.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
@@ -250,14 +248,14 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
 
 def _widths(width: int) -> tuple[int, int]:
-    """Cells of the agent's name, and of the change, on a list of a width."""
+    """Return the cells of the agent's name and of the change for a list's width."""
     missing = max(0, ALL - width)
     change = max(SHORT_CHANGE, CHANGE - missing)
     return max(SHORT_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
 
 
 def _same(one: Entry, other: Entry) -> bool:
-    """Whether it is the same thing, whatever became of it since: a ballot continues as its decision."""
+    """Return whether both are the same thing at different times: a ballot continues as its decision."""
     return _name(one) == _name(other)
 
 

@@ -1,4 +1,4 @@
-"""One sampled group: its prompt, and its completions with what they were worth."""
+"""One sampled group: its prompt, and its completions with their rewards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_tui.widgets.base import PAINTS, Painted
 
 
 class GroupPage(Painted, ScrollView, can_focus=True):
-    """One group in full; only visible lines are drawn."""
+    """One group in full. Only visible lines are drawn."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
 
@@ -28,7 +28,7 @@ class GroupPage(Painted, ScrollView, can_focus=True):
         self._lines: list[Line] = []
 
     def show(self, stored: StoredGroup | None, beside: bool, said: str) -> None:
-        """A group; or, where there is none, why."""
+        """Show a group, or why there is none."""
         moved = stored is None or self._stored is None or stored.seq != self._stored.seq
         self._stored, self._beside, self._said = stored, beside, said
         self.border_title = heading(stored.group, stored.time) if stored else "completions"

@@ -20,7 +20,7 @@ STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "
 
 @dataclass(frozen=True)
 class About:
-    """What the log does not say: from the run's folder."""
+    """Facts from the run's folder that the log does not have."""
 
     run: str
     recipe: str = ""
@@ -36,7 +36,7 @@ class Header(Lines):
         self.link = ("connecting", "")
         self.silent_s = 0.0
         self.behind: int | None = None
-        """Events that came since the view was frozen; None while it is not."""
+        """Events since the view was frozen; None while it is not."""
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
         return [self._who(width), self._how_far(width), self._what_came(width)][:height]
@@ -123,7 +123,7 @@ class Header(Lines):
 
 
 def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:
-    """Knobs that were turned, with their values, as many whole ones as there is room for; how many more there are."""
+    """Return the changed knobs with their values, as many as fit, and the number of the others."""
     found: list[Run] = []
     for place, (name, value) in enumerate(turned):
         said = (f"  {name} ", text(value))

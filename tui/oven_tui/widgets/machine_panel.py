@@ -1,4 +1,4 @@
-"""The panel of speed and machine: tokens per second, what a step's time goes to, memory and GPUs."""
+"""The panel of speed and machine: tokens per second, parts of a step's time, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_tui.widgets.base import Lines, Panel
 
 
 class MachinePanel(Lines, Panel):
-    """As many rows as there is something to say; none, and no heading either, where a run measures nothing of it."""
+    """As many rows as there are measurements; without any there is no heading either."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="machine")

@@ -65,7 +65,7 @@ class OverlayChart(Lines):
         return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
 
     def _marks(self, inner: int) -> dict[int, Mark]:
-        """Decisions that came into force, at the chart's head, by the sign of the run that they are of."""
+        """Return the decisions that took effect, at the chart's head, with their run's sign."""
         marks: dict[int, Mark] = {}
         for run in reversed(self.runs):
             axis = self.axes[run.name]
@@ -86,7 +86,7 @@ class OverlayChart(Lines):
 
 
 class Legend(Lines):
-    """A row per run: its sign, name, state, how far it is, and its results."""
+    """A row per run: its sign, name, state, progress and results."""
 
     def __init__(self, runs: Sequence[Overlaid]) -> None:
         super().__init__(id="legend")

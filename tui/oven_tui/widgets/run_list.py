@@ -21,7 +21,7 @@ from oven_tui.model.run_table import heading, line, matching
 from oven_tui.widgets.base import PAINTS, Painted
 
 MARKED = 4
-"""Runs at most that can be marked: as many as an overlay shows."""
+"""The most runs that can be marked: as many as an overlay shows."""
 
 
 class RunList(Painted, ScrollView, can_focus=True):
@@ -29,7 +29,7 @@ class RunList(Painted, ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = bindings("runs")
 
     class Chosen(Message):
-        """Runs to open: one, or several over each other."""
+        """Runs to open: one, or several as an overlay."""
 
         def __init__(self, runs: Sequence[str], *, play: bool = False) -> None:
             super().__init__()
@@ -37,7 +37,7 @@ class RunList(Painted, ScrollView, can_focus=True):
             self.play = play
 
     class Moved(Message):
-        """The cursor is on another row, or what it is on has changed."""
+        """The cursor is on another row, or its row has changed."""
 
         def __init__(self, found: RunRow | None) -> None:
             super().__init__()
@@ -52,7 +52,7 @@ class RunList(Painted, ScrollView, can_focus=True):
         self._rows: list[RunRow] = []
 
     def show_rows(self, rows: Sequence[RunRow]) -> None:
-        """Take over new rows; the cursor stays on its run."""
+        """Show new rows. The cursor stays on its run."""
         here = self._rows[self.cursor].run if self.cursor < len(self._rows) else None
         self.all = list(rows)
         names = {found.run for found in rows}
@@ -66,7 +66,7 @@ class RunList(Painted, ScrollView, can_focus=True):
         self._tell()
 
     def put_cursor(self, run: str) -> None:
-        """On the run of that name, if it is shown."""
+        """Move the cursor to the run of that name, if it is shown."""
         for number, found in enumerate(self._rows):
             if found.run == run:
                 self.move_to(number)

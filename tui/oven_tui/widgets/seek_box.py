@@ -1,4 +1,4 @@
-"""A line for the number of a step to go to, opened over the footer."""
+"""An input line for a step to go to, opened over the footer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SeekBox(FilterBox):
     """Posts `Asked` when a number was entered."""
 
     class Asked(Message):
-        """Somebody wants to go to a step."""
+        """The user wants to go to a step."""
 
         def __init__(self, step: int) -> None:
             super().__init__()

@@ -18,7 +18,7 @@ from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import new_command
 from oven_tui.model import choices, consequences
 from oven_tui.model.commands import COMMANDS
-from oven_tui.model.commands_given import asked, told
+from oven_tui.model.commands_given import progress_text, request_text
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
 from oven_tui.model.monitor_view import MonitorView
@@ -109,8 +109,8 @@ class Acting(_Base):
     def _one_of(self, action: str, waiting: list[choices.Choice]) -> None:
         """Let the user choose, unless there is only one candidate."""
 
-        def ask(of: str) -> None:
-            self._ask(f"{action} this?", action=action, of=of)
+        def ask(subject: str) -> None:
+            self._ask(f"{action} this?", action=action, of=subject)
 
         ask(waiting[0].id) if len(waiting) == 1 else self._choose(f"{action} which?", waiting, ask)
 
@@ -191,7 +191,7 @@ class Acting(_Base):
             lambda level: self._ask("change the autonomy?", action="autonomy", actuator=on, autonomy=level),
         )
 
-    # ---- how it is asked
+    # ---- how it is request_text
 
     def _announced(self, actuator: str) -> bool:
         if actuator in choices.actions(self.view):
@@ -248,7 +248,7 @@ class Acting(_Base):
         """Send the command and show its progress on its row. Several commands may be under way."""
         assert self.session is not None
         result = CommandResult(self.about.run, command)
-        self.view.given.ask(result)
+        self.view.commands.ask(result)
         if self.shown is not self.view:  # who acts wants to see what comes of it
             self.shown = self.view
             self.paint()
@@ -262,13 +262,17 @@ class Acting(_Base):
         good = result.stage == "done"
         if not (good and self._decisions().stands_on(result.command.id) and len(self.screen_stack) == 1):
             # Where its row is in sight, that says it: a note over the list would hide this row and the next.
-            self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
+            self.notify(
+                progress_text(result),
+                title=request_text(result.command)[:60],
+                severity="information" if good else "warning",
+            )
         await asyncio.sleep(STANDS_S)
         self._decisions().leave(result.command.id)
 
     def _moved(self, _result: CommandResult) -> None:
         """Redraw the list at once, and nothing else: a user who waits for a receipt looks at its row."""
-        self.view.given.moved()
+        self.view.commands.moved()
         if self.screen_stack and self.shown is self.view:
             decisions = self._decisions()
             decisions.view = self.view

@@ -9,7 +9,7 @@ from typing import Any
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from oven_tui.model.commands import BY_ID, Command, Scope, of
+from oven_tui.model.commands import BY_ID, Command, Scope, commands_in
 
 SIGNS = {
     "left": "←",
@@ -35,7 +35,7 @@ SIGNS = {
 
 def bindings(*scopes: Scope) -> list[BindingType]:
     """Return the bindings of a class that handles the commands of these scopes."""
-    return [_binding(command) for scope in scopes for command in of(scope)]
+    return [_binding(command) for scope in scopes for command in commands_in(scope)]
 
 
 def _binding(command: Command) -> Binding:
@@ -58,13 +58,13 @@ def key_words(command: Command) -> str:
 
 def key_line(scope: Scope) -> str:
     """Return the keys for a page's lower edge: those with a word in the footer."""
-    return "  ".join(f"{key_words(command)}: {command.footer}" for command in of(scope) if command.footer)
+    return "  ".join(f"{key_words(command)}: {command.footer}" for command in commands_in(scope) if command.footer)
 
 
 class CommandPalette(Provider):
     """The palette's entries: every listed command that the screen below the palette handles now."""
 
-    def _heard(self) -> Iterator[tuple[Command, Any]]:
+    def _active_commands(self) -> Iterator[tuple[Command, Any]]:
         """(command, what runs it), each command once."""
         seen = set[str]()
         for active in self.screen.active_bindings.values():
@@ -74,12 +74,12 @@ class CommandPalette(Provider):
                 yield command, partial(self.app.run_action, active.binding.action, active.node)
 
     async def discover(self) -> Hits:
-        for command, run in self._heard():
+        for command, run in self._active_commands():
             yield DiscoveryHit(_title(command), run, help=command.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for command, run in self._heard():
+        for command, run in self._active_commands():
             score = max(matcher.match(command.words), 0.7 * matcher.match(command.help), _by_key(command, query))
             if score > 0:
                 yield Hit(score, matcher.highlight(_title(command)), run, text=command.words, help=command.help)

@@ -60,7 +60,7 @@ class Feed:
         preview. Without it every event goes to `take`."""
         self._access = access
         self._take = take
-        self._said = say
+        self._report = say
         self._link: tuple[Link, str] = ("connecting", "")
         self._show = show
         self._opening: Opening | None = None
@@ -119,7 +119,7 @@ class Feed:
     def _say(self, link: Link, detail: str) -> None:
         self._link = (link, detail)
         if self._opening is None or not self._opening.under_way or link == "unreadable":
-            self._said(link, detail)
+            self._report(link, detail)
 
     def _long(self) -> Opening | None:
         """Return the reader for a long log; None if the log is short or no one shows its views."""
@@ -132,7 +132,7 @@ class Feed:
         damaged."""
         opening = self._long()
         assert opening is not None
-        self._said("reading", "")
+        self._report("reading", "")
         await opening.begin(growing=growing)
         if not growing:
             await opening.done()
@@ -147,21 +147,21 @@ class Feed:
         if view.preview:
             self._progress(0.0)
         else:
-            self._said(*self._link)
+            self._report(*self._link)
 
     def _progress(self, share: float) -> None:
-        self._said("checking" if self._access.up() else "checking past", f"{share:.0%}")
+        self._report("checking" if self._access.up() else "checking past", f"{share:.0%}")
 
     async def _live(self) -> None:
         """Follow the log until the stack is down. Raises BusError if the server is gone."""
-        heard = asyncio.Event()
+        signal = asyncio.Event()
         async with self._access.connected("monitor") as bus:
             self._say("reading", "")
-            await log_sources.listen(bus, self._access.run, heard)
+            await log_sources.listen(bus, self._access.run, signal)
             loop = asyncio.get_running_loop()
             while self._access.up():
-                heard.clear()
-                asked = loop.time()
+                signal.clear()
+                requested_at = loop.time()
                 async for events in self._news(bus):
                     self._give(events)
                     await asyncio.sleep(0)
@@ -169,10 +169,10 @@ class Feed:
                     raise BusError("the server went away")
                 try:
                     async with asyncio.timeout(LOOK_S):
-                        await heard.wait()
+                        await signal.wait()
                 except TimeoutError:
                     continue
-                await asyncio.sleep(max(0.0, asked + GAP_S - loop.time()))
+                await asyncio.sleep(max(0.0, requested_at + GAP_S - loop.time()))
 
     async def _news(self, bus: Bus) -> AsyncIterator[list[Event]]:
         """Yield the events after the last one, from the mesh or otherwise from the store."""

@@ -102,10 +102,10 @@ def show(
     raise typer.Exit(windows.return_code)
 
 
-def _accesses(run_folders: list[Path], at: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
+def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
     """Return the named runs; none if the list is wanted. Raises ConfigError."""
-    if at.named or (not run_folders and home is None):
-        endpoint = at.completed()
+    if endpoint.named or (not run_folders and home is None):
+        endpoint = endpoint.completed()
         if endpoint.named:
             return [RemoteRun.from_endpoint(endpoint, run)]
         raise ConfigError(
@@ -145,8 +145,8 @@ def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> Non
         ) from error
     rest = [part for part in argv if part != "--web"]
     if "--port" in rest:
-        at = rest.index("--port")
-        del rest[at : at + 2]
+        port_index = rest.index("--port")
+        del rest[port_index : port_index + 2]
     serve(rest, ", ".join(access.run for access in accesses), port)
 
 

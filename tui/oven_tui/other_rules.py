@@ -72,8 +72,8 @@ async def ask(where: Sequence[str], decision: str) -> Answer:
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
-            said, _ = await child.communicate()
-        return Answer.model_validate_json(said)
+            output, _ = await child.communicate()
+        return Answer.model_validate_json(output)
     except TimeoutError:
         return Answer(cannot=f"it was not told within {PATIENCE_S:g} s; {_elsewhere(decision)}")
     except ValidationError:
@@ -109,19 +109,19 @@ def _run(arguments: Sequence[str]) -> RunAccess:
 
     if not arguments[0].startswith("--"):
         return LocalRun(RunFolder(Path(arguments[0])))
-    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    creds, ca = given.get("--creds"), given.get("--tls-ca")
-    endpoint = Endpoint(given.get("--nats", ""), Path(creds) if creds else None, Path(ca) if ca else None)
-    return RemoteRun.from_endpoint(endpoint.completed(), given.get("--run"))
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    creds, ca = options.get("--creds"), options.get("--tls-ca")
+    endpoint = Endpoint(options.get("--nats", ""), Path(creds) if creds else None, Path(ca) if ca else None)
+    return RemoteRun.from_endpoint(endpoint.completed(), options.get("--run"))
 
 
 async def _answered(access: RunAccess, id_: str) -> Answer:
     before: list[Event] = []
-    asked: list[tuple[str, OtherRules]] = []
+    questions: list[tuple[str, OtherRules]] = []
     started: RunStarted | None = None
     async with contextlib.aclosing(access.events(check=False, tell=_untold)) as log:
         async for event in log:
-            if asked:
+            if questions:
                 before = [event]
             else:
                 before.append(event)
@@ -132,23 +132,23 @@ async def _answered(access: RunAccess, id_: str) -> Answer:
                 if not (started is not None and isinstance(event.body, Decision) and event.body.id == id_):
                     continue
                 about = event.body
-                asked = [
-                    (one.words, OtherRules(access.run, about, one.changes, _in_place(one.changes)))
-                    for one in variants(started.rules, about)
+                questions = [
+                    (variant.words, OtherRules(access.run, about, variant.changes, _in_place(variant.changes)))
+                    for variant in variants(started.rules, about)
                 ]
             for each in before:
-                for _, other in asked:
-                    if not other.done:
-                        other.feed(each)
+                for _, rules in questions:
+                    if not rules.done:
+                        rules.feed(each)
                 if time.process_time() > LIMIT_S:
                     return Answer(
                         cannot=f"deciding so long a log again takes more than {LIMIT_S:g} s; {_elsewhere(id_)}"
                     )
-            if all(other.done for _, other in asked):
+            if all(rules.done for _, rules in questions):
                 break
-    if not asked:
+    if not questions:
         return Answer(cannot=f"the log has no decision {id_}, or nothing that says by which rules it was made")
-    return Answer(rulings=tuple(Ruling(words=words, ruling=other.answer()) for words, other in asked))
+    return Answer(rulings=tuple(Ruling(words=words, ruling=rules.answer()) for words, rules in questions))
 
 
 def _in_place(changes: dict[str, Any]) -> Any:

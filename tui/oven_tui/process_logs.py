@@ -24,14 +24,14 @@ class ProcessLogs:
 
     def read(self) -> list[tuple[str, list[str]]]:
         """Return (process, new lines) by name; nothing without a folder of logs, or if none can be read."""
-        found = []
+        output = []
         with contextlib.suppress(OSError):
             for path in sorted(self._folder.glob("*.log")):
                 tail = self._files.setdefault(path.stem, _Tail(path))
                 with contextlib.suppress(OSError):
                     if lines := list(tail.read()):
-                        found.append((path.stem, lines))
-        return found
+                        output.append((path.stem, lines))
+        return output
 
 
 class _Tail:
@@ -39,21 +39,21 @@ class _Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._at: int | None = None
+        self._offset: int | None = None
         self._rest = b""
 
     def read(self) -> Iterator[str]:
         with self._path.open("rb") as file:
             size = file.seek(0, 2)
-            if self._at is None or size < self._at:
-                self._at, self._rest = max(0, size - TAIL), b""
-                cut = self._at > 0
+            if self._offset is None or size < self._offset:
+                self._offset, self._rest = max(0, size - TAIL), b""
+                cut = self._offset > 0
             else:
-                cut = size - self._at > AT_ONCE
-                self._at = size - AT_ONCE if cut else self._at
-            file.seek(self._at)
-            piece = file.read(size - self._at)
-            self._at += len(piece)
+                cut = size - self._offset > AT_ONCE
+                self._offset = size - AT_ONCE if cut else self._offset
+            file.seek(self._offset)
+            piece = file.read(size - self._offset)
+            self._offset += len(piece)
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if cut and lines:
             del lines[0]  # its beginning is missing

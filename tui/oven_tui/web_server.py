@@ -75,15 +75,15 @@ class MonitorServer(Server):
 
     async def on_shutdown(self, app: web.Application) -> None:
         """End every open monitor."""
-        for one in list(self._sockets):
+        for page in list(self._sockets):
             with contextlib.suppress(Exception):
-                await one.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended")
+                await page.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended")
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
         """Return the page. A request with the token gets a cookie first, so that the address in the browser's history
         opens nothing."""
-        if (given := request.query.get("token")) is not None:
-            if not self.token or not _same(given, self.token):
+        if (token := request.query.get("token")) is not None:
+            if not self.token or not _same(token, self.token):
                 raise web.HTTPForbidden(text="This address was used already, or is wrong: open the monitor anew.\n")
             self.token = ""
             opened = web.HTTPSeeOther("/")
@@ -131,8 +131,8 @@ class MonitorServer(Server):
             raise web.HTTPForbidden(text="Open the monitor by the address that it printed.\n")
         try:
             response = await handler(request)
-        except web.HTTPException as said:
-            self._protect(said, request)
+        except web.HTTPException as problem:
+            self._protect(problem, request)
             raise
         if not response.prepared:
             self._protect(response, request)
@@ -148,9 +148,9 @@ class MonitorServer(Server):
         return web.FileResponse(PAGE / "page.css")
 
 
-def _same(given: str, secret: str) -> bool:
+def _same(candidate: str, secret: str) -> bool:
     """Compare in constant time."""
-    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+    return hmac.compare_digest(candidate.encode(errors="replace"), secret.encode())
 
 
 def _cells(request: web.Request, name: str, default: int) -> int:

@@ -58,7 +58,7 @@ def test_wider_buckets_are_the_narrow_ones_merged(values: list[float]) -> None:
     assert len(made.buckets) <= BUCKETS
     assert min(b.low for b in made.buckets) == min(values)
     assert max(b.high for b in made.buckets) == max(values)
-    assert made.at(made.last_tick) == values[-1]
+    assert made.value_at(made.last_tick) == values[-1]
 
 
 @given(st.lists(st.integers(-5, 5000), max_size=200))

@@ -119,8 +119,8 @@ class PlayApp(MonitorApp):
         self._show()
 
     def action_speed(self, by: int) -> None:
-        place = SPEEDS.index(self.player.speed) + by
-        self.player.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, place))]
+        index = SPEEDS.index(self.player.speed) + by
+        self.player.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, index))]
         self._show()
 
     def action_step(self, by: int) -> None:
@@ -145,7 +145,7 @@ class PlayApp(MonitorApp):
     def action_seek(self) -> None:
         self.query_one(SeekBox).open()
 
-    def on_seek_box_asked(self, message: SeekBox.Asked) -> None:
+    def on_seek_box_submitted(self, message: SeekBox.Submitted) -> None:
         self._go(self.player.to_step(message.step))
 
     def action_help(self) -> None:

@@ -46,11 +46,11 @@ class Summary(Lines):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self.left: list[Run] = []
+        self.left_part: list[Run] = []
         self.right: list[Run] = []
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
-        return [row(width, self.left, self.right)]
+        return [row(width, self.left_part, self.right)]
 
 
 class RunsApp(ThemedApp[Choice]):
@@ -115,21 +115,21 @@ class RunsApp(ThemedApp[Choice]):
         rows = [self._elsewhere.row()] if self._elsewhere is not None else []
         rows += self._source.rows.values()
         now = datetime.now(UTC)
-        live = sum(found.status == "running" for found in rows)
-        alerts = sum(len(found.alerts(now)) for found in rows if found.status == "running")
-        unread = sum(not found.whole for found in rows)
+        live = sum(row.status == "running" for row in rows)
+        alerts = sum(len(row.alerts(now)) for row in rows if row.status == "running")
+        unread = sum(not row.whole for row in rows)
         summary = self.screen_stack[0].query_one("#runs-summary", Summary)
-        summary.left = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
-        summary.left += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
-        summary.left += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
+        summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
+        summary.left_part += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
+        summary.left_part += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
         checked = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
         summary.right = [(f"as logged{checked}", "dim")]
         summary.redraw()
         self.screen_stack[0].query_one(RunList).show_rows(rows)
 
     def on_run_list_moved(self, message: RunList.Moved) -> None:
-        detail, found = self.screen_stack[0].query_one("#run-detail", Summary), message.found
-        detail.left = _about(found, datetime.now(UTC)) if found is not None else []
+        detail, row = self.screen_stack[0].query_one("#run-detail", Summary), message.row
+        detail.left_part = _about(row, datetime.now(UTC)) if row is not None else []
         detail.redraw()
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
@@ -157,14 +157,14 @@ class RunsApp(ThemedApp[Choice]):
         self.push_screen(HelpScreen(("runs",)))
 
 
-def _about(found: RunRow, now: datetime) -> list[Run]:
+def _about(row: RunRow, now: datetime) -> list[Run]:
     """Describe the run under the cursor with what no column has room for."""
-    silent = found.silent_s(now)
-    heard = f", last event {ago(silent)} ago" if silent is not None else ""
-    age = found.age_s(now)
+    silent = row.silent_s(now)
+    last_event = f", last event {ago(silent)} ago" if silent is not None else ""
+    age = row.age_s(now)
     old = f", {ago(age)} old" if age is not None else ""
-    at = f" at {found.location}" if found.location else ""
-    parts: list[Run] = [(found.run, "strong"), (f"{at}  {found.recipe}{old}{heard}", "dim")]
-    if found.ended:
-        parts.append((f"  {found.ended}", "dim"))
-    return parts + [("  " + alert, "warn") for alert in found.alerts(now)]
+    location = f" at {row.location}" if row.location else ""
+    parts: list[Run] = [(row.run, "strong"), (f"{location}  {row.recipe}{old}{last_event}", "dim")]
+    if row.ended:
+        parts.append((f"  {row.ended}", "dim"))
+    return parts + [("  " + alert, "warn") for alert in row.alerts(now)]

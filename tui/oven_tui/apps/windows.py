@@ -116,11 +116,11 @@ class Windows:
 
     async def _show(self, app: App[Any]) -> Any:
         self._app = app
-        found = await app.run_async()
+        result = await app.run_async()
         self._app = None
         self.return_code = app.return_code or 0
         self._over = self._over or self._only_one or bool(self.return_code)
-        return found
+        return result
 
     def _found_home(self) -> Home:
         first = next((access for access in self._accesses if isinstance(access, LocalRun)), None)

@@ -48,13 +48,13 @@ def _sign(char: str) -> str:
 
 def _dots(dots: int) -> str:
     """Return the character that looks most like a cell's dots: a slope, an upright, or a level at their height."""
-    left = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
+    left_dots = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
     right = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
-    rows = left + right
+    rows = left_dots + right
     if not rows:
         return " "
     if max(rows) - min(rows) >= 2:
-        slope = sum(right) / len(right) - sum(left) / len(left) if left and right else 0.0
+        slope = sum(right) / len(right) - sum(left_dots) / len(left_dots) if left_dots and right else 0.0
         return "|" if abs(slope) < 1 else "\\" if slope > 0 else "/"
     level = sum(rows) / len(rows)
     return "'" if level < 0.75 else "-" if level < 2.25 else "."

@@ -138,7 +138,7 @@ def draw(
     def row(value: float) -> int:
         return dots - round(scale.height(value) * dots)
 
-    def curve(kind: str, points: Iterable[Column], of: Callable[[Column], float], uprights: bool = False) -> None:
+    def curve(kind: str, points: Iterable[Column], value_of: Callable[[Column], float], uprights: bool = False) -> None:
         grid = grids.setdefault(kind, [bytearray(width) for _ in range(height)])
         before: tuple[int, int] | None = None
         for column in points:
@@ -147,7 +147,7 @@ def draw(
                 continue
             if uprights:
                 _upright(grid, column.x, row(column.high), row(column.low))
-            here = (column.x, row(of(column)))
+            here = (column.x, row(value_of(column)))
             _join(grid, before or here, here, style)
             before = None if column.broken else here
 

@@ -48,20 +48,20 @@ def wrapped(text: str, width: int) -> list[str]:
     return [clip(each, width) for each in (*lines, line) if each]
 
 
-def glyph(place: int) -> Run:
+def glyph(index: int) -> Run:
     """Return an agent's sign by its position among the agents. Shape and colour both differ, so that either is
     enough."""
-    return GLYPHS[place % len(GLYPHS)], f"agent-{place % COLOURS}"
+    return GLYPHS[index % len(GLYPHS)], f"agent-{index % COLOURS}"
 
 
-def row(width: int, left: list[Run], right: list[Run] | None = None) -> list[Run]:
+def row(width: int, left_part: list[Run], right: list[Run] | None = None) -> list[Run]:
     """Return one row of exactly `width` cells. The right part stays whole, the left part is cut."""
     right = [(clean(text), kind) for text, kind in right or []]
     room = width - sum(cell_len(text) for text, _ in right)
     if room < 0:
         right, room = [(fit("".join(text for text, _ in right), width), right[0][1])], 0
     made: list[Run] = []
-    for text, kind in left:
+    for text, kind in left_part:
         text = clip(text, room)
         if text:
             made.append((text, kind))

@@ -81,8 +81,8 @@ def advised(view: MonitorView) -> list[Choice]:
     """Return what may be approved now."""
     waiting = [decision for decision in view.run.advised.values() if not view.run.lapsed(decision)]
     return [
-        Choice(one.id, one.actuator, f"{text(one.before)} → {text(one.value)}, {countdown(view, one)}")
-        for one in waiting
+        Choice(ballot.id, ballot.actuator, f"{text(ballot.before)} → {text(ballot.value)}, {countdown(view, ballot)}")
+        for ballot in waiting
     ]
 
 
@@ -101,23 +101,23 @@ def snapshots(view: MonitorView) -> list[Choice]:
     """Return where the log records a snapshot, the newest first. Snapshots by the clock are not in the log; the learner
     goes to the newest one at or before the named tick."""
     started = view.run.started
-    found = [(started.tick, started.step, "where the learner began")] if started is not None else []
+    rows = [(started.tick, started.step, "where the learner began")] if started is not None else []
     for entry in view.entries:
         receipt = entry.receipt if isinstance(entry, Decided) else None
         if receipt is None or not isinstance(entry, Decided) or receipt.status != "applied":
             continue
         if entry.decision.actuator == ROLLBACK:
             to = number(receipt.after)
-            found = [one for one in found if to is None or one[1] <= max(to, found[0][1])]
+            rows = [snapshot for snapshot in rows if to is None or snapshot[1] <= max(to, rows[0][1])]
         elif entry.decision.actuator == CHECKPOINT:
-            found.append((receipt.tick, receipt.step, "a checkpoint was asked for"))
+            rows.append((receipt.tick, receipt.step, "a checkpoint was asked for"))
         elif entry.decision.snapshot_first:
             change = f"{entry.decision.actuator} {text(receipt.before)} → {text(receipt.after)}"
-            found.append((receipt.tick, receipt.step, f"before {change}"))
+            rows.append((receipt.tick, receipt.step, f"before {change}"))
     run = view.run
     listed = [
         Choice(str(tick), f"tick {tick}, step {step}", f"{why}; {max(0, run.step - step)} steps back")
-        for tick, step, why in reversed(found)
+        for tick, step, why in reversed(rows)
     ]
     return [
         Choice(NEWEST, "the newest snapshot", "wherever the learner has one"),

@@ -335,6 +335,6 @@ BY_ID: Final = {command.id: command for command in COMMANDS}
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 
-def of(scope: Scope) -> tuple[Command, ...]:
+def commands_in(scope: Scope) -> tuple[Command, ...]:
     """A scope's commands, in the table's order."""
     return tuple(command for command in COMMANDS if command.scope == scope)

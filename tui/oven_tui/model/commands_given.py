@@ -30,13 +30,13 @@ class CommandsGiven:
 
     def __init__(self) -> None:
         self.by_id: dict[str, CommandResult] = {}
-        self.asked: dict[str, CommandResult] = {}
+        self.unlogged: dict[str, CommandResult] = {}
         """Commands that the log does not have yet, as far as it was read."""
         self.version = 0
 
     def ask(self, result: CommandResult) -> None:
         """Add a command that is about to be sent. The sender updates its result and calls `moved`."""
-        self.asked[result.command.id] = self._keep(result)
+        self.unlogged[result.command.id] = self._keep(result)
         self.version += 1
 
     def moved(self) -> None:
@@ -46,7 +46,7 @@ class CommandsGiven:
     def feed(self, event: Event) -> None:
         body = event.body
         if isinstance(body, OperatorCommand):
-            self.asked.pop(body.id, None)
+            self.unlogged.pop(body.id, None)
             result = self.by_id.get(body.id) or self._keep(CommandResult(event.subject.split(".")[1], body))
             result.logged = result.logged or event.seq
             result.failed = ""
@@ -56,17 +56,16 @@ class CommandsGiven:
                 if not result.whole and result.take(body):
                     self.version += 1
 
-    def under_way(self, of: str) -> CommandResult | None:
+    def under_way(self, subject: str) -> CommandResult | None:
         """Return the newest unfinished command about a decision or a ballot."""
-        return next(
-            (one for one in reversed(self.by_id.values()) if one.command.subject_id == of and not one.whole), None
-        )
+        newest_first = reversed(self.by_id.values())
+        return next((r for r in newest_first if r.command.subject_id == subject and not r.whole), None)
 
     def copy(self) -> CommandsGiven:
         """Return a copy that does not change while this one continues."""
         made = copy(self)
         made.by_id = {name: copy(result) for name, result in self.by_id.items()}
-        made.asked = {name: made.by_id[name] for name in self.asked if name in made.by_id}
+        made.unlogged = {name: made.by_id[name] for name in self.unlogged if name in made.by_id}
         return made
 
     def _keep(self, result: CommandResult) -> CommandResult:
@@ -74,14 +73,14 @@ class CommandsGiven:
         if len(self.by_id) > KEPT:
             gone = next(iter(self.by_id))
             del self.by_id[gone]
-            self.asked.pop(gone, None)
+            self.unlogged.pop(gone, None)
         return result
 
 
-def asked(command: OperatorCommand) -> str:
+def request_text(command: OperatorCommand) -> str:
     """What an operator asked for, in a few words."""
-    said = " ".join(part for part in (command.action, object_of(command), value_of(command)) if part)
-    return f"{said}: {command.reason}" if command.reason else said
+    words = " ".join(part for part in (command.action, object_of(command), value_of(command)) if part)
+    return f"{words}: {command.reason}" if command.reason else words
 
 
 def object_of(command: OperatorCommand) -> str:
@@ -103,7 +102,7 @@ def sign_of(result: CommandResult) -> Run:
     return f"{sign} {words}", kind
 
 
-def told(result: CommandResult) -> str:
+def progress_text(result: CommandResult) -> str:
     """Where the command stands, in a sentence: its receipt or refusal, or what it waits for."""
     command = result.command
     match result.stage:

@@ -36,7 +36,7 @@ def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
     columns = max(1, (width + GAP) // (COLUMN + GAP)) if beside else 1
     columns = min(columns, max(1, len(group.completions)))
     each = (width - GAP * (columns - 1)) // columns
-    blocks = [_completion(group, place, one, each) for place, one in enumerate(group.completions)]
+    blocks = [_completion(group, index, completion, each) for index, completion in enumerate(group.completions)]
     for start in range(0, len(blocks), columns):
         lines.append([])
         lines += _abreast(blocks[start : start + columns], each)
@@ -49,27 +49,27 @@ def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
 
 def summary(group: SampledGroup, width: int) -> Line:
     """Return one row of the list: the step, the group's position, and the mean and range of its rewards."""
-    known = [one.reward for one in group.completions if one.reward is not None]
+    known = [completion.reward for completion in group.completions if completion.reward is not None]
     worth = f"{number(min(known))}…{number(max(known))}" if known else MISSING
-    left: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
-    return row(width, left, [(worth, "text" if known else "dim")])
+    left_part: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
+    return row(width, left_part, [(worth, "text" if known else "dim")])
 
 
-def _completion(group: SampledGroup, place: int, one: ShownCompletion, width: int) -> list[Line]:
-    kind = "dim" if one.advantage is None else "bad" if one.advantage < 0 else "good"
+def _completion(group: SampledGroup, index: int, completion: ShownCompletion, width: int) -> list[Line]:
+    kind = "dim" if completion.advantage is None else "bad" if completion.advantage < 0 else "good"
     cells = BAR_CELLS if width >= WIDE else NARROW_BAR
-    drawn = bar(one.advantage, greatest_advantage(group), cells)
-    head: Line = [(f"{place + 1} ", "title"), (f"reward {number(one.reward):<6} ", "strong")]
-    head += [(f"adv {signed(one.advantage):<6} ", kind), (drawn, kind)]
-    return [_clipped(head, width), *_text(text_lines(one), width, "text"), *_members(group, place, width)]
+    drawn = bar(completion.advantage, greatest_advantage(group), cells)
+    head: Line = [(f"{index + 1} ", "title"), (f"reward {number(completion.reward):<6} ", "strong")]
+    head += [(f"adv {signed(completion.advantage):<6} ", kind), (drawn, kind)]
+    return [_clipped(head, width), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]
 
 
-def _members(group: SampledGroup, place: int, width: int) -> Iterator[Line]:
+def _members(group: SampledGroup, index: int, width: int) -> Iterator[Line]:
     """Return those without a reason together, then each with its reason."""
-    said = [(member_line(member, place), bool(member.reasons)) for member in group.members]
-    if short := " · ".join(words for words, reasoned in said if not reasoned):
+    members = [(member_line(member, index), bool(member.reasons)) for member in group.members]
+    if short := " · ".join(words for words, reasoned in members if not reasoned):
         yield from _text([short], width, "dim")
-    for words, reasoned in said:
+    for words, reasoned in members:
         if reasoned:
             yield from _text([words], width, "dim")
 
@@ -77,8 +77,8 @@ def _members(group: SampledGroup, place: int, width: int) -> Iterator[Line]:
 def _abreast(blocks: Sequence[list[Line]], width: int) -> Iterator[Line]:
     for rows in zip_longest(*blocks, fillvalue=list[Run]()):
         line: Line = []
-        for place, cells in enumerate(rows):
-            last = place == len(rows) - 1
+        for index, cells in enumerate(rows):
+            last = index == len(rows) - 1
             line += cells if last else _padded(cells, width + GAP)
         yield line
 

@@ -57,11 +57,11 @@ class Console:
 
     def lines(self) -> list[Line]:
         """The lines of the chosen process that pass the filter, the newest last."""
-        asked = (self.process, self.filter, self._read)
-        if asked != self._shown_of:
+        key = (self.process, self.filter, self._read)
+        if key != self._shown_of:
             wanted = matching(self.filter)
-            of = (line for line in self._lines if self.process in (ALL, line.process))
-            self._shown, self._shown_of = [line for line in of if wanted(line)], asked
+            chosen_lines = (line for line in self._lines if self.process in (ALL, line.process))
+            self._shown, self._shown_of = [line for line in chosen_lines if wanted(line)], key
         return self._shown
 
     def turn(self, by: int) -> None:

@@ -50,8 +50,8 @@ def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
 
 def _level(columns: list[Column], axis: Axis, tick: int, width: int) -> float:
     """Return the metric when the decision took effect; NaN if it was not measured before."""
-    at = axis.cell(tick, width) or 0
-    before = [column.smooth for column in columns if column.x <= at and math.isfinite(column.smooth)]
+    cell = axis.cell(tick, width) or 0
+    before = [column.smooth for column in columns if column.x <= cell and math.isfinite(column.smooth)]
     return before[-1] if before else math.nan
 
 

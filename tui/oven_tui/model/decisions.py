@@ -97,21 +97,21 @@ def came_at(entry: Entry) -> int | None:
 def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
     """Return the row as one JSON object: the messages as logged, and the outcome of the decision or of an operator's
     `command`."""
-    found: dict[str, Any] = {"event": entry.seq, "step": entry.step}
+    row: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case Decided():
             parts: dict[str, BaseModel | None] = {
                 "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt, "outcome": entry.outcome
             }  # fmt: skip
-            found |= {"fate": entry.fate}
-            found |= {name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()}
-            found["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row |= {"fate": entry.fate}
+            row |= {name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()}
+            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
         case Open():
-            found["ballot"] = entry.opened.model_dump(mode="json")
-            found["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row["ballot"] = entry.opened.model_dump(mode="json")
+            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
         case Note():
-            found |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
-    return json.dumps(found, ensure_ascii=False)
+            row |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
+    return json.dumps(row, ensure_ascii=False)
 
 
 def matching(filter_text: str) -> Callable[[Entry], bool]:

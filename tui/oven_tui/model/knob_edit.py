@@ -46,15 +46,15 @@ class KnobEdit:
         if not self.typed:
             return self.moved
         try:
-            found = float(self.typed)
+            number = float(self.typed)
         except ValueError:
             raise ValueError(f"{self.typed!r} is not a number") from None
         if self.spec.kind == "simplex":
-            if not 0 <= found <= 1:
+            if not 0 <= number <= 1:
                 raise ValueError(f"{self.typed!r} is not a share: a share lies between 0 and 1")
             now = shares(self.moved)
-            return self._shifted(now, found - now[self.spec.choices[self.component]])
-        return found
+            return self._shifted(now, number - now[self.spec.choices[self.component]])
+        return number
 
     def type(self, character: str) -> bool:
         """Return whether the character was accepted: those of a number are, except where a name is chosen."""
@@ -79,8 +79,8 @@ class KnobEdit:
                 self.moved = self._stepped(number(begin), steps)
             case "choice":
                 names = self.spec.choices
-                place = names.index(begin) if isinstance(begin, str) and begin in names else 0
-                self.moved = names[(place + steps) % len(names)] if names else begin
+                index = names.index(begin) if isinstance(begin, str) and begin in names else 0
+                self.moved = names[(index + steps) % len(names)] if names else begin
             case "simplex":
                 self.moved = self._shifted(shares(begin), steps * SHARE)
             case _:
@@ -98,18 +98,18 @@ class KnobEdit:
             now = number(self.value)
         except ValueError:
             return None
-        return self.place(now)
+        return self.position(now)
 
-    def place(self, value: float | None) -> float | None:
+    def position(self, value: float | None) -> float | None:
         """The same of any number."""
         low, high = self.spec.low, self.spec.high
         if value is None or low is None or high is None or high <= low:
             return None
         if self.spec.scale == "log" and low > 0:
-            found = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
+            share = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
         else:
-            found = (value - low) / (high - low)
-        return min(1.0, max(0.0, found))
+            share = (value - low) / (high - low)
+        return min(1.0, max(0.0, share))
 
     def _stepped(self, value: float | None, steps: int) -> Value:
         low, high = self.spec.low, self.spec.high
@@ -133,7 +133,7 @@ class KnobEdit:
             return self.moved
         low, high = self.spec.low or 0.0, self.spec.high if self.spec.high is not None else 1.0
         name = names[self.component]
-        others = {other: before[other] for other in names if other != name}
+        others = {component: before[component] for component in names if component != name}
         room = math.fsum(others.values())
         if not others:
             return dict(before)
@@ -141,12 +141,12 @@ class KnobEdit:
         share = round(min(most, max(low, before[name] + by)), 9)
         rest = 1 - share
         if room > 0:
-            given = {other: max(low, part * rest / room) for other, part in others.items()}
+            shares = {component: max(low, part * rest / room) for component, part in others.items()}
         else:
-            given = {other: rest / len(others) for other in others}
-        total = math.fsum(given.values())
-        given = {other: part * rest / total if total else part for other, part in given.items()}
-        return {other: share if other == name else given[other] for other in names}
+            shares = {component: rest / len(others) for component in others}
+        total = math.fsum(shares.values())
+        shares = {component: part * rest / total if total else part for component, part in shares.items()}
+        return {component: share if component == name else shares[component] for component in names}
 
     def _least(self) -> Value:
         match self.spec.kind:
@@ -162,11 +162,11 @@ class KnobEdit:
 
 def _mark(value: float, steps: int) -> int:
     """Return the logarithmic mark of a value; between two marks, the one behind it."""
-    place = PER_DECADE * math.log10(value)
-    near = round(place)
-    if abs(place - near) < NEAR:
+    position = PER_DECADE * math.log10(value)
+    near = round(position)
+    if abs(position - near) < NEAR:
         return near
-    return math.floor(place) if steps > 0 else math.ceil(place)
+    return math.floor(position) if steps > 0 else math.ceil(position)
 
 
 def _rounded(wanted: float, before: float, low: float | None, high: float | None) -> float:

@@ -32,7 +32,7 @@ class Machine:
     """Seconds per observation from the log; 0 if unknown."""
 
     @classmethod
-    def of(cls, view: MonitorView) -> Machine:
+    def from_view(cls, view: MonitorView) -> Machine:
         """What the view has of it."""
         values = {
             name: series.last
@@ -56,14 +56,14 @@ class Machine:
 
     def _speed(self) -> list[Run]:
         step = self.values.get("time/step", self.values.get("step_time"))
-        found: list[Run] = []
+        runs: list[Run] = []
         if step is not None:
-            found += [("step ", "dim"), (seconds(step), "strong"), ("  ", "blank")]
+            runs += [("step ", "dim"), (seconds(step), "strong"), ("  ", "blank")]
         if (tokens := self.values.get("tokens_per_s")) is not None:
-            found += [(short(tokens), "strong"), (" tokens/s  ", "dim")]
+            runs += [(short(tokens), "strong"), (" tokens/s  ", "dim")]
         if (controller := self.values.get("time/controller")) is not None:
-            found += [("controller ", "dim"), (f"{seconds(controller)}  ", "text")]
-        return found
+            runs += [("controller ", "dim"), (f"{seconds(controller)}  ", "text")]
+        return runs
 
     def _parts(self, width: int) -> list[list[Run]]:
         """Return a bar of the step's parts and their shares in words. Unmeasured time stays white."""
@@ -82,14 +82,14 @@ class Machine:
         return [[(bar[:long].ljust(long, "·") + "  ", "line"), (words, "dim")]]
 
     def _machine(self) -> list[Run]:
-        found: list[Run] = []
+        runs: list[Run] = []
         if (memory := self.values.get("machine/memory_gib")) is not None:
-            found += [("learner ", "dim"), (f"{memory:.2f} GiB  ", "text")]
+            runs += [("learner ", "dim"), (f"{memory:.2f} GiB  ", "text")]
         for index in range(64):
             used, use = (self.values.get(f"machine/gpu{index}_{what}") for what in ("memory_gib", "use"))
             if used is not None and use is not None:
-                found += [(f"GPU {index} ", "dim"), (f"{use:.0%} {used:.1f} GiB  ", "text")]
-        return found
+                runs += [(f"GPU {index} ", "dim"), (f"{use:.0%} {used:.1f} GiB  ", "text")]
+        return runs
 
 
 def seconds(value: float) -> str:

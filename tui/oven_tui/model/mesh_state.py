@@ -100,11 +100,11 @@ class MeshState:
         spec = self.state.specs.get(actuator)
         if spec is None or not self.whole:
             return None
-        found = shaped(spec, value)
-        if isinstance(found, Fault) or outside(spec, found):
+        shaped_value = shaped(spec, value)
+        if isinstance(shaped_value, Fault) or outside(spec, shaped_value):
             return None
-        way = direction(self.state.effective.get(actuator), found)
-        return guardrails.rule(self.state, spec, Tally(True, found, way, (), ""))
+        way = direction(self.state.effective.get(actuator), shaped_value)
+        return guardrails.rule(self.state, spec, Tally(True, shaped_value, way, (), ""))
 
     def _copy(self) -> State:
         """Return a copy that an answer may change."""

@@ -69,9 +69,9 @@ class Column(NamedTuple):
 class _Drawn:
     """Columns that no longer change, because a chart asks for the same ticks with every paint."""
 
-    asked: tuple[int, int, int, int]
+    request: tuple[int, int, int, int]
     """First and last tick, width, ticks of a bucket."""
-    taken: int = 0
+    used: int = 0
     """Buckets in it."""
     done: list[Column] = field(default_factory=list)
     newest: Bucket | None = None
@@ -180,22 +180,22 @@ class Series:
             return []
         if self._recent[0][0] < first or self.count <= RECENT:
             return self._exact(first, last, width)
-        asked = (first, last, width, self._span)
-        if self._drawn is None or self._drawn.asked != asked or self._drawn.taken >= len(self._buckets):
-            self._drawn = _Drawn(asked)
+        request = (first, last, width, self._span)
+        if self._drawn is None or self._drawn.request != request or self._drawn.used >= len(self._buckets):
+            self._drawn = _Drawn(request)
         drawn = self._drawn
-        for bucket in self._buckets[drawn.taken : -1]:
-            drawn.newest = self._put(drawn.newest, bucket, drawn.done, asked)
-        drawn.taken = len(self._buckets) - 1
+        for bucket in self._buckets[drawn.used : -1]:
+            drawn.newest = self._put(drawn.newest, bucket, drawn.done, request)
+        drawn.used = len(self._buckets) - 1
         made = list(drawn.done)
-        end = self._put(replace(drawn.newest) if drawn.newest else None, self._buckets[-1], made, asked)
+        end = self._put(replace(drawn.newest) if drawn.newest else None, self._buckets[-1], made, request)
         return [*made, end.column(end.key)] if end else made
 
     def _put(
-        self, column: Bucket | None, bucket: Bucket, done: list[Column], asked: tuple[int, int, int, int]
+        self, column: Bucket | None, bucket: Bucket, done: list[Column], request: tuple[int, int, int, int]
     ) -> Bucket | None:
         """Return the current column with one more bucket, if that is among the ticks, or a new column beyond it."""
-        first, last, width, span = asked
+        first, last, width, span = request
         tick = bucket.key * span
         if tick > last or tick + span <= first:
             return column
@@ -240,7 +240,7 @@ class Series:
             if b.key * span <= last and (b.key + 1) * span > first
         ]
 
-    def at(self, tick: int) -> float:
+    def value_at(self, tick: int) -> float:
         """Return the last value measured up to a tick, to the width of a bucket; NaN before the first."""
         buckets = self.buckets
         upto = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)

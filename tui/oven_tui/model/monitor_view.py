@@ -32,7 +32,7 @@ from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.run_summary import RunSummary, training_signal
 from oven_runs.log.standing_alerts import alert_text
 from oven_tui.model.braille_chart import Style
-from oven_tui.model.commands_given import CommandsGiven, asked
+from oven_tui.model.commands_given import CommandsGiven, request_text
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.metric_series import WAITING, Series
@@ -67,7 +67,7 @@ class MonitorView:
         """In the order of their first messages, which is also the order of their glyphs."""
         self.reputations: dict[str, float] = {}
         """Agent → its weight after the last outcome; absent before the first."""
-        self.given = CommandsGiven()
+        self.commands = CommandsGiven()
         self.mesh = MeshState()
         self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
@@ -78,7 +78,7 @@ class MonitorView:
         self.version = 0
         """Grows with every event of the list of decisions."""
         self._votes: dict[str, dict[str, Vote]] = {}
-        self._place: dict[str, int] = {}
+        self._index: dict[str, int] = {}
         self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
         self._unsettled = 0  # measurements since all series were last settled
         self._observed: datetime | None = None
@@ -89,7 +89,7 @@ class MonitorView:
         self.run.feed(event)
         for name in self.run.agents.keys() - set(self.agents) if len(self.run.agents) > len(self.agents) else ():
             self._agent(name)
-        self.given.feed(event)
+        self.commands.feed(event)
         self.mesh.feed(event)
         match event.body:
             case Observation() as body:
@@ -132,7 +132,7 @@ class MonitorView:
                 self._enter(Note(event.seq, step, event.author, body.reason))
             case OperatorCommand() as body:
                 self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
-                self._enter(Note(event.seq, step, f"operator {event.author}", asked(body), body.id))
+                self._enter(Note(event.seq, step, f"operator {event.author}", request_text(body), body.id))
             case _:
                 pass
 
@@ -197,11 +197,11 @@ class MonitorView:
         ballot = self.open.pop(body.ballot, None)
         self._closed.append(body.ballot)
         opened = ballot.opened if ballot else None
-        said = {line.agent for line in body.tally if line.stance != "silent"}
+        voters = {line.agent for line in body.tally if line.stance != "silent"}
         votes = ballot.votes if ballot else self._votes.get(body.actuator, {})
         self._votes.pop(body.actuator, None)
-        entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in said})
-        self._place[body.id] = self.forgotten + len(self.entries)
+        entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in voters})
+        self._index[body.id] = self.forgotten + len(self.entries)
         self._enter(entry)
         if body.verdict == "adopted":
             self._mark(body.id, body.apply_at_tick, entry.proposer, entry.fate)
@@ -222,12 +222,12 @@ class MonitorView:
 
     def _amend(self, decision_id: str, **change: Any) -> Decided | None:
         """Add the outcome of a decision that is still in the list."""
-        place = self._place.get(decision_id)
-        if place is None:
+        index = self._index.get(decision_id)
+        if index is None:
             return None
-        decided = self.entries[place - self.forgotten]
+        decided = self.entries[index - self.forgotten]
         assert isinstance(decided, Decided)
-        self.entries[place - self.forgotten] = entry = replace(decided, **change)
+        self.entries[index - self.forgotten] = entry = replace(decided, **change)
         self.version += 1
         return entry
 
@@ -238,8 +238,8 @@ class MonitorView:
             old, self.entries = self.entries[:256], self.entries[256:]
             self.forgotten += len(old)
             for gone in old:
-                if isinstance(gone, Decided) and self._place.get(gone.decision.id, 0) < self.forgotten:
-                    self._place.pop(gone.decision.id, None)
+                if isinstance(gone, Decided) and self._index.get(gone.decision.id, 0) < self.forgotten:
+                    self._index.pop(gone.decision.id, None)
 
     def _mark(self, key: str, tick: int, author: str, fate: str) -> None:
         self.marks[key] = (tick, author, fate)
@@ -251,12 +251,14 @@ class MonitorView:
         """Return the list of decisions, the newest last: closed ones, then open ones, then commands that were just
         sent."""
         step = self.run.step
-        waiting = (Note(0, step, "you", asked(one.command), id) for id, one in self.given.asked.items())
+        waiting = (
+            Note(0, step, "you", request_text(result.command), id) for id, result in self.commands.unlogged.items()
+        )
         return [*self.entries, *self.open.values(), *waiting]
 
     def list_version(self) -> tuple[int, int]:
         """A value that changes whenever the list of decisions does."""
-        return self.version, self.given.version
+        return self.version, self.commands.version
 
     def state(self, silent_s: float) -> State:
         """Return the run's state. `silent_s` is the seconds since the last event, by the reader's clock."""
@@ -307,8 +309,8 @@ class MonitorView:
             return tick
         if tick > self.steps.last_tick:
             return self.run.step + tick - self.steps.last_tick
-        found = self.steps.at(tick)
-        return int(found) if found == found else 0
+        step = self.steps.value_at(tick)
+        return int(step) if step == step else 0
 
     def frozen(self) -> MonitorView:
         """Return a copy that does not change while this one continues."""
@@ -331,6 +333,6 @@ class MonitorView:
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()
         made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
-        made.reputations, made.given = dict(self.reputations), self.given.copy()
+        made.reputations, made.commands = dict(self.reputations), self.commands.copy()
         made.agents, made.faults = list(self.agents), self.faults.copy()
         return made

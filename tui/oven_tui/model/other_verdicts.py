@@ -25,8 +25,8 @@ def rows(rulings: Sequence[tuple[str, OtherRuling]], logged: Decision, width: in
         sign, kind = SIGNS[ruling.decision.verdict if ruling.decision else "rejected"]
         made.append([(f"{sign} ", kind), (fit(words, NAME) + " ", "text"), (_verdict(ruling, logged), kind)])
         if ruling.earlier_divergence:
-            told = f"not sure: {ruling.earlier_divergence} would have come out otherwise before it"
-            made.append([("    ", "blank"), (clip(told, width - 4), "dim")])
+            caveat = f"not sure: {ruling.earlier_divergence} would have come out otherwise before it"
+            made.append([("    ", "blank"), (clip(caveat, width - 4), "dim")])
     same = [words for words, ruling in rulings if ruling.same]
     if same:
         made += [[(line, "dim")] for line in wrapped(f"the same: {'; '.join(same)}", width)]

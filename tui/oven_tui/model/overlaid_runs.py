@@ -27,12 +27,12 @@ class Overlaid:
     """One run of an overlay. It keeps its position, and with it its glyph and its colour."""
 
     name: str
-    place: int
+    index: int
     view: MonitorView
 
     @property
     def sign(self) -> Run:
-        return glyph(self.place)
+        return glyph(self.index)
 
 
 class Axis:
@@ -46,12 +46,12 @@ class Axis:
         self.end = view.run.step if by == "step" else view.run.tick
         """The run's newest position on the axis."""
 
-    def place(self, tick: int) -> int:
+    def position(self, tick: int) -> int:
         """Return a tick's step, that of the last observation up to it; or the tick itself."""
         if self._by == "tick" or not self._ticks:
             return tick
-        at = bisect_right(self._ticks, tick) - 1
-        return self._steps[max(0, at)]
+        index = bisect_right(self._ticks, tick) - 1
+        return self._steps[max(0, index)]
 
     def columns(self, view: MonitorView, metric: str, first: int, last: int, width: int) -> list[Column]:
         """Return a metric from `first` to `last` on `width` columns. By step, steps that a rollback discarded are
@@ -61,18 +61,18 @@ class Axis:
             return []
         if self._by == "tick":
             return series.columns(first, last, width)
-        scale, found = width / (last - first + 1), list[Bucket]()
+        scale, buckets = width / (last - first + 1), list[Bucket]()
         for bucket in series.between(0, _END):
-            step = self.place(bucket.key)
-            while found and found[-1].key > step:
-                found.pop()
-            if found and found[-1].key == step:
-                found[-1].merge(bucket)
+            step = self.position(bucket.key)
+            while buckets and buckets[-1].key > step:
+                buckets.pop()
+            if buckets and buckets[-1].key == step:
+                buckets[-1].merge(bucket)
             else:
                 bucket.key = step
-                found.append(bucket)
+                buckets.append(bucket)
         made: list[Bucket] = []
-        for bucket in found:
+        for bucket in buckets:
             if not first <= bucket.key <= last:
                 continue
             bucket.key = min(width - 1, int((bucket.key - first) * scale))

@@ -47,10 +47,10 @@ def _across(path: CitedPath) -> Rows:
     middle: list[Run] = []
     bottom: list[Run] = []
     before, behind = _arms(path)
-    for place, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
-        if place:
-            arm = f"{before}{_words(path.relations[place - 1])}{behind}"
-            edge = path.edges[place - 1] if place <= len(path.edges) else ""
+    for index, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
+        if index:
+            arm = f"{before}{_words(path.relations[index - 1])}{behind}"
+            edge = path.edges[index - 1] if index <= len(path.edges) else ""
             middle.append((arm, "line"))
             top.append((" " * cell_len(arm), "blank"))
             bottom.append((clip(edge, cell_len(arm)).center(cell_len(arm)), "dim"))
@@ -64,10 +64,10 @@ def _across(path: CitedPath) -> Rows:
 def _down(path: CitedPath) -> Rows:
     arrow = "▴" if path.backwards else "▾"
     rows: Rows = []
-    for place, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
-        if place:
-            edge = path.edges[place - 1] if place <= len(path.edges) else ""
-            rows.append([(f"  {arrow} {_words(path.relations[place - 1])}", "line"), (f"  {edge}", "dim")])
+    for index, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
+        if index:
+            edge = path.edges[index - 1] if index <= len(path.edges) else ""
+            rows.append([(f"  {arrow} {_words(path.relations[index - 1])}", "line"), (f"  {edge}", "dim")])
         rows.append([(node, kind)])
     return rows
 

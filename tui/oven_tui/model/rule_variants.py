@@ -34,4 +34,4 @@ def variants(rules: Rules, decision: Decision) -> list[Variant]:
             Variant("without asking a person", {"autonomy": "auto", "autonomy_of": {decision.actuator: "auto"}})
         )
     now = rules.model_dump()
-    return [one for one in every if any(now[name] != value for name, value in one.changes.items())]
+    return [variant for variant in every if any(now[name] != value for name, value in variant.changes.items())]

@@ -44,7 +44,7 @@ def characters(group: SampledGroup) -> int:
     """Return the characters of a group's texts."""
     texts = (group.prompt, *group.completions)
     reasons = (reason for member in group.members for reason in member.reasons)
-    return sum(len(one.text) + len(one.end) for one in texts) + sum(map(len, reasons))
+    return sum(len(completion.text) + len(completion.end) for completion in texts) + sum(map(len, reasons))
 
 
 def matching(wanted: str) -> Callable[[SampledGroup], bool]:
@@ -70,16 +70,16 @@ def _plain(word: str) -> Callable[[SampledGroup], bool]:
         named = _expression(value)
         return lambda group: any(named.search(member.member) for member in group.members)
     if colon and field == "prompt":
-        asked = _expression(value)
-        return lambda group: bool(asked.search(group.prompt.text))
-    said = _expression(word)
-    return lambda group: any(said.search(text) for text in _texts(group))
+        pattern = _expression(value)
+        return lambda group: bool(pattern.search(group.prompt.text))
+    pattern = _expression(word)
+    return lambda group: any(pattern.search(text) for text in _texts(group))
 
 
 def _texts(group: SampledGroup) -> Iterable[str]:
-    for one in (group.prompt, *group.completions):
-        yield one.text
-        yield one.end
+    for part in (group.prompt, *group.completions):
+        yield part.text
+        yield part.end
     for member in group.members:
         yield from member.reasons
 

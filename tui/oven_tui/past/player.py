@@ -125,12 +125,12 @@ class Player:
         """Go to the next decision, or back to the previous one."""
         here = self.fold.seq
         if by < 0:
-            place = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1
-            yield from self.to_seq(self.decisions[place].seq if place >= 0 else 0)
+            index = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1
+            yield from self.to_seq(self.decisions[index].seq if index >= 0 else 0)
             return
-        place = bisect_right(self.decisions, here, key=lambda d: d.seq)
-        if place < len(self.decisions):
-            yield from self.to_seq(self.decisions[place].seq)
+        index = bisect_right(self.decisions, here, key=lambda d: d.seq)
+        if index < len(self.decisions):
+            yield from self.to_seq(self.decisions[index].seq)
         else:
             yield from self._fold_on(lambda fold: False, until_decision=True)
 

@@ -48,10 +48,10 @@ def _lines(folder: RunFolder) -> Iterator[bytes]:
         yield from head
         first, last = sum(map(len, head)), max(0, size - TAIL)
         for number in range(PLACES):
-            at = first + (last - first) * number // PLACES
-            if at >= last:
+            position = first + (last - first) * number // PLACES
+            if position >= last:
                 break
-            file.seek(at)
+            file.seek(position)
             lines = file.read(WINDOW).splitlines()[1:-1]
             yield from [line for line in lines if _MARK in line[:600]][:OBSERVATIONS]
         file.seek(last)

@@ -40,7 +40,7 @@ class CompletionScreen(ModalScreen[None]):
         self._filter = ""
         self._follows, self._beside = True, False
         self._chosen = 0  # a sequence of the stream
-        self._said = "no sample yet: one comes every few steps"
+        self._message = "no sample yet: one comes every few steps"
 
     def on_resize(self) -> None:
         """A narrow terminal has room for one of the two."""
@@ -64,9 +64,9 @@ class CompletionScreen(ModalScreen[None]):
             async for groups in source():
                 self._groups.take(groups)
                 self.redraw()
-            self._said = "the stack is down; it kept no sample"
+            self._message = "the stack is down; it kept no sample"
         except (OvenError, OSError) as error:
-            self._said = str(error)
+            self._message = str(error)
         self.redraw()
 
     def redraw(self) -> None:
@@ -76,9 +76,9 @@ class CompletionScreen(ModalScreen[None]):
             self._chosen = rows[-1].seq
         cursor = next((n for n, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
         stored = rows[cursor] if rows else None
-        said = "nothing matches; escape shows all" if self._filter and self._groups.groups else self._said
+        message = "nothing matches; escape shows all" if self._filter and self._groups.groups else self._message
         self.query_one(GroupList).show(rows, max(0, cursor))
-        self.query_one(GroupPage).show(stored, self._beside, said)
+        self.query_one(GroupPage).show(stored, self._beside, message)
 
     def action_step(self, by: int) -> None:
         """Go to the group before or after."""
@@ -138,14 +138,14 @@ class CompletionScreen(ModalScreen[None]):
 
     def on_click(self, event: Click) -> None:
         listed = self.query_one(GroupList)
-        place = event.get_content_offset(listed) if event.widget is listed else None
-        if place is not None:
-            self._choose(listed.rows, place.y + listed.scroll_offset.y)
+        offset = event.get_content_offset(listed) if event.widget is listed else None
+        if offset is not None:
+            self._choose(listed.rows, offset.y + listed.scroll_offset.y)
 
-    def _choose(self, rows: list[StoredGroup], place: int) -> None:
+    def _choose(self, rows: list[StoredGroup], index: int) -> None:
         if rows:
-            place = max(0, min(place, len(rows) - 1))
-            self._chosen, self._follows = rows[place].seq, place == len(rows) - 1
+            index = max(0, min(index, len(rows) - 1))
+            self._chosen, self._follows = rows[index].seq, index == len(rows) - 1
             self.redraw()
 
     def _close_filter(self) -> None:

@@ -74,8 +74,8 @@ class DecisionScreen(PaperScreen):
             return [[("the log is decided again with other rules…", "dim")]]
         if self._answer.cannot:
             return [[(line, "warn")] for line in wrapped(f"cannot be told: {self._answer.cannot}", width)]
-        found = [(one.words, one.ruling) for one in self._answer.rulings]
-        return other_verdicts.rows(found, self._entry.decision, width)
+        rulings = [(ruling.words, ruling.ruling) for ruling in self._answer.rulings]
+        return other_verdicts.rows(rulings, self._entry.decision, width)
 
 
 def heading(entry: Entry) -> str:
@@ -162,8 +162,8 @@ def _outcome(outcome: Outcome) -> str:
         return f"{outcome.target}: not scored, {outcome.reason}"
     forecast = f", forecast {outcome.forecast:+.3g}" if outcome.forecast is not None else ""
     moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in outcome.lines)
-    said = f"{outcome.target} {outcome.gain:+.3g}{forecast}; {outcome.reason}"
-    return said + (f"; {moved}" if moved else "")
+    outcome_text = f"{outcome.target} {outcome.gain:+.3g}{forecast}; {outcome.reason}"
+    return outcome_text + (f"; {moved}" if moved else "")
 
 
 def _tally(lines: tuple[TallyLine, ...]) -> Table:

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from oven_tui.bindings import bindings, key_line, key_words
 from oven_tui.model.cell_text import FATES
-from oven_tui.model.commands import COMMANDS, GROUPS, Scope, of
+from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
 from oven_tui.screens.paper import PaperScreen
 
 SIGNS = (
@@ -54,12 +54,12 @@ class HelpScreen(PaperScreen):
 def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:
     """Return every command of these scopes with its keys, under the heading of its group."""
     parts: list[RenderableType] = []
-    owner = {key: command for scope in scopes for command in of(scope) for key in command.key_names()}
-    heard = {command.id for command in owner.values()}
+    owner = {key: command for scope in scopes for command in commands_in(scope) for key in command.key_names()}
+    active = {command.id for command in owner.values()}
     for group in GROUPS:
         grid = _grid()
         for command in COMMANDS:
-            if command.group == group and command.id in heard:
+            if command.group == group and command.id in active:
                 grid.add_row(Text(key_words(command), style="bold"), Text(command.help))
         if grid.row_count:
             parts += [_head(group), grid]

@@ -103,7 +103,7 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
             names.append(f" {clean(name)} ", style="reverse" if name == value else "")
             names.append(" ")
         return [head, names]
-    here, was = edit.place(number(value)), edit.place(number(edit.before))
+    here, was = edit.position(number(value)), edit.position(number(edit.before))
     if was is None and here is None:
         return [head]
     cells = ["─"] * BAR
@@ -119,8 +119,8 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
 def _mixture(edit: KnobEdit, value: dict[str, float]) -> list[Text]:
     """Return a row per component, the chosen one marked."""
     before, made = shares(edit.before), list[Text]()
-    for place, name in enumerate(edit.spec.choices):
-        picked = place == edit.component
+    for index, name in enumerate(edit.spec.choices):
+        picked = index == edit.component
         share, was = value.get(name), before.get(name)
         typed = f"  {edit.typed}▏" if picked and edit.typed else ""
         filled = round((share or 0.0) * 24)

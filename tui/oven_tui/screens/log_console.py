@@ -48,10 +48,10 @@ class ConsoleScreen(ModalScreen[None]):
 
     async def _follow(self, logs: ProcessLogs) -> None:
         while True:
-            found = await asyncio.to_thread(logs.read)
-            for process, lines in found:
+            output = await asyncio.to_thread(logs.read)
+            for process, lines in output:
                 self._written.feed(process, lines)
-            if found:
+            if output:
                 self._redraw()
             await asyncio.sleep(LOOK_S)
 

@@ -50,7 +50,7 @@ class Agents(Lines, Panel):
             return self._closely(width, height, [*own, *shared])
         head = fit("agent", NAME + 2) + fit("state", 9) + "prop  agst  backed   rep  last vote"
         made = [row(width, [(head, "dim")])]
-        made += [self._agent(width, place, name, self.view.run.agents[name]) for place, name in own]
+        made += [self._agent(width, index, name, self.view.run.agents[name]) for index, name in own]
         return made + self._closely(width, height, shared)
 
     def _parted(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
@@ -62,9 +62,11 @@ class Agents(Lines, Panel):
         agents = self.view.run.agents
         alerting = self.view.run.alerts.by_agent
         own = [
-            (place, name) for place, name in every if agents[name].proposals or agents[name].against or name in alerting
+            (index, name) for index, name in every if agents[name].proposals or agents[name].against or name in alerting
         ]
-        return own, sorted((one for one in every if one not in own), key=lambda one: bool(agents[one[1]].cannot_fire))
+        return own, sorted(
+            (entry for entry in every if entry not in own), key=lambda entry: bool(agents[entry[1]].cannot_fire)
+        )
 
     def _closely(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[Run]]:
         """Return rows of several agents each."""
@@ -73,10 +75,10 @@ class Agents(Lines, Panel):
         made: list[list[Run]] = []
         for start in range(0, len(agents), across):
             cells: list[Run] = []
-            for place, name in agents[start : start + across]:
+            for index, name in agents[start : start + across]:
                 agent = self.view.run.agents[name]
                 state, kind = self._state(name, agent)
-                sign, colour = glyph(place)
+                sign, colour = glyph(index)
                 cells += [(f"{sign} ", colour), (fit(name, cell - 11) + " ", "text"), (fit(state, 8), kind)]
             made.append(row(width, cells))
         if len(made) > height:
@@ -84,23 +86,23 @@ class Agents(Lines, Panel):
             made = [*made[: height - 1], row(width, [(f"and {hidden} more: a taller terminal shows them", "dim")])]
         return made
 
-    def _agent(self, width: int, place: int, name: str, agent: AgentView) -> list[Run]:
-        sign, colour = glyph(place)
-        left: list[Run] = [(f"{sign} ", colour), (fit(name, NAME - 1) + " ", "text")]
+    def _agent(self, width: int, index: int, name: str, agent: AgentView) -> list[Run]:
+        sign, colour = glyph(index)
+        left_part: list[Run] = [(f"{sign} ", colour), (fit(name, NAME - 1) + " ", "text")]
         state, kind = self._state(name, agent)
-        left.append((fit(state, 9), kind))
+        left_part.append((fit(state, 9), kind))
         counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
         if self.view.preview:  # they are of a few samples
             counts = ("   …", "   …", "     …")
-        left.append(("  ".join(counts) + "  ", "text"))
-        left.append(self._reputation(name))
+        left_part.append(("  ".join(counts) + "  ", "text"))
+        left_part.append(self._reputation(name))
         if alerts := self.view.run.alerts.by_agent.get(name):
-            left.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
+            left_part.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
         if agent.cannot_fire:
-            left.append((f"cannot fire: {agent.cannot_fire}", "warn"))
+            left_part.append((f"cannot fire: {agent.cannot_fire}", "warn"))
         elif agent.last_vote is not None:
-            left.append((said(agent.last_vote), "dim"))
-        return row(width, left)
+            left_part.append((vote_text(agent.last_vote), "dim"))
+        return row(width, left_part)
 
     def _state(self, name: str, agent: AgentView) -> Run:
         """Return an agent's state. An active alert has precedence."""
@@ -114,11 +116,11 @@ class Agents(Lines, Panel):
     def _reputation(self, name: str) -> Run:
         """Return a reputation: 1 at the start. Below the run's minimum the agent counts for no quorum and has no
         veto."""
-        found = self.view.reputations.get(name)
-        if found is None:
+        reputation = self.view.reputations.get(name)
+        if reputation is None:
             return "   –  ", "dim"
         least = self.view.run.started.rules.least_reputation if self.view.run.started else 0.0
-        return f"{found:>4.2f}  ", "bad" if found < least else "text"
+        return f"{reputation:>4.2f}  ", "bad" if reputation < least else "text"
 
 
 def _rows_for(agents: int, width: int) -> int:
@@ -126,7 +128,7 @@ def _rows_for(agents: int, width: int) -> int:
     return -(-agents // max(1, width // CELL))
 
 
-def said(vote: Vote) -> str:
+def vote_text(vote: Vote) -> str:
     """A vote in a few words."""
     what = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:

@@ -81,7 +81,7 @@ class Chart(Lines):
         if self.logarithmic and not scale.log:
             right = [("not above 0: linear  ", "dim")]
         if self.cross is not None and series and series.count:
-            value = series.at(self.cross)
+            value = series.value_at(self.cross)
             right += [(f"step {self.view.step_at(self.cross)} ", "cross"), (f"{value:.4g} ", "strong")]
         elif series and series.count:
             broken = not math.isfinite(series.last)
@@ -99,21 +99,21 @@ class Chart(Lines):
     def _steps(self, width: int, inner: int) -> list[Run]:
         """Return the optimizer steps under the axis: at the left, in the middle and at the right."""
         axis = self.axis
-        left, middle, right = (
+        first_step, middle, right = (
             str(self.view.step_at(tick)) for tick in (axis.first, (axis.first + axis.last) // 2, axis.last)
         )
-        line = fit(f"step {left}", inner // 2 - len(middle) // 2) + middle
+        line = fit(f"step {first_step}", inner // 2 - len(middle) // 2) + middle
         line = fit(line, inner - len(right)) + right
         return row(width, [(" " * GUTTER, "blank"), (clip(line, inner), "dim")])
 
     def on_mouse_move(self, event: MouseMove) -> None:
         inner = self.content_size.width - GUTTER
-        place = event.get_content_offset(self)
-        if place is None or place.x < GUTTER or inner < 8:
+        offset = event.get_content_offset(self)
+        if offset is None or offset.x < GUTTER or inner < 8:
             self.post_message(self.Pointed(None))
             return
         first, last = self.axis.first, self.axis.last
-        tick = first + int((place.x - GUTTER + 0.5) * (last - first + 1) / inner)
+        tick = first + int((offset.x - GUTTER + 0.5) * (last - first + 1) / inner)
         self.post_message(self.Pointed(min(tick, self.view.run.tick)))
 
     def on_leave(self, event: Leave) -> None:

@@ -39,7 +39,7 @@ class Charts(Container):
 
     def compose(self) -> ComposeResult:
         self._charts = [
-            Chart(self.view, self._marks, id=f"chart-{place}", axis_row=place >= CHARTS // 2) for place in range(CHARTS)
+            Chart(self.view, self._marks, id=f"chart-{index}", axis_row=index >= CHARTS // 2) for index in range(CHARTS)
         ]
         yield from self._charts
 
@@ -47,11 +47,11 @@ class Charts(Container):
         """Draw what changed since the last call."""
         names, axis = self._shown(), self._axis()
         cross = self.pointed if self.pointed is not None else self.cross
-        for place, chart in enumerate(self._charts):
+        for index, chart in enumerate(self._charts):
             chart.view, chart.axis, chart.cross = self.view, axis, cross
-            chart.metric = names[place] if place < len(names) else None
+            chart.metric = names[index] if index < len(names) else None
             chart.logarithmic = chart.metric in self._logarithmic
-            chart.nothing = "no metric has such a name" if self.wanted and not place and not names else ""
+            chart.nothing = "no metric has such a name" if self.wanted and not index and not names else ""
             chart.redraw()
 
     def metrics(self) -> list[str]:

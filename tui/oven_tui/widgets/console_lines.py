@@ -83,7 +83,7 @@ class ConsoleLines(Painted, ScrollView, can_focus=True):
         line = lines[number]
         runs: list[Run] = []
         if self._written.process == ALL:
-            place = self._written.processes.index(line.process)
-            sign, colour = glyph(place)
+            index = self._written.processes.index(line.process)
+            sign, colour = glyph(index)
             runs = [(f"{sign} ", colour), (fit(line.process, PROCESS) + " ", "dim")]
         return self.strip(row(width, [*runs, (line.text[self._aside :], line.kind)]))

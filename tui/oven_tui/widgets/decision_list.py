@@ -19,7 +19,7 @@ from oven_runs.log.run_summary import text
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
-from oven_tui.model.commands_given import object_of, sign_of, told, value_of
+from oven_tui.model.commands_given import object_of, progress_text, sign_of, value_of
 from oven_tui.model.consequences import countdown, remaining
 from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_at, matching, named
 from oven_tui.model.monitor_view import MonitorView
@@ -139,8 +139,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         """Copy the row as JSON to the terminal's clipboard, over ssh too."""
         if self.cursor < len(self._rows):
             entry = self._rows[self.cursor]
-            given = self.view.given.by_id.get(entry.command) if isinstance(entry, Note) else None
-            self.app.copy_to_clipboard(as_json(entry, given.fields() if given is not None else None))
+            result = self.view.commands.by_id.get(entry.command) if isinstance(entry, Note) else None
+            self.app.copy_to_clipboard(as_json(entry, result.fields() if result is not None else None))
             self.app.notify(f"{named(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
@@ -148,9 +148,9 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
             self.post_message(self.Chosen(self._rows[self.cursor]))
 
     def on_click(self, event: Click) -> None:
-        place = event.get_content_offset(self)
-        if place is not None and place.y + self.scroll_offset.y < len(self._rows):
-            self.move_to(place.y + self.scroll_offset.y)
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y + self.scroll_offset.y < len(self._rows):
+            self.move_to(offset.y + self.scroll_offset.y)
             if event.chain == 2:
                 self.action_open()
 
@@ -177,8 +177,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def _line(self, entry: Entry, width: int) -> list[Run]:
         match entry:
-            case Note() if (given := self.view.given.by_id.get(entry.command)) is not None:
-                return self._command(entry, given, width)
+            case Note() if (result := self.view.commands.by_id.get(entry.command)) is not None:
+                return self._command(entry, result, width)
             case Note():
                 words: list[Run] = [(f"{entry.author}: {entry.text}", "dim")]
                 return row(width, [(f"{entry.step:>5}  ", "dim"), *words])
@@ -198,8 +198,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 if entry.fate == "advised":
                     sign, words_, kind, why = self._advice(decision, why)
                 fate = (f"{sign} {words_}", kind)
-                if (under_way := self.view.given.under_way(decision.id)) is not None:
-                    fate, why = sign_of(under_way), f"{under_way.command.action}: {told(under_way)}"
+                if (under_way := self.view.commands.under_way(decision.id)) is not None:
+                    fate, why = sign_of(under_way), f"{under_way.command.action}: {progress_text(under_way)}"
                 return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
 
     def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
@@ -210,12 +210,14 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         sign, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
         return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
 
-    def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
+    def _command(self, entry: Note, result: CommandResult, width: int) -> list[Run]:
         """Return a person's request and its progress."""
-        command = given.command
-        on = given.decision.actuator if command.subject_id and given.decision is not None else object_of(command)
+        command = result.command
+        on = result.decision.actuator if command.subject_id and result.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
-        why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
+        why = progress_text(result) + (
+            f" ({command.reason})" if command.reason and command.reason not in progress_text(result) else ""
+        )
         name_width, change_width = _widths(width)
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
@@ -223,7 +225,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
             (fit(entry.author.removeprefix("operator "), name_width) + " ", "strong"),
             (fit(on or "the run", ACTUATOR) + " ", "text"),
             (fit(what, change_width) + " ", "strong"),
-            (fit(sign_of(given)[0], FATE) + " ", sign_of(given)[1]),
+            (fit(sign_of(result)[0], FATE) + " ", sign_of(result)[1]),
             (why, "dim"),
         ]
         return row(width, cells)
@@ -231,7 +233,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
     def _columns(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
     ) -> list[Run]:
-        places = {name: place for place, name in enumerate(self.view.agents)}
+        places = {name: index for index, name in enumerate(self.view.agents)}
         sign, colour = glyph(places[agent]) if agent in places else (" ", "dim")
         quiet = "dim" if isinstance(entry, Decided) and entry.fate == "rejected" else "text"
         name_width, change_width = _widths(width)
@@ -254,9 +256,9 @@ def _widths(width: int) -> tuple[int, int]:
     return max(SHORT_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
 
 
-def _same(one: Entry, other: Entry) -> bool:
+def _same(before: Entry, after: Entry) -> bool:
     """Return whether both are the same thing at different times: a ballot continues as its decision."""
-    return _name(one) == _name(other)
+    return _name(before) == _name(after)
 
 
 def _name(entry: Entry) -> str:

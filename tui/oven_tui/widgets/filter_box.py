@@ -21,14 +21,14 @@ class FilterBox(Horizontal):
     class Closed(Message):
         """The user left the filter."""
 
-    def __init__(self, of: str, example: str, *, id: str, stays: bool = False) -> None:
+    def __init__(self, subject: str, example: str, *, id: str, stays: bool = False) -> None:
         """`of`: what it filters. `stays`: it is shown as long as it filters, where nothing else says so."""
         super().__init__(id=id, classes="filter")
-        self._of, self._stays = of, stays
+        self._subject, self._stays = subject, stays
         self._input = Input(placeholder=example, select_on_focus=False, compact=True)
 
     def compose(self) -> ComposeResult:
-        yield Static(f"{self._of}: ", markup=False)
+        yield Static(f"{self._subject}: ", markup=False)
         yield self._input
 
     def open(self) -> None:

@@ -23,14 +23,14 @@ class GroupPage(Painted, ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="group")
         self._stored: StoredGroup | None = None
-        self._said = "waiting for the first sample"
+        self._message = "waiting for the first sample"
         self._beside = False
         self._lines: list[Line] = []
 
-    def show(self, stored: StoredGroup | None, beside: bool, said: str) -> None:
+    def show(self, stored: StoredGroup | None, beside: bool, message: str) -> None:
         """Show a group, or why there is none."""
         moved = stored is None or self._stored is None or stored.seq != self._stored.seq
-        self._stored, self._beside, self._said = stored, beside, said
+        self._stored, self._beside, self._message = stored, beside, message
         self.border_title = heading(stored.group, stored.time) if stored else "completions"
         self._lay_out()
         if moved:
@@ -48,6 +48,8 @@ class GroupPage(Painted, ScrollView, can_focus=True):
         if width <= 0:
             return
         stored = self._stored
-        self._lines = page(stored.group, width, beside=self._beside) if stored else [[(clip(self._said, width), "dim")]]
+        self._lines = (
+            page(stored.group, width, beside=self._beside) if stored else [[(clip(self._message, width), "dim")]]
+        )
         self.virtual_size = Size(width, len(self._lines))
         self.refresh()

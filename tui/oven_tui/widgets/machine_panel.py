@@ -18,18 +18,18 @@ class MachinePanel(Lines, Panel):
         super().__init__(id="machine")
         self.view = view
         self.border_title = "machine"
-        self._said = -1
+        self._rows_drawn = -1
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(Machine.of(self.view).rows(width))
+        return len(Machine.from_view(self.view).rows(width))
 
     def redraw(self) -> None:
-        said = len(Machine.of(self.view).rows(max(1, self.content_size.width)))
-        if said != self._said:
-            self._said = said
-            self.set_class(said > 0, "-said")
+        rows = len(Machine.from_view(self.view).rows(max(1, self.content_size.width)))
+        if rows != self._rows_drawn:
+            self._rows_drawn = rows
+            self.set_class(rows > 0, "-said")
             self.refresh(layout=True)
         super().redraw()
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
-        return [row(width, runs) for runs in Machine.of(self.view).rows(width)[:height]]
+        return [row(width, runs) for runs in Machine.from_view(self.view).rows(width)[:height]]

@@ -26,8 +26,8 @@ class PlayBar(Lines):
         glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
         if not self.playing and player.at_end:
             glyph, kind = "■", "dim"
-        left: list[Run] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
-        left.append((f" event {run.seq}/{max(seq, run.seq)}  tick {run.tick}/{max(tick, run.tick)}  ", "text"))
+        left_part: list[Run] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
+        left_part.append((f" event {run.seq}/{max(seq, run.seq)}  tick {run.tick}/{max(tick, run.tick)}  ", "text"))
         right: list[Run] = []
         if self.busy:
             right.append((f" {self.busy} ", "warn"))
@@ -35,8 +35,8 @@ class PlayBar(Lines):
             right.append((f" reading {player.share:.0%} ", "dim"))
         if run.last_time is not None:
             right.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
-        room = width - sum(len(text) for text, _ in (*left, *right))
-        return [row(width, [*left, *(self._track(room - 1) if room > TRACK else [])], right)][:height]
+        room = width - sum(len(text) for text, _ in (*left_part, *right))
+        return [row(width, [*left_part, *(self._track(room - 1) if room > TRACK else [])], right)][:height]
 
     def _track(self, width: int) -> list[Run]:
         """Return a cell per part of the log: before here, here, after, and the decisions."""

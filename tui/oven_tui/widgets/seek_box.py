@@ -9,9 +9,9 @@ from oven_tui.widgets.filter_box import FilterBox
 
 
 class SeekBox(FilterBox):
-    """Posts `Asked` when a number was entered."""
+    """Posts `Submitted` when a number was entered."""
 
-    class Asked(Message):
+    class Submitted(Message):
         """The user wants to go to a step."""
 
         def __init__(self, step: int) -> None:
@@ -27,5 +27,5 @@ class SeekBox(FilterBox):
     def on_input_submitted(self, message: Input.Submitted) -> None:
         message.stop()
         if message.value.strip().isdigit():
-            self.post_message(self.Asked(int(message.value)))
+            self.post_message(self.Submitted(int(message.value)))
         self.clear()

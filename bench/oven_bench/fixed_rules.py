@@ -1,4 +1,4 @@
-"""What the swarm is measured against: fixed rules, in the trainer's own process, through the same client and knobs."""
+"""Baselines of the swarm: fixed rules in the trainer's own process, through the same client and knobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Change = tuple[str, Value]
 
 
 class Rule(Protocol):
-    """Sees what an agent sees, and says what to set from the next step on."""
+    """Sees what an agent sees, and returns changes that apply from the next step on."""
 
     def start(self, run: RunStarted) -> None: ...
     def look(self, observation: Observation) -> list[Change]: ...
@@ -38,9 +38,9 @@ class Alone:
 
 
 class Blind:
-    """A schedule that looks at nothing: an even mixture and one factor on the learning rate, from the first step on.
+    """A blind schedule: an even mixture and one factor on the learning rate, from the first step on.
 
-    `factor` is the one that did best on the draws for development (docs/experiments.md), not on those reported.
+    `factor` did best on the draws for development (docs/experiments.md), not on those that are reported.
     """
 
     def __init__(self, factor: float = 0.5) -> None:
@@ -56,8 +56,10 @@ class Blind:
 
 
 class Plateau:
-    """Halve the learning rate when the mean reward has not risen by `least` for `patience` steps: the usual
-    ReduceLROnPlateau (torch's defaults are a factor of 0.1 and a patience of 10; 0.5 is kinder to a short run)."""
+    """Halves the learning rate when the mean reward has not risen by `least` for `patience` steps.
+
+    This is ReduceLROnPlateau with a factor of 0.5 instead of torch's 0.1, which is kinder to a short run.
+    """
 
     metric, sign = "reward", 1
 
@@ -87,7 +89,7 @@ class Plateau:
 
 
 class PlateauOfLoss(Plateau):
-    """The same of a loss that has not fallen. A batch's loss is noisier than what it falls by in 10 steps."""
+    """The same for a loss that has not fallen. Its noise is larger than its fall in 10 steps, hence the patience."""
 
     metric, sign = "loss", -1
 
@@ -96,16 +98,16 @@ class PlateauOfLoss(Plateau):
 
 
 class RuleLink:
-    """A link with a rule at the other end instead of a bus; what the rule says applies one step later, as votes do."""
+    """A link with a rule at the other end instead of a bus. Its changes apply one step later, as votes do."""
 
     dropped = 0
 
     def __init__(self, rule: Rule) -> None:
         self.last_metrics: dict[str, float] = {}
         self.changes: list[tuple[int, str, Value]] = []
-        """What the rule asked for: (tick, actuator, value)."""
+        """The rule's changes: (tick, actuator, value)."""
         self.receipts: list[Receipt] = []
-        """The outcome of each: applied, no-op, rejected or expired."""
+        """Their receipts: applied, no-op, rejected or expired."""
         self._rule = rule
         self._inbox: deque[LogMessage] = deque()
 

@@ -93,11 +93,6 @@ def test_a_run_that_did_not_complete_has_no_accuracy() -> None:
     assert log(seen(1)).accuracy is None
 
 
-def test_who_joined_and_when() -> None:
-    found = log(joined("evil"), joined("lr"), seen(1), seen(2), joined("twin"), joined("evil"))
-    assert found.joined == {"evil": 0, "twin": 2} and found.events == 6
-
-
 def test_a_remedy_is_what_a_shipped_agent_proposed_and_the_mesh_adopted() -> None:
     down = {"value": 0.125}
     both = (proposed("lr", 0.125), proposed("evil", 10.0))
@@ -118,12 +113,6 @@ def test_a_remedy_is_what_a_shipped_agent_proposed_and_the_mesh_adopted() -> Non
 def test_what_a_person_approved_is_no_decision_of_the_guests_own() -> None:
     found = log(decided(3, proposed("evil", 10.0), command="c1", of="d0"), decided(6, proposed("evil", 10.0)))
     assert (found.own, found.own_tick) == (1, 6)
-
-
-def test_an_action_has_no_direction_and_whoever_proposed_it_has_it() -> None:
-    back = {"actuator": "run.rollback", "value": 0.0, "before": None}
-    found = log(decided(7, proposed("sentinel", 3.0), proposed("evil", 0.0), **back))
-    assert (found.remedy_tick, found.own_tick) == (7, 7)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +140,6 @@ def test_the_weight_is_looked_at_twenty_decisions_after_the_first_harm() -> None
     assert found.reputation == pytest.approx(0.8) and found.honest_reputation == pytest.approx(1.2)
     sooner = log(judged(2, None, "evil"), *after[:3], decided(99, proposed("decay", 1.0)))
     assert sooner.decided_since == 4 and sooner.reputation == pytest.approx(0.97), "the last that there is"
-
-
-def test_a_shadow_has_no_weight_to_look_at() -> None:
-    shadow = proposed("evil", 10.0).model_copy(update={"shadow": True, "weight": 0.0})
-    found = log(judged(2, -0.1, "evil"), decided(3, shadow, proposed("lr", 2.0)))
-    assert (found.reputation, found.honest_reputation) == (None, 1.0)
 
 
 def test_outcomes_before_the_first_decision_of_ones_own_are_counted() -> None:
@@ -206,13 +189,6 @@ def test_each_attack_stands_beside_the_run_without_of_its_start_and_seed() -> No
     json.dumps(found.figures, allow_nan=False)
 
 
-def test_a_run_that_ended_higher_is_within_the_noise_and_one_far_below_is_not() -> None:
-    for accuracy, within in ((0.99, True), (0.95, True), (0.939, True), (0.80, False)):
-        base = [row("", "tuned", 1, 0.95)]
-        [found] = of(report([*base, row("leaks", "tuned", 1, accuracy)], 1536))
-        assert found["within_noise"] is within, accuracy
-
-
 def test_the_newcomer_is_counted_apart() -> None:
     rows = [
         row("newcomer", "drill", 1, 0.5, scored=4, own_tick=None),
@@ -224,12 +200,6 @@ def test_the_newcomer_is_counted_apart() -> None:
     assert (alone["granted"], alone["scored_outcomes"], alone["first_decision_tick"]) == (False, 4, None)
     assert (granted["granted"], granted["scored_outcomes"], granted["first_decision_tick"]) == (True, 0, 8)
     assert granted["remedy_tick_without"] == 8 and granted["without"] == 0.96
-
-
-def test_the_table_has_a_row_for_each_attack() -> None:
-    found = report([*WITHOUT, row("contrary", "drill", 2, None, exit=None)], 1536)
-    assert [(line["name"], line["accuracy"], line["exit"]) for line in found.rows] == [("contrary", None, None)]
-    assert not report(WITHOUT, 1536).rows
 
 
 def test_the_noise_by_hand() -> None:

@@ -10,7 +10,7 @@ import torch
 from tests.support.attached import THIRD_PARTY
 from tests.unit.learner.test_teachers import teacher
 
-from oven_bench.performance.teachers import FORMS, made, most_bytes, verdicts
+from oven_bench.performance.teachers import FORMS, missed_bars, most_bytes, teacher_model
 from oven_learner.teachers.memory import own_bytes
 from oven_learner.teachers.offload import offload
 
@@ -26,22 +26,25 @@ def figures(**of_it: float) -> dict[str, float]:
     [
         ("resident", {"active": 1.0}, ""),
         ("resident", {"stall_s": 0.21}, "stalls 0.21 s, bar 0.20"),
-        ("8 bits", {"active": 0.36}, "8 bits: active it holds 0.360"),
+        ("8 bits", {"active": 0.36}, "8 bits: when active, it holds 0.360"),
         ("4 bits", {"active": 0.26}, "bar 0.25"),
-        ("offload", {"idle": 0.06}, "offload: idle it holds 0.060"),
+        ("offload", {"idle": 0.06}, "offload: when idle, it holds 0.060"),
         ("offload", {"active": 0.9, "stall_s": 1.9}, ""),
         ("offload", {"stall_s": 2.0}, "bar 2.00"),
         ("offload", {"stall_s": 3.0, "float32_bytes": 2e8}, ""),
     ],
 )
 def test_each_bar_is_named_when_it_is_missed(form: str, of_it: dict[str, float], said: str) -> None:
-    found = verdicts({form: figures(**of_it)})
+    found = missed_bars({form: figures(**of_it)})
     assert (len(found) == 1 and said in found[0]) if said else not found
 
 
 def test_the_model_has_the_size_that_was_asked_for() -> None:
     with torch.device("meta"):
-        sizes = {asked: sum(p.numel() * 4 for p in made(asked).parameters()) / 1e6 for asked in (100.0, 110.0, 300.0)}
+        sizes = {
+            asked: sum(p.numel() * 4 for p in teacher_model(asked).parameters()) / 1e6
+            for asked in (100.0, 110.0, 300.0)
+        }
     assert all(asked <= size < asked + 60 for asked, size in sizes.items())
     assert set(FORMS) == {"resident", "8 bits", "4 bits", "offload"}
 

@@ -30,7 +30,7 @@ def test_a_rung_is_followed_unless_the_lag_grows(ticks: Callable[[float], float]
 
 
 def test_who_says_nothing_any_more_follows_nothing() -> None:
-    assert not keeps_up([lag for lag in lags(lambda at: 0) if lag.at < 102.5], 100, 4.0, 1000)
+    assert not keeps_up([lag for lag in lags(lambda at: 0) if lag.time < 102.5], 100, 4.0, 1000)
 
 
 def test_the_ratio_of_the_medians_and_its_interval() -> None:

@@ -10,8 +10,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.installed import installed
 
 from oven_bench.foreign.case import Case
-from oven_bench.foreign.paired_run import Pair, play_pair
-from oven_bench.foreign.script_run import DEFAULT, Task
+from oven_bench.foreign.script_run import DEFAULT, Pair, Task, play_pair
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY] + [pytest.mark.usefixtures("installed")]
 __all__ = ["installed"]
@@ -23,7 +22,7 @@ def played(script: str, case: Case) -> Pair:
     found = play_pair(Task(script, "test", str(SCRIPTS / f"{script}.py"), case, True))
     assert not found.controlled.error
     assert all(check.matches for check in found.checks), "a receipt says what the optimizer used"
-    assert found.controlled.reading.same_place <= 2
+    assert found.controlled.actions.same_place <= 2
     return found
 
 
@@ -31,21 +30,21 @@ def played(script: str, case: Case) -> Pair:
 def test_a_tuned_trainer_is_left_alone_with_and_without_a_warm_up(warmup: float) -> None:
     """Without one the first steps are a twentieth of the weights, which was taken for a rate that is far too high."""
     found = played("clm_trainer", Case("adamw", 2e-3, "linear", warmup, width=32, steps=60))
-    assert found.controlled.reading.changes == []
+    assert found.controlled.actions.changes == []
     assert found.controlled.final is not None and found.controlled.final < 4.0, "it learns"
 
 
 def test_at_ten_times_the_rate_no_run_is_sent_back_again_and_again() -> None:
     """There a rollback came every five ticks, and its cut was refused each time as no change."""
     found = played("clm_trainer", Case("adamw", 2e-2, "linear", 0.0, width=32, steps=60))
-    back = [one for one in found.controlled.reading.changes if one.actuator == "run.rollback"]
-    assert len(back) <= 2 and max(found.controlled.reading.steps[-1]) == 60
+    back = [one for one in found.controlled.actions.changes if one.actuator == "run.rollback"]
+    assert len(back) <= 2 and max(found.controlled.actions.steps[-1]) == 60
 
 
 def test_a_loop_that_sets_its_rate_itself_rejects_whole_plans_and_says_how_to_mend_it() -> None:
     """Twice, and then no more is adopted. The receipt had said applied, and no step ever used the new rate."""
     found = played("nanogpt_loop", Case("sgd", 3.0, "cosine", 0.1, width=64, init_std=0.05, seed=101, steps=60))
-    reading = found.controlled.reading
+    reading = found.controlled.actions
     assert reading.changes == []
     rates, rollbacks = reading.not_applied[::2], reading.not_applied[1::2]
     assert 1 <= len(rates) == len(rollbacks) <= 2
@@ -56,23 +55,23 @@ def test_a_loop_that_sets_its_rate_itself_rejects_whole_plans_and_says_how_to_me
 def test_a_loop_at_a_tenth_of_its_rate_is_raised_and_ends_better() -> None:
     """By README's lines: without the gauges of `connect` no agent could say anything of it."""
     found = played("nanogpt_loop", Case("adamw", 4e-4, "constant", 0.0, width=32, init_std=0.02, seed=101, steps=120))
-    changed = found.controlled.reading.changes
+    changed = found.controlled.actions.changes
     assert changed and all(one.agent == "learning_rate" for one in changed)
-    assert found.gain is not None and found.gain > 0
+    assert found.result.gain is not None and found.result.gain > 0
     assert not {"learning_rate", "divergence", "weight_decay", "best_checkpoint"} & set(
-        found.controlled.reading.cannot_fire
+        found.controlled.actions.cannot_fire
     )
 
 
 def test_grpo_is_held_out_by_its_reward_and_by_no_loss() -> None:
     """Its eval/loss is the KL term, which rises as the policy learns."""
     found = played("grpo_evaluated", Case("adamw", 3e-3, "constant", 0.0, width=32, steps=25))
-    assert found.controlled.reading.held_out == [["eval/reward"]]
-    assert found.controlled.reading.changes == []
+    assert found.controlled.actions.held_out == [["eval/reward"]]
+    assert found.controlled.actions.changes == []
 
 
 def test_a_second_trainer_is_not_judged_by_the_first_ones_numbers() -> None:
     found = played("two_trainers", Case("adamw", 3e-3, "linear", 0.05, width=32, steps=40))
-    assert found.controlled.reading.held_out == [["eval/loss"], ["eval/reward"]]
-    assert [steps[-1] for steps in found.controlled.reading.steps] == [20, 20]
-    assert found.controlled.reading.changes == []
+    assert found.controlled.actions.held_out == [["eval/loss"], ["eval/reward"]]
+    assert [steps[-1] for steps in found.controlled.actions.steps] == [20, 20]
+    assert found.controlled.actions.changes == []

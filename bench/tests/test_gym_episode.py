@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from bench_testing.gym_line import FAMILIES, BadStretch, Line, Plain, Script, TooHigh, TooLow, line
+from bench_testing.gym_line import FAMILIES, BadStretch, Plain, Script, TooHigh, TooLow, line
 from bench_testing.gym_line import NotANumber as NaN
 from oven_bench.fixed_rules import Change
 from oven_bench.gym import shared_prefix
 from oven_bench.gym.arms import Arm, arms
 from oven_bench.gym.arms.controller import MeshArm
-from oven_bench.gym.episode import Outcome, play, run_id
+from oven_bench.gym.episode import Outcome, play
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
@@ -136,12 +136,6 @@ def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_r
     assert row.twin == trainee.quality()
 
 
-def test_a_fault_from_the_start_ends_a_hundred_steps_later() -> None:
-    row = Ground(TooLow, SEED, line).play(NOTHING)
-    assert (row.onset, row.steps) == (0, shared_prefix.HORIZON)
-    assert row.nothing > row.twin
-
-
 def test_the_best_checkpoint_is_gone_back_to_only_where_it_reads_better() -> None:
     worse, better = Ground(TooHigh, SEED, line), Ground(TooLow, SEED, line)
     row = worse.play(BEST_CHECKPOINT)
@@ -161,21 +155,6 @@ def test_the_controller_is_announced_the_choice_of_the_end_and_a_rule_is_not() -
 
     assert "run.best" in announced(MeshArm("mesh", agents=("lr_cooldown",)))
     assert "run.best" not in announced(NOTHING)
-
-
-def test_a_choice_for_the_end_leaves_an_episode_on_its_record_until_then() -> None:
-    """So that the arm costs no more than doing nothing, and its steps are those of the record."""
-
-    class Counted(Line):
-        calls = 0
-
-        def train_step(self, fault: Fault | None = None) -> dict[str, float]:
-            Counted.calls += 1
-            return super().train_step(fault)
-
-    case = shared_prefix.draw(TooLow, SEED)
-    ended = play(Counted("pretraining", SEED), case, BEST_CHECKPOINT, alone(TooLow))
-    assert ended.interventions == 0 and Counted.calls == 0
 
 
 def test_steps_that_a_rollback_threw_away_count_and_a_skip_moves_on() -> None:
@@ -231,19 +210,6 @@ def test_no_arm_is_told_which_fault_it_is() -> None:
     assert not any(b"line." in each or b"too_high" in each for each in heard[0])
 
 
-def test_the_order_and_company_of_families_change_nothing_that_an_arm_hears() -> None:
-    def heard(families: list[type[Fault]]) -> dict[str, list[bytes]]:
-        found = {}
-        for family in families:
-            listener = Listener()
-            Ground(family, SEED, line).play(listener)
-            found[family.name] = listener.heard
-        return found
-
-    first, second = heard(list(FAMILIES)), heard([TooHigh, Plain][::-1])
-    assert second == {name: first[name] for name in second}
-
-
 def test_until_the_onset_all_faults_of_a_seed_look_the_same() -> None:
     """Run id, the arm's generator, the announcement and every observation before the first of the onsets."""
     heard = []
@@ -254,27 +220,3 @@ def test_until_the_onset_all_faults_of_a_seed_look_the_same() -> None:
             heard.append(listener.heard[: 3 + shared_prefix.PREFIX])
     assert len(heard) > 2
     assert all(each == heard[0] for each in heard)
-
-
-def test_runs_of_other_seeds_have_other_names() -> None:
-    assert run_id("pretraining", 1) != run_id("pretraining", 2) != run_id("grpo", 2)
-
-
-def test_an_episode_ends_and_its_twin_was_measured_there_whatever_is_drawn() -> None:
-    for family in FAMILIES:
-        for seed in range(50):
-            case = shared_prefix.draw(family, seed)
-            assert case.onset == 0 or shared_prefix.PREFIX <= case.onset <= shared_prefix.LATEST
-            assert shared_prefix.last_step(case) in beginning().states
-
-
-def test_a_broken_run_has_a_score() -> None:
-    record = untouched(line, "pretraining", SEED, NaN(onset=110), beginning())
-    assert record.losses[210] == 10.0
-
-
-def test_a_decision_is_carried_out_at_the_boundary_that_follows() -> None:
-    arm = Listener({10: ("optimizer.lr_scale", 0.5)})
-    ended, _ = played(Plain, arm, alone(Plain))
-    assert ended.interventions == 1
-    assert b'"status":"applied"' in arm.heard[13]

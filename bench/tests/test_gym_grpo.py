@@ -10,8 +10,7 @@ import torch
 
 from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.fault import Fault, Rewards, Step, Trainee
-from oven_bench.gym.sorting.scoring import JUDGES
-from oven_bench.gym.sorting.sorting_prompts import LEVELS, Prompts, held_out, pools
+from oven_bench.gym.sorting.sorting_task import JUDGES, held_out, pools
 from oven_bench.gym.tasks.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.rules import Rules
@@ -89,13 +88,6 @@ def test_a_restored_run_replays_its_steps_bit_for_bit(fresh: Grpo) -> None:
     assert bare[0] == bare[1]
     assert torch.equal(weights(fresh), reached)
     assert fresh.gradient_steps == BEGUN + 12 and fresh.cursor == BEGUN + 6
-
-
-def test_two_seeds_differ_in_weights_and_data(begun: Grpo) -> None:
-    one, other = Grpo(101), Grpo(102)
-    assert not torch.equal(weights(one), weights(other))
-    other.restore(one.state())  # the same weights: what differs is the data
-    assert one.train_step()["loss"] != other.train_step()["loss"]
 
 
 def test_no_prompt_is_both_trained_on_and_held_out() -> None:
@@ -191,20 +183,6 @@ def test_a_broken_policy_has_a_score_and_does_not_raise(fresh: Grpo) -> None:
     metrics = fresh.train_step()
     assert math.isnan(metrics["loss"]) and fresh.quality() == 1.0
     assert math.isfinite(metrics["reward"])
-
-
-def test_levels_are_drawn_by_the_mixture(fresh: Grpo) -> None:
-    fresh.actuators.apply("data.mixture", dict(zip(LEVELS, (0.5, 0.5, 0.0), strict=True)))
-    seen: list[int] = []
-
-    class Watch(Fault):
-        def batch(self, batch: Prompts, step: Step) -> Prompts:
-            seen.extend(batch.levels.tolist())
-            return batch
-
-    for _ in range(3):
-        fresh.train_step(Watch(onset=0))
-    assert [seen.count(level) for level in range(3)] == [24, 24, 0]
 
 
 class Back:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_bench.gym.fault import Fault, Rewards, Step
-from oven_bench.gym.tasks.grpo.policy_loss import CLIP_HIGH, CLIP_LOW, advantages, kl, policy_loss
-from oven_bench.gym.tasks.grpo.trainee import Grpo
+from oven_bench.gym.tasks.grpo.trainee import CLIP_HIGH, CLIP_LOW, Grpo, advantages, kl, policy_loss
 
 rewards = st.lists(st.floats(-10, 10), min_size=4, max_size=4)
 

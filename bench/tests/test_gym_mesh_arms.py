@@ -13,7 +13,6 @@ from tests.support.installed import entry_points, installed
 
 from oven_bench.gym.arms import arms
 from oven_bench.gym.arms.controller import MESH, MESH_WITH_GRAPH, LoopLink, MeshArm, single_agent
-from oven_core.errors import UnknownNameError
 from oven_core.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
@@ -135,11 +134,6 @@ def test_an_own_agent_is_an_arm_without_any_edit(tmp_path: Path, monkeypatch: py
     link = found["agent.impatient"].link("gym-1", Random(0))
     assert isinstance(link, LoopLink)
     assert trained(link, 20)["optimizer.lr_scale"] == 2.0
-
-
-def test_who_is_not_installed_is_named() -> None:
-    with pytest.raises(UnknownNameError, match="agent"):
-        MeshArm("a", ("nobody-here",)).link("gym-1", Random(0))
 
 
 def test_the_outcomes_of_an_episode_are_plain_values() -> None:

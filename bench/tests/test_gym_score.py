@@ -124,11 +124,6 @@ def test_seeds_of_one_family_do_not_narrow_the_interval() -> None:
     assert arm_score(few).score.high - arm_score(few).score.low > 0.5
 
 
-def test_a_family_counts_once_however_many_seeds_it_has() -> None:
-    unequal = [row(2.0, family="one", seed=seed) for seed in range(9)] + [row(3.0, family="two")]
-    assert arm_score(unequal).score.mean == 0.5
-
-
 def test_a_healthy_run_is_scored_by_what_it_cost_and_how_often_it_was_touched() -> None:
     found = healthy(calm("a", [0.01, 0.03], interventions=1))
     assert found.harm.mean == pytest.approx(0.02)
@@ -142,31 +137,21 @@ def judged(subject: Sequence[float], *others: Sequence[float], costs: Sequence[f
 
 
 ZERO = [0.0] * 10
-SPREAD = [0.1 * n for n in range(10)]
 
 
-def test_helps() -> None:
-    assert judged([0.5, 0.6] * 5, ZERO, [0.2, 0.3] * 5) == "HELPS"
-
-
-def test_no_effect() -> None:
-    assert judged([0.01, -0.01] * 5, ZERO) == "NO EFFECT"
-
-
-def test_harms_when_it_is_surely_worse_than_the_best_baseline() -> None:
-    assert judged([0.2] * 10, ZERO, [0.5, 0.6] * 5) == "HARMS"
-
-
-def test_harms_when_too_many_episodes_end_worse_than_with_nothing_done() -> None:
-    assert judged([0.9, -0.5] * 5, ZERO) == "HARMS", "however good the others are"
-
-
-def test_harms_when_healthy_runs_pay_for_it() -> None:
-    assert judged([0.9] * 10, ZERO, costs=[0.05, 0.06, 0.07]) == "HARMS"
-
-
-def test_inconclusive_when_the_interval_holds_0_and_is_wide() -> None:
-    assert judged(SPREAD, [0.45] * 10) == "INCONCLUSIVE"
+@pytest.mark.parametrize(
+    ("word", "subject", "baselines", "costs"),
+    [
+        ("HELPS", [0.5, 0.6] * 5, [ZERO, [0.2, 0.3] * 5], [0.0]),
+        ("NO EFFECT", [0.01, -0.01] * 5, [ZERO], [0.0]),
+        ("HARMS", [0.2] * 10, [ZERO, [0.5, 0.6] * 5], [0.0]),
+        ("HARMS", [0.9, -0.5] * 5, [ZERO], [0.0]),  # half of the episodes ends worse than with nothing done
+        ("HARMS", [0.9] * 10, [ZERO], [0.05, 0.06, 0.07]),
+        ("INCONCLUSIVE", [0.1 * n for n in range(10)], [[0.45] * 10], [0.0]),
+    ],
+)
+def test_each_verdict(word: str, subject: list[float], baselines: list[list[float]], costs: list[float]) -> None:
+    assert judged(subject, *baselines, costs=costs) == word
 
 
 def test_inconclusive_when_it_helps_but_healthy_runs_were_not_measured() -> None:
@@ -206,19 +191,6 @@ def test_a_verdict_says_no_more_than_its_interval(scores: list[tuple[float, ...]
         assert -MARGIN < found.difference.low <= found.difference.high < MARGIN
     twins = {**baselines, "self": subject}
     assert verdict(subject, twins, calm_).word != "HELPS", "nobody beats himself"
-
-
-@given(st.lists(st.floats(-0.9, 1), min_size=MIN_FAMILIES, max_size=10), st.floats(0, 0.5))
-@settings(max_examples=40, deadline=None)
-def test_who_scores_more_everywhere_is_judged_no_worse(scores: list[float], more: float) -> None:
-    baselines = {"b": arm_score(rows("b", [0.0] * len(scores)))}
-    better = [score + more for score in scores]
-    low, high = (arm_score(rows("s", each)) for each in (scores, better))
-    words = [verdict(each, baselines, healthy(calm("s", [0.0]))).word for each in (low, high)]
-    if words[0] == "HELPS":
-        assert words[1] == "HELPS"
-    if words[1] == "HARMS":
-        assert words[0] == "HARMS"
 
 
 def test_the_best_rule_is_chosen_by_other_families_than_it_is_judged_on() -> None:

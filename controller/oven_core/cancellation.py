@@ -1,7 +1,7 @@
 """Cancellation that is not lost: tasks are cancelled until they end, and a swallowed cancellation is raised again.
 
 On Python 3.11 `asyncio.wait_for` returns the result if a cancellation arrives together with it (CPython issue 86296).
-nats-py uses it, and swallows other cancellations itself. The task then continues, and whoever waits for its end waits
+nats-py uses it, and swallows other cancellations itself. The task then continues, and its owner waits for its end
 forever. So this project does not use `wait_for`, raises again what nats-py swallows, and cancels a task more than once.
 """
 
@@ -61,6 +61,6 @@ async def end(*tasks: asyncio.Future[Any], within_s: float = LIMIT_S, again_s: f
         _, running = await asyncio.wait(running, timeout=min(rest, again_s))
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # else asyncio complains that nobody retrieved it
+            task.exception()  # else asyncio complains about an unretrieved exception
     for task in running:
         log.error("a task was told to end and did not within %g s: %r", within_s, task)

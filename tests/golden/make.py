@@ -63,31 +63,28 @@ PARTS: Mapping[str, Part] = {
     "commands": Part(lambda limits, _: commands.documents(limits)),
     "protocol": Part(lambda limits, _: protocol.documents(limits)),
 }
-"""In this order, since `logs` reads what `runs` records. The gym's parts are in bench/bench_testing/make_golden.py."""
+"""In this order, since `logs` reads what `runs` records."""
 
 
-def main(args: list[str], parts: Mapping[str, Part] = PARTS) -> int:
+def main(args: list[str]) -> int:
     """Exit code 1: something differs."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.golden.make", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts)}; all if left out")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if left out")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="of the families, episodes, runs or logs")
-    parser.add_argument("--steps", type=int, metavar="N", help="of a family after the onset, instead of all")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="of the runs or logs")
     options = parser.parse_args(args)
-    limits = Limits(options.steps, options.only)
-    if unknown := [part for part in options.parts if part not in parts]:
-        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(parts)}")
+    limits = Limits(options.only)
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     if not options.check and not limits.whole:
-        parser.error("--only and --steps go with --check: what is written is whole")
-    if options.steps is not None and options.steps < 1:
-        parser.error(f"--steps {options.steps}: at least 1")
+        parser.error("--only goes with --check: what is written is whole")
     torch.set_num_threads(1)  # sums are added up in the same order by one
     same = True
     with installed(AGENTS) as path:
-        for name in options.parts or parts:
-            part, began, lines = parts[name], time.monotonic(), list[str]()
+        for name in options.parts or PARTS:
+            part, began, lines = PARTS[name], time.monotonic(), list[str]()
             for file, document in part.documents(limits, path):
                 lines += _checked(part, file, document, limits) if options.check else _written(file, document)
             same &= not (options.check and lines)

@@ -30,8 +30,6 @@ WIDTH = 160
 class Limits:
     """What a check leaves out, to be quicker. The defaults leave nothing out."""
 
-    steps: int | None = None
-    """Of a run under a fault: so many after its onset, rounded up to whole blocks."""
     only: str = "*"
     """A pattern for the names of cases."""
 

@@ -23,8 +23,7 @@ from oven_core.protocol.messages import AgentStatus, Decision, Receipt
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.permissions import inbox_prefix
 from oven_core.protocol.rules import Rules
-from oven_core.replica.history_service import serve_history
-from oven_core.replica.service import serve
+from oven_core.replica.service import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, Signer
 from oven_kg.checked_graph import load

@@ -34,8 +34,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
-from oven_core.replica.history_service import serve_history
-from oven_core.replica.service import serve
+from oven_core.replica.service import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers

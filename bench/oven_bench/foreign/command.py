@@ -19,10 +19,9 @@ from pydantic import TypeAdapter
 from typer import Option
 
 from oven_bench.foreign.case_grid import KINDS, STARTS, Cell, cells
-from oven_bench.foreign.paired_run import Pair, play_pair
-from oven_bench.foreign.script_run import Task, scripts_folder
-from oven_bench.foreign.tuned_rates import FILE, model_of, read, tune
-from oven_bench.foreign.verdicts import rows, totals
+from oven_bench.foreign.script_run import Pair, Task, play_pair, scripts_folder
+from oven_bench.foreign.tuned_rates import FILE, key, read
+from oven_bench.foreign.verdicts import cell_results, totals
 from oven_bench.study import (
     Jobs,
     Report,
@@ -33,7 +32,6 @@ from oven_bench.study import (
     package_folders,
     run_tasks,
     seed_list,
-    worker_pool,
 )
 from oven_core.errors import ConfigError
 
@@ -84,11 +82,11 @@ def tasks(options: Options) -> list[Task]:
     if unknown := [start for start in starts if start not in STARTS]:
         raise ConfigError(f"there is no start {', '.join(unknown)}; --starts takes {', '.join(STARTS)}")
     logs = str(options.logs.absolute()) if options.logs else None
-    tuned = read(folder / FILE)
+    tuned = read(folder)
     found: list[Task] = []
     untuned: dict[str, None] = {}
     for case_cell in options.sized(starts):
-        rate = options.lr or tuned.rate(model_of(case_cell, folder))
+        rate = options.lr or tuned.get(key(case_cell))
         if rate is None:
             rate = case_cell.kind.centres[case_cell.optimizer]
             untuned[f"{case_cell.name} width {case_cell.width} std {case_cell.init_std:g}: {rate:g}"] = None
@@ -108,16 +106,16 @@ def report(pairs: Sequence[Pair]) -> Report:
         task = pair.task
         return list(STARTS).index(task.start), order.index((task.start, task.cell)), task.case.seed
 
-    played = [pair.played for pair in sorted(pairs, key=place)]
+    results = [pair.result for pair in sorted(pairs, key=place)]
     failed = [pair for pair in pairs if pair.controlled.error and not (pair.alone and pair.alone.error)]
     figures: dict[str, Any] = {
         "runs": len(pairs),
-        **totals(played),
+        **totals(results),
         "failed_with_controller": sum(bool(pair.controlled.error) for pair in pairs),
         "failed_without_controller": sum(bool(pair.alone and pair.alone.error) for pair in pairs),
         "cpu_s": round(sum(pair.seconds for pair in pairs)),
     }
-    return Report(figures, [row.table_row() for row in rows(played)], [pair.line() for pair in failed])
+    return Report(figures, [cell.table_row() for cell in cell_results(results)], [pair.line() for pair in failed])
 
 
 def bench(
@@ -141,19 +139,10 @@ def bench(
     results: Annotated[
         Path | None, Option(metavar="FILE", help="Append results as JSON lines; a second call continues there.")
     ] = None,
-    tuning: Annotated[
-        bool, Option("--tune", help=f"Find the tuned rates without the controller, and store them in {FILE}.")
-    ] = False,
 ) -> Report:
     folder = scripts_folder(scripts)
     all_steps = steps or (QUICK_STEPS if quick else None)
     options = Options(only, starts, seeds, width, init_std, lr, all_steps, both, folder, logs)
-    if tuning:
-        if all_steps or lr:
-            raise ConfigError("--tune uses each kind's own steps; omit --steps, --quick and --lr")
-        with worker_pool(jobs) as pool:
-            models = tune(options.sized(list(STARTS)), folder, folder / FILE, pool, partial(print, flush=True))
-        return Report({"models": models})
     wanted = tasks(options)
     file = ResultsFile(results, TypeAdapter(Pair), options.header()) if results else None
     keys = {task.key for task in wanted}

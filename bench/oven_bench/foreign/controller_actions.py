@@ -1,9 +1,9 @@
-"""What a run's log says of the controller's part in it: changes, rollbacks, who cannot fire, the steps of the ticks."""
+"""What the controller did to a run, read from its log: changes, rollbacks, silent agents, and the step of each tick."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oven_core.protocol.actuator_names import ROLLBACK
@@ -15,97 +15,95 @@ SCALE = "optimizer.lr_scale"
 
 @dataclass(frozen=True)
 class Change:
-    """An adopted decision that the learner has carried out."""
+    """An adopted decision that the learner carried out."""
 
     tick: int
-    """The receipt's: the first optimizer step under it is the next."""
+    """The receipt's tick. The next optimizer step is the first with the change."""
     step: int
     incarnation: int
     actuator: str
     before: Value
     after: Value
     agent: str
-    """Whose proposal weighed most."""
+    """The agent whose proposal had the most weight."""
     reason: str
-    """That agent's."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Plain values: it travels between processes and into JSON."""
+class Actions:
+    """The controller's actions in one run. Plain values: they travel between processes and into JSON."""
 
     changes: list[Change] = field(default_factory=list)
-    asked: int = 0
-    """Evaluations and checkpoints that were decided and done: they change nothing."""
+    measurements: int = 0
+    """Evaluations and checkpoints that were decided: they change nothing."""
     not_applied: list[str] = field(default_factory=list)
-    """Other receipts of adopted decisions: status, actuator, reason."""
+    """Other receipts of adopted decisions: status, actuator and reason."""
     steps: list[list[int]] = field(default_factory=list)
     """Per incarnation, per tick: the optimizer step that was observed."""
-    began: list[int] = field(default_factory=list)
-    """Per incarnation: the tick before its first. Ticks count through all trainings of a log."""
+    first_ticks: list[int] = field(default_factory=list)
+    """Per incarnation: the tick before its first one. Ticks count through all trainings of a log."""
     cannot_fire: dict[str, str] = field(default_factory=dict)
-    """Agent → why."""
+    """Agent → why it cannot fire."""
     same_place: int = 0
-    """Most rollbacks to one restored step without a better held-out reading since the first of them."""
+    """Most rollbacks to one step without a better held-out reading in between."""
     held_out: list[list[str]] = field(default_factory=list)
     """Per incarnation: the metrics that were announced as held out."""
 
 
-def read(events: Iterable[Event]) -> Reading:
-    """Of a whole log, in its order."""
-    decided: dict[str, Decision] = {}
-    found = Reading()
-    held_out: dict[str, str] = {}
+def read(events: Iterable[Event]) -> Actions:
+    """Read a whole log, in its order."""
+    decisions: dict[str, Decision] = {}
+    changes: list[Change] = []
+    not_applied: list[str] = []
+    steps: list[list[int]] = []
+    first_ticks: list[int] = []
+    held_out: list[list[str]] = []
+    cannot_fire: dict[str, str] = {}
     best: dict[str, float] = {}
-    went_back: dict[Value, int] = {}
-    same_place, asked = 0, set[str]()
-    idle: frozenset[str] = frozenset()
+    better: dict[str, str] = {}
+    rollbacks: dict[Value, int] = {}
+    same_place, measurements = 0, set[str]()
+    harmless: frozenset[str] = frozenset()
     for event in events:
-        body = event.body
-        if isinstance(body, RunStarted):
-            found.steps.append([])
-            found.began.append(body.tick)
-            found.held_out.append([metric.name for metric in body.metrics if metric.held_out])
-            held_out = {metric.name: metric.better for metric in body.metrics if metric.held_out}
-            best, went_back = {}, {}
-            idle = frozenset(spec.name for spec in body.actuators if not spec.intervenes)
-        elif isinstance(body, Observation):
-            found.steps[-1].append(body.step)
-            if _better(body.metrics, held_out, best):
-                went_back = {}
-        elif isinstance(body, Decision) and body.verdict == "adopted":
-            decided[body.id] = body
-            if body.actuator in idle:
-                asked.add(body.id)
-        elif isinstance(body, AgentStatus) and body.state == "cannot_fire":
-            found.cannot_fire[event.author] = body.reason
-        elif isinstance(body, Receipt) and body.decision_id in decided:
-            if body.status != "applied":
-                found.not_applied.append(f"{body.status} {body.actuator} at tick {body.tick}: {body.reason}")
-            elif body.actuator not in idle:
-                found.changes.append(_change(body, decided[body.decision_id], len(found.steps)))
-            if body.status == "applied" and body.actuator == ROLLBACK:
-                went_back[body.after] = went_back.get(body.after, 0) + 1
-                same_place = max(same_place, went_back[body.after])
-    return Reading(
-        found.changes,
-        len(asked),
-        found.not_applied,
-        found.steps,
-        found.began,
-        dict(sorted(found.cannot_fire.items())),
-        same_place,
-        found.held_out,
-    )
+        match event.body:
+            case RunStarted() as started:
+                steps.append([])
+                first_ticks.append(started.tick)
+                better = {metric.name: metric.better for metric in started.metrics if metric.held_out}
+                held_out.append(list(better))
+                best, rollbacks = {}, {}
+                harmless = frozenset(spec.name for spec in started.actuators if not spec.intervenes)
+            case Observation() as observation:
+                steps[-1].append(observation.step)
+                if _improves(observation.metrics, better, best):
+                    rollbacks = {}
+            case Decision(verdict="adopted") as decision:
+                decisions[decision.id] = decision
+                if decision.actuator in harmless:
+                    measurements.add(decision.id)
+            case AgentStatus(state="cannot_fire", reason=reason):
+                cannot_fire[event.author] = reason
+            case Receipt(status="applied") as receipt if receipt.decision_id in decisions:
+                if receipt.actuator not in harmless:
+                    changes.append(_change(receipt, decisions[receipt.decision_id], len(steps)))
+                if receipt.actuator == ROLLBACK:
+                    rollbacks[receipt.after] = rollbacks.get(receipt.after, 0) + 1
+                    same_place = max(same_place, rollbacks[receipt.after])
+            case Receipt() as receipt if receipt.decision_id in decisions:
+                not_applied.append(f"{receipt.status} {receipt.actuator} at tick {receipt.tick}: {receipt.reason}")
+            case _:
+                pass
+    silent = dict(sorted(cannot_fire.items()))
+    return Actions(changes, len(measurements), not_applied, steps, first_ticks, silent, same_place, held_out)
 
 
-def _better(metrics: dict[str, float], held_out: dict[str, str], best: dict[str, float]) -> bool:
-    """Whether a held-out reading is better than all before it; `best` then has it."""
+def _improves(metrics: Mapping[str, float], better: Mapping[str, str], best: dict[str, float]) -> bool:
+    """Whether a held-out reading is better than all before it. `best` is updated."""
     improved = False
-    for name, better in held_out.items():
+    for name, direction in better.items():
         value = metrics.get(name, math.nan)
-        signed = value if better == "up" else -value
-        if better != "neither" and signed > best.get(name, -math.inf):
+        signed = value if direction == "up" else -value
+        if direction != "neither" and signed > best.get(name, -math.inf):
             best[name], improved = signed, True
     return improved
 
@@ -127,7 +125,7 @@ def _change(receipt: Receipt, decision: Decision, incarnation: int) -> Change:
 
 @dataclass(frozen=True)
 class RateCheck:
-    """Of one applied change of the rate's scale: what the optimizer should have used right after it, and did."""
+    """An applied change of the learning rate's scale: the rate that the next step should have used, and did use."""
 
     tick: int
     scale: float
@@ -140,26 +138,27 @@ class RateCheck:
 
 
 def rate_checks(
-    reading: Reading, rates: Sequence[Sequence[float]], schedule: Sequence[Sequence[float]]
+    actions: Actions, rates: Sequence[Sequence[float]], schedule: Sequence[Sequence[float]]
 ) -> list[RateCheck]:
-    """`rates` were used under the controller, `schedule` without it, per optimizer; the n-th incarnation has the n-th.
+    """Compare rates used under the controller with those of the control times the scale, per optimizer. The n-th
+    incarnation has the n-th optimizer.
 
-    The step after a receipt is held against the schedule at the run's own step, which a rollback sets back, times the
-    scale that was read back. A change after the last step is not checked, nor is one that another follows at once.
+    The step after a receipt should use the schedule at the run's own step, which a rollback moves back, times the scale
+    that was read back. A change after the last step is not checked, and neither is one that another follows at once.
     """
-    found = []
-    for number, (began, steps) in enumerate(zip(reading.began, reading.steps, strict=True), 1):
-        changes = [one for one in reading.changes if one.incarnation == number and one.actuator == SCALE]
-        last = {one.tick: one for one in changes}  # of several at one boundary the last holds
+    checks = []
+    for number, (first_tick, steps) in enumerate(zip(actions.first_ticks, actions.steps, strict=True), 1):
+        changes = [one for one in actions.changes if one.incarnation == number and one.actuator == SCALE]
+        last = {change.tick: change for change in changes}  # of several changes at one boundary, the last one counts
         if number > len(rates) or number > len(schedule):
             continue
         used, own = rates[number - 1], schedule[number - 1]
-        first = int(bool(steps) and steps[0] == 0)  # what was measured before the first step came with none
-        for tick, one in last.items():
-            after = tick - began  # where the next observation stands in this incarnation's
-            if after >= len(steps) or not isinstance(one.after, float):
+        measured_first = int(bool(steps) and steps[0] == 0)  # an observation before the first step
+        for tick, change in last.items():
+            after = tick - first_tick  # index of the next observation in this incarnation
+            if after >= len(steps) or not isinstance(change.after, float):
                 continue
-            at = steps[after] - 1  # the observation after step n carries n; it used the schedule's n-th entry
-            if 0 <= at < len(own) and after - first < len(used):
-                found.append(RateCheck(tick, one.after, own[at] * one.after, used[after - first]))
-    return found
+            at_step = steps[after] - 1  # the observation after step n carries n; that step used entry n - 1
+            if 0 <= at_step < len(own) and after - measured_first < len(used):
+                checks.append(RateCheck(tick, change.after, own[at_step] * change.after, used[after - measured_first]))
+    return checks

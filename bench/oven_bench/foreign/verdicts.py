@@ -1,8 +1,8 @@
-"""What the pairs of a cell say together: is it the same training, within noise, better or WORSE with the controller?
+"""The verdict on a cell over its seeds: the same training, within noise, better or WORSE with the controller.
 
-A gain is the final held-out metric with the controller minus the control's, positive where the controller's is better.
-Differences count as noise up to twice the mean gain's standard error, or up to half of the range of the controls'
-finals over the seeds, whichever is larger. A run that raised or diverged has no final: it is worse than any finite one.
+A gain is the final held-out metric with the controller minus the control's, with a sign such that more is better. A
+difference counts as noise up to the larger of twice the mean gain's standard error and half the range of the controls.
+A run that raised or diverged has no final metric: it is worse than any finite one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from statistics import fmean, stdev
 from typing import Literal
 
 Verdict = Literal["same", "within noise", "better", "WORSE", "one seed", "both diverged"]
-"""One seed has no noise to hold a difference against, so that it is neither better nor worse."""
+"""One seed has no noise to compare with, so it is neither better nor worse."""
 
 
 @dataclass(frozen=True)
-class Played:
+class SeedResult:
     """One seed of a cell, with the controller and without it."""
 
     cell: str
@@ -26,16 +26,15 @@ class Played:
     steps: int
     changes: int
     better: str
-    """Which way the metric is better: up or down."""
+    """Which direction of the metric is better: up or down."""
     controlled: float | None
-    """The final held-out metric; None where the run raised or diverged."""
+    """The final held-out metric; None if the run raised or diverged."""
     alone: float | None
-    receipts: int = 0
-    """Changes of the rate that were held against the rate used."""
-    mismatches: int = 0
-    """Of them, those that the rate used did not match."""
+    rates_checked: int = 0
+    """Changes of the learning rate that were compared with the rate used."""
+    rates_wrong: int = 0
     same_place: int = 0
-    """Most rollbacks to one step without a better held-out reading since."""
+    """Most rollbacks to one step without a better held-out reading in between."""
 
     @property
     def gain(self) -> float | None:
@@ -45,8 +44,8 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A cell from one start. Figures are None where no pair, or one alone, is finite."""
+class CellResult:
+    """A cell from one start. Figures are None if they need more finite pairs than there are."""
 
     start: str
     cell: str
@@ -56,7 +55,7 @@ class Row:
     error: float | None
     """The mean gain's standard error."""
     noise: float | None
-    """Up to where a mean gain counts as noise, either way."""
+    """A mean gain up to this size, either way, counts as noise."""
     lost: int
     """Seeds on which only the run with the controller has no final metric."""
     saved: int
@@ -77,44 +76,35 @@ class Row:
         }
 
 
-def rows(played: Iterable[Played]) -> list[Row]:
-    """In the order in which starts and cells first come."""
-    together: dict[tuple[str, str], list[Played]] = {}
-    for one in played:
-        together.setdefault((one.start, one.cell), []).append(one)
-    return [row(group) for group in together.values()]
+def cell_results(results: Iterable[SeedResult]) -> list[CellResult]:
+    """One result per start and cell, in the order in which they first come."""
+    groups: dict[tuple[str, str], list[SeedResult]] = {}
+    for result in results:
+        groups.setdefault((result.start, result.cell), []).append(result)
+    return [cell_result(group) for group in groups.values()]
 
 
-def row(played: Sequence[Played]) -> Row:
-    """Of the seeds of one cell from one start."""
-    gains = [one.gain for one in played if one.gain is not None]
-    controls = [one.alone for one in played if one.alone is not None]
+def cell_result(results: Sequence[SeedResult]) -> CellResult:
+    """The result of one cell from one start, over its seeds."""
+    gains = [result.gain for result in results if result.gain is not None]
+    controls = [result.alone for result in results if result.alone is not None]
     mean = fmean(gains) if gains else None
     error = stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None
     noise = None if error is None else max(2 * error, (max(controls) - min(controls)) / 2)
-    lost = sum(one.controlled is None and one.alone is not None for one in played)
-    saved = sum(one.controlled is not None and one.alone is None for one in played)
-    return Row(
-        played[0].start,
-        played[0].cell,
-        len(played),
-        sum(one.changes for one in played),
-        mean,
-        error,
-        noise,
-        lost,
-        saved,
-        _verdict(played, mean, noise, lost, saved),
-    )
+    lost = sum(result.controlled is None and result.alone is not None for result in results)
+    saved = sum(result.controlled is not None and result.alone is None for result in results)
+    first, changes = results[0], sum(result.changes for result in results)
+    verdict = _verdict(results, mean, noise, lost, saved)
+    return CellResult(first.start, first.cell, len(results), changes, mean, error, noise, lost, saved, verdict)
 
 
-def _verdict(played: Sequence[Played], mean: float | None, noise: float | None, lost: int, saved: int) -> Verdict:
+def _verdict(results: Sequence[SeedResult], mean: float | None, noise: float | None, lost: int, saved: int) -> Verdict:
     if lost:
         return "WORSE"
-    if all(one.changes == 0 and one.controlled == one.alone for one in played):
+    if all(result.changes == 0 and result.controlled == result.alone for result in results):
         return "both diverged" if mean is None else "same"
     if mean is not None and noise is not None and mean < -noise:
-        return "WORSE"  # what it saved on one seed does not make up for what it cost on the others
+        return "WORSE"  # a seed that was saved does not make up for a loss on the others
     if saved:
         return "better"
     if mean is None:
@@ -124,14 +114,14 @@ def _verdict(played: Sequence[Played], mean: float | None, noise: float | None, 
     return "better" if mean > noise else "within noise"
 
 
-def totals(played: Sequence[Played]) -> dict[str, object]:
+def totals(results: Sequence[SeedResult]) -> dict[str, object]:
     """Counts by start, then over all runs. Steps and changes are those of runs that ended."""
-    found = rows(played)
+    cells = cell_results(results)
     figures: dict[str, object] = {}
-    for start in dict.fromkeys(row.start for row in found):
-        verdicts = [row.verdict for row in found if row.start == start]
-        ended = [one for one in played if one.start == start and one.controlled is not None]
-        changes, steps = sum(one.changes for one in ended), sum(one.steps for one in ended)
+    for start in dict.fromkeys(cell.start for cell in cells):
+        verdicts = [cell.verdict for cell in cells if cell.start == start]
+        ended = [result for result in results if result.start == start and result.controlled is not None]
+        changes, steps = sum(result.changes for result in ended), sum(result.steps for result in ended)
         figures |= {
             f"{start}_cells": len(verdicts),
             f"{start}_worse": verdicts.count("WORSE"),
@@ -140,9 +130,9 @@ def totals(played: Sequence[Played]) -> dict[str, object]:
             f"{start}_changes_per_1000_steps": round(1000 * changes / steps, 2) if steps else None,
         }
     return figures | {
-        "rate_changes_checked": sum(one.receipts for one in played),
-        "rate_changes_not_matched": sum(one.mismatches for one in played),
-        "most_rollbacks_to_one_step": max((one.same_place for one in played), default=0),
+        "rate_changes_checked": sum(result.rates_checked for result in results),
+        "rate_changes_not_matched": sum(result.rates_wrong for result in results),
+        "most_rollbacks_to_one_step": max((result.same_place for result in results), default=0),
     }
 
 

@@ -1,9 +1,8 @@
-"""What is drawn by a seed: a fault's parameters, as its class declares them, and generators of random tensors.
+"""Random parameters of faults, declared in their classes, and generators of random tensors.
 
     weight: float = log_uniform(0.1, 1)
 
-Parameters that only say how bad a fault is take one `rng.random()` each, so that `At` can ask for the mild or the
-severe end.
+A parameter that only sets the severity takes one `rng.random()`, so that `At` can pick the mild or the severe end.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _declared = numbers()
 
 
 def drawn(draw: Callable[[Random], T]) -> T:
-    """Whatever the function draws."""
-    made: T = field(metadata={DRAW: draw, ORDER: next(_declared)})
-    return made
+    """A parameter that this function draws."""
+    parameter: T = field(metadata={DRAW: draw, ORDER: next(_declared)})
+    return parameter
 
 
 def uniform(mild: float, severe: float) -> float:
@@ -32,32 +31,32 @@ def uniform(mild: float, severe: float) -> float:
 
 
 def log_uniform(mild: float, severe: float) -> float:
-    """Between two positive numbers; `severe` may be the smaller one."""
+    """Log-uniform between two positive numbers. `severe` may be the smaller one."""
     return drawn(lambda rng: _log_uniform(rng, mild, severe))
 
 
 def whole(mild: int, severe: int) -> int:
-    """A count, log-uniform."""
+    """A whole number, log-uniform."""
     return drawn(lambda rng: round(_log_uniform(rng, mild, severe)))
 
 
 def log10_uniform(low: float, high: float, times: float = 1.0) -> float:
-    """`times` · 10^u, with u uniform between the two."""
+    """`times` · 10^u, with u uniform between `low` and `high`."""
     return drawn(lambda rng: times * _power(rng, low, high))
 
 
 def count(least: int, decades: float) -> int:
-    """A count from `least` up to so many powers of ten more, log-uniform."""
+    """A whole number, log-uniform from `least` over this many powers of ten."""
     return drawn(lambda rng: round(least * _power(rng, 0.0, decades)))
 
 
 def integer(low: int, high: int) -> int:
-    """Uniform, both ends included."""
+    """A uniform whole number from `low` to `high`, both included."""
     return drawn(lambda rng: rng.randint(low, high))
 
 
 def choice(options: Sequence[T]) -> T:
-    """One of them; what stands there twice is drawn twice as often."""
+    """One of the options. An option that is listed twice is drawn twice as often."""
     return drawn(lambda rng: rng.choice(options))
 
 
@@ -70,23 +69,23 @@ def random_seed() -> int:
 
 
 def declared(parameters: Iterable[Field[Any]], rng: Random) -> dict[str, Any]:
-    """A value for each field that is a parameter, by its name; they are drawn in the order of their declarations."""
-    drawn = sorted((one for one in parameters if ORDER in one.metadata), key=lambda one: one.metadata[ORDER])
-    return {one.name: one.metadata[DRAW](rng) for one in drawn}
+    """A value for each field that is a parameter, drawn in the order of their declarations."""
+    in_order = sorted((each for each in parameters if ORDER in each.metadata), key=lambda each: each.metadata[ORDER])
+    return {each.name: each.metadata[DRAW](rng) for each in in_order}
 
 
 def _log_uniform(rng: Random, mild: float, severe: float) -> float:
-    made: float = mild * (severe / mild) ** rng.random()
-    return made
+    value: float = mild * (severe / mild) ** rng.random()
+    return value
 
 
 def _power(rng: Random, low: float, high: float) -> float:
-    made: float = 10 ** rng.uniform(low, high)
-    return made
+    value: float = 10 ** rng.uniform(low, high)
+    return value
 
 
 class At(Random):
-    """Draws every severity at one quantile: 0 is the mild end, 1 the severe one. Seeds and variants go by `seed`."""
+    """Draws every severity at one quantile: 0 is the mild end, 1 the severe end. Seeds and variants follow `seed`."""
 
     def __init__(self, quantile: float, seed: int = 0) -> None:
         super().__init__(seed)
@@ -96,11 +95,11 @@ class At(Random):
         return self._quantile
 
     getrandbits = Random.getrandbits
-    """Named here since Random draws integers from `random` where a subclass has that alone."""
+    """Repeated here, because Random draws integers from `random` if a subclass defines only that."""
 
 
 def generator(*seed: object) -> torch.Generator:
-    """Seeded by the values: the same for the same ones, in any process."""
-    made = torch.Generator()
-    made.manual_seed(Random(repr(seed)).getrandbits(63))
-    return made
+    """A random generator, the same for the same values in every process."""
+    draws = torch.Generator()
+    draws.manual_seed(Random(repr(seed)).getrandbits(63))
+    return draws

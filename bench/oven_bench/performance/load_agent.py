@@ -1,6 +1,6 @@
-"""An agent for measuring the bus: it proposes when the learner's metrics ask for it, and says which request it answers.
+"""An agent that loads the bus: it proposes when the learner's metrics request it, and names the request.
 
-No entry point names it; `bench latency` and `bench throughput` start it by its file.
+It has no entry point. `bench latency` and `bench throughput` start it by its file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ ASKED = "bench/asked"
 
 
 class Asked(Agent):
-    """A tick whose metric `bench/asked` is higher than any before asks for one proposal; between two it abstains, after
-    a look at a gauge such as agents take."""
+    """Proposes once whenever the metric `bench/asked` exceeds all earlier values. Otherwise it reads a metric, as
+    agents do, and abstains."""
 
     needs = (ASKED,)
     moves = (KNOB,)
@@ -31,5 +31,5 @@ class Asked(Agent):
         if asked <= self._answered:
             return None
         self._answered = asked
-        value = 1.0 + asked % 2  # another one each time, or the decision would change nothing
+        value = 1.0 + asked % 2  # changes each time, or the decision would change nothing
         return window.propose(KNOB, value, confidence=0.9, why=f"request {asked:.0f}, level {level:.6g}")

@@ -1,9 +1,9 @@
-"""`bench monitor`: what the monitor costs, and how quickly it answers, in a real terminal on a real server.
+"""`bench monitor`: what does the monitor cost, and how quickly does it answer?
 
-The monitor runs as people start it, in a pseudo-terminal of 160×50, over a run that has 5,000 decisions behind it. Its
-log comes from a generator at 20 and at 500 observations a second, with votes, decisions and receipts among them. CPU is
-the monitor process's own (psutil), in per cent of one core; the floor beside it is the same monitor while nothing
-happens. `load_average` says what else the machine did.
+The monitor runs as people start it, in a pseudo-terminal of 160×50, on a real server and a run with 5,000 decisions.
+A feed adds 20 and then 500 observations per second, with votes, decisions and receipts among them. CPU is the monitor
+process's own (psutil), in per cent of one core; the baseline is the same monitor while nothing happens. `load_average`
+shows what else the machine did.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import math
 import os
 import pty
 import re
@@ -29,142 +28,64 @@ from typing import Annotated
 import psutil
 from typer import Option
 
+from oven_bench.performance.example_run import SCALE, Entry, ExampleRun
 from oven_bench.study import Report, Study
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import ProcessError
-from oven_core.protocol.messages import (
-    ActuatorSpec,
-    AgentStatus,
-    BallotOpened,
-    Decision,
-    Horizon,
-    MetricSpec,
-    Observation,
-    Receipt,
-    RunStarted,
-    TallyLine,
-    Vote,
-)
-from oven_core.protocol.names import Subjects
-from oven_core.replica.history_service import serve_history
+from oven_core.protocol.messages import Horizon
+from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import EmbeddedServer
 
 RUN = "bench"
-LR = "optimizer.lr_scale"
-AGENTS = ("curriculum", "lr", "prior")
 COLUMNS, ROWS = 160, 50
-GAUGES = 26
-"""As many metrics as the GRPO recipe publishes."""
 PAST = 1000
-"""Observations that the log has before the monitor opens."""
+"""Observations in the log before the monitor opens."""
 DECISIONS = 5
 """Decisions at each of them."""
 
 
-class Generator:
-    """Writes a log as a learner, agents and a mesh would: a decision every 100 observations."""
+class Feed:
+    """Publishes an example run as a learner, agents and a mesh would."""
 
     def __init__(self, bus: Bus) -> None:
-        self.bus = bus
-        self.on = Subjects(RUN)
-        self.n = 0
         self.tick = 0
-
-    async def _say(self, subject: str, body: bytes) -> None:
-        await self.bus.publish(subject, body)
-
-    def _learner(self) -> dict[str, int]:
-        self.n += 1
-        return {"incarnation": 1, "n": self.n}
+        self._bus, self._run = bus, ExampleRun(RUN, slowness=3000)
 
     async def begin(self) -> None:
-        spec = ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0)
-        metrics = (MetricSpec(name="reward", better="up"), MetricSpec(name="eval/accuracy", held_out=True))
-        started = RunStarted(
-            **self._learner(), recipe="bench", horizon=Horizon(max_steps=20_000), actuators=(spec,), metrics=metrics
-        )
-        await self._say(self.on.run, started.wire())
-        for name in AGENTS:
-            status = AgentStatus(state="joined", moves=(LR,), speciality=(LR,))
-            await self._say(self.on.agent(name), status.wire())
+        for entry in self._run.begin(Horizon(max_steps=20_000)):
+            await self._publish(entry)
 
     async def observe(self, decisions: int = 0) -> None:
-        """An observation, and so many decisions with their votes and receipts."""
+        """Publish an observation and a number of decisions."""
         self.tick += 1
-        level = 1 - math.exp(-self.tick / 3000)
-        metrics = {f"gauge/{n}": level + 0.1 * math.sin(self.tick * (n + 1)) for n in range(GAUGES - 5)}
-        metrics |= {"reward": level, "loss": -level, "grad_norm": 1.0 + math.sin(self.tick), "learning_rate": 2e-5}
-        if self.tick % 20 == 0:
-            metrics["eval/accuracy"] = level
-        seen = Observation(
-            **self._learner(), tick=self.tick, step=self.tick, progress=min(1, self.tick / 20_000), metrics=metrics
-        )
-        await self._say(self.on.observation, seen.wire())
+        await self._publish(self._run.observation(self.tick))
         for index in range(decisions):
-            await self._decide(index)
+            for entry in self._run.decision(self.tick, index, before=1.0, value=1.0 + self.tick % 7):
+                await self._publish(entry)
 
-    async def _decide(self, index: int) -> None:
-        ballot = f"{self.tick:012d}-{index:02d}"
-        value = 1.0 + self.tick % 7
-        vote = Vote(actuator=LR, stance="propose", value=value, tick=self.tick, confidence=0.9, rationale="as measured")
-        await self._say(self.on.vote("lr"), vote.wire())
-        opened = BallotOpened(
-            id=ballot,
-            actuator=LR,
-            proposal=value,
-            opened_by="lr",
-            tick=self.tick,
-            closes_at_tick=self.tick + 3,
-            eligible=AGENTS,
-        )
-        await self._say(self.on.ballot(ballot), opened.wire())
-        tally = tuple(TallyLine(agent=name, stance="for", confidence=0.9, weight=0.9) for name in AGENTS)
-        decision = Decision(
-            id=ballot,
-            ballot=ballot,
-            actuator=LR,
-            verdict="adopted",
-            value=value,
-            before=1.0,
-            reason="three agents of three were for it",
-            tally=tally,
-            tick=self.tick,
-            apply_at_tick=self.tick + 1,
-            expires_at_tick=self.tick + 20,
-        )
-        await self._say(self.on.decision(ballot), decision.wire())
-        receipt = Receipt(
-            **self._learner(),
-            decision_id=ballot,
-            actuator=LR,
-            status="applied",
-            before=1.0,
-            after=value,
-            tick=self.tick,
-            step=self.tick,
-        )
-        await self._say(self.on.receipt, receipt.wire())
-
-    async def at(self, hz: float, seconds: float, decide: bool = True) -> None:
-        """So many observations a second, in bursts of at most 20 ms, with a decision every 100 of them."""
-        began, done = time.monotonic(), 0
-        while (passed := time.monotonic() - began) < seconds:
-            while done < passed * hz:
+    async def run(self, hz: float, seconds: float, decide: bool = True) -> None:
+        """Publish at a rate, in bursts of at most 20 ms, with a decision every 100 observations."""
+        start, done = time.monotonic(), 0
+        while (elapsed := time.monotonic() - start) < seconds:
+            while done < elapsed * hz:
                 await self.observe(int(decide and self.tick % 100 == 99))
                 done += 1
             await asyncio.sleep(min(0.02, 1 / hz))
 
+    async def _publish(self, entry: Entry) -> None:
+        await self._bus.publish(entry.subject, entry.message.wire())
+
 
 class Terminal:
-    """A process in a pseudo-terminal. `said` grows with what it writes; `wrote` is set with every piece."""
+    """A process in a pseudo-terminal. `output` grows with what it writes."""
 
     def __init__(self, command: list[str], env: dict[str, str], *, pass_fds: tuple[int, ...] = ()) -> None:
         self._fd, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.began = time.monotonic()
+        self.start = time.monotonic()
         self.process = subprocess.Popen(
             command,
             stdin=theirs,
@@ -175,8 +96,8 @@ class Terminal:
             pass_fds=pass_fds,
         )
         os.close(theirs)
-        self.said = bytearray()
-        self.wrote = asyncio.Event()
+        self.output = bytearray()
+        self._wrote = asyncio.Event()
         os.set_blocking(self._fd, False)
         asyncio.get_running_loop().add_reader(self._fd, self._read)
 
@@ -185,25 +106,25 @@ class Terminal:
             piece = os.read(self._fd, 65536)
         except BlockingIOError:
             return
-        except OSError:  # the other side is closed
+        except OSError:  # the process closed its side
             piece = b""
         if not piece:
             asyncio.get_running_loop().remove_reader(self._fd)
-        self.said += piece
-        self.wrote.set()
+        self.output += piece
+        self._wrote.set()
 
     async def until(self, text: bytes, after: int = 0, limit_s: float = 30.0) -> float:
-        """When `text` was first seen after a place in what it said. Raises ProcessError when it is not said in time."""
+        """Wait until `text` is in the output behind a position, and return the time. Raises ProcessError."""
         deadline = time.monotonic() + limit_s
-        while text not in self.said[after:]:
-            self.wrote.clear()
+        while text not in self.output[after:]:
+            self._wrote.clear()
             if (left := deadline - time.monotonic()) <= 0:
                 raise ProcessError(
-                    f"the monitor did not show {text!r} within {limit_s:g} s: {bytes(self.said[-300:])!r}"
+                    f"the monitor did not show {text!r} within {limit_s:g} s: {bytes(self.output[-300:])!r}"
                 )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self.wrote.wait()
+                    await self._wrote.wait()
         return time.monotonic()
 
     def press(self, key: bytes) -> None:
@@ -218,86 +139,81 @@ class Terminal:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU that a process has had, in seconds: on a machine that others use it says more than the clock."""
+    """CPU seconds that a process has used."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
-class Meter:
-    """CPU of a process between two moments, in per cent of a core."""
+class CpuMeter:
+    """CPU of a process since the meter was made, in per cent of a core."""
 
     def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        self._cpu, self._wall = self._now()
-
-    def _now(self) -> tuple[float, float]:
-        times = self._process.cpu_times()
-        return times.user + times.system, time.monotonic()
+        self._pid, self._cpu, self._wall = pid, cpu_s(pid), time.monotonic()
 
     def percent(self) -> float:
-        cpu, wall = self._now()
-        return round(100 * (cpu - self._cpu) / (wall - self._wall), 2)
+        return round(100 * (cpu_s(self._pid) - self._cpu) / (time.monotonic() - self._wall), 2)
 
 
 async def measure(folder: RunFolder, home: Path, seconds: float, keys: int) -> dict[str, object]:
-    found: dict[str, object] = {"load_average": round(os.getloadavg()[0], 2)}
-    async with logged_run(folder) as bus:
-        generator = Generator(bus)
-        await generator.begin()
+    figures: dict[str, object] = {"load_average": round(os.getloadavg()[0], 2)}
+    async with served_run(folder) as bus:
+        feed = Feed(bus)
+        await feed.begin()
         for _ in range(PAST):
-            await generator.observe(DECISIONS)
+            await feed.observe(DECISIONS)
         await bus.flush()
         command = [sys.executable, "-P", "-m", "oven_controller.cli.main", "monitor", RUN]
         terminal = Terminal(command, {**os.environ, "OVEN_HOME": str(home), "TERM": "xterm-256color"})
+        pid = terminal.process.pid
         try:
-            found["first_paint_s"] = round(await terminal.until(RUN.encode()) - terminal.began, 3)
-            found["first_paint_cpu_s"] = round(cpu_s(terminal.process.pid), 3)
-            found["history_shown_s"] = round(await terminal.until(f"step {PAST}".encode()) - terminal.began, 3)
-            await generator.at(20, 2)  # warm
-            meter = Meter(terminal.process.pid)
+            figures["first_paint_s"] = round(await terminal.until(RUN.encode()) - terminal.start, 3)
+            figures["first_paint_cpu_s"] = round(cpu_s(pid), 3)
+            figures["history_shown_s"] = round(await terminal.until(f"step {PAST}".encode()) - terminal.start, 3)
+            await feed.run(20, 2)  # warm-up
+            meter = CpuMeter(pid)
             await asyncio.sleep(seconds / 2)
-            found["cpu_percent_idle"] = meter.percent()
-            meter = Meter(terminal.process.pid)
-            await generator.at(20, seconds)
-            found["cpu_percent_20hz"] = meter.percent()
-            delays = await _keys(terminal, generator, keys)
-            found["key_p50_ms"] = round(1000 * statistics.median(delays), 1)
-            found["key_p95_ms"] = round(1000 * statistics.quantiles(delays, n=20)[-1], 1)
+            figures["cpu_percent_idle"] = meter.percent()
+            meter = CpuMeter(pid)
+            await feed.run(20, seconds)
+            figures["cpu_percent_20hz"] = meter.percent()
+            delays = await _key_delays(terminal, feed, keys)
+            figures["key_p50_ms"] = round(1000 * statistics.median(delays), 1)
+            figures["key_p95_ms"] = round(1000 * statistics.quantiles(delays, n=20)[-1], 1)
             before = await bus.head(RUN)
-            meter = Meter(terminal.process.pid)
-            await generator.at(500, seconds)
-            found["cpu_percent_500hz"] = meter.percent()
-            with contextlib.suppress(ProcessError):  # then it shows in `received_500hz`
-                await terminal.until(f"tick {generator.tick}".encode(), limit_s=10)
-            mark = len(terminal.said)
+            meter = CpuMeter(pid)
+            await feed.run(500, seconds)
+            figures["cpu_percent_500hz"] = meter.percent()
+            with contextlib.suppress(ProcessError):  # what was lost shows in `received_500hz`
+                await terminal.until(f"tick {feed.tick}".encode(), limit_s=10)
+            mark = len(terminal.output)
             terminal.press(b"q")
             await terminal.until(b"events were read", mark)
-            counts = re.findall(rb"(\d+) events were read", bytes(terminal.said[mark:]))
-            head = await bus.head(RUN)  # of what was sent, votes beyond the stream's limits never came so far
-            found["received_500hz"] = round(1 - (head - int(counts[-1])) / (head - before), 4)
+            counts = re.findall(rb"(\d+) events were read", bytes(terminal.output[mark:]))
+            head = await bus.head(RUN)  # the stream's limits drop votes, which then do not count
+            figures["received_500hz"] = round(1 - (head - int(counts[-1])) / (head - before), 4)
         finally:
             await terminal.close()
-    return found
+    return figures
 
 
-async def _keys(terminal: Terminal, generator: Generator, keys: int) -> list[float]:
+async def _key_delays(terminal: Terminal, feed: Feed, keys: int) -> list[float]:
     """Seconds from a key that moves the cursor to the bytes that draw the decision under it, while data arrives."""
-    feeding = asyncio.create_task(generator.at(20, 3600, decide=False))
+    feeding = asyncio.create_task(feed.run(20, 3600, decide=False))
     delays = []
     try:
         for n in range(keys):
             await asyncio.sleep(0.05 + 0.013 * (n % 7))  # not in step with the feed
-            mark, pressed = len(terminal.said), time.monotonic()
+            mark, pressed = len(terminal.output), time.monotonic()
             terminal.press(b"k" if n % 2 == 0 else b"j")
-            delays.append(await terminal.until(LR.encode(), mark) - pressed)
+            delays.append(await terminal.until(SCALE.encode(), mark) - pressed)
     finally:
         feeding.cancel()
     return delays
 
 
 @contextlib.asynccontextmanager
-async def logged_run(folder: RunFolder) -> AsyncIterator[Bus]:
-    """A server with the run's streams, and the history service that a mesh replica would give."""
+async def served_run(folder: RunFolder) -> AsyncIterator[Bus]:
+    """A server with the run's streams, and the history service that a mesh replica provides."""
     for role in ("admin", "monitor"):
         folder.add_user(role, role)
     with folder.hold():
@@ -319,8 +235,7 @@ def bench(
 ) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
         home = Home(Path(scratch))
-        found = asyncio.run(measure(home.create(RUN, "bench"), home.path, seconds, keys))
-    return Report(found)
+        return Report(asyncio.run(measure(home.create(RUN, "bench"), home.path, seconds, keys)))
 
 
 STUDY = Study("monitor", bench, "--json")

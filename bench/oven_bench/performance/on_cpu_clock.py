@@ -1,4 +1,4 @@
-"""What calls cost the training thread: wall time less its wait in the run queue, which is the machine's business."""
+"""A clock for the cost of calls on the training thread: wall time minus the thread's wait in the run queue."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SCHEDSTAT = "/proc/thread-self/schedstat"
 class OnCpu:
     """A clock for the thread that enters it. Waiting for the interpreter's lock counts; waiting for a core does not.
 
-    Without the kernel's accounting (Linux only, CONFIG_SCHED_INFO) `known` is False and it is a wall clock.
+    Without the kernel's accounting (Linux only, CONFIG_SCHED_INFO) `reads_run_queue` is False and it is a wall clock.
     """
 
     def __init__(self) -> None:
-        self.known = False
+        self.reads_run_queue = False
         self._stat = -1
 
     def __enter__(self) -> Self:
         try:
             self._stat = os.open(SCHEDSTAT, os.O_RDONLY)
-            self.known = len(os.pread(self._stat, 64, 0).split()) == 3
+            self.reads_run_queue = len(os.pread(self._stat, 64, 0).split()) == 3
         except OSError:
-            self.known = False
+            self.reads_run_queue = False
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -38,16 +38,16 @@ class OnCpu:
         return self.timed(call)[1]
 
     def timed(self, call: Callable[[], T]) -> tuple[T, float]:
-        """What the call returned, and its microseconds."""
-        waited, began = self.waited_ns(), time.perf_counter_ns()
-        found = call()
-        took = time.perf_counter_ns() - began
-        return found, max(0.0, (took - (self.waited_ns() - waited)) / 1e3)
+        """The call's result, and its microseconds."""
+        waited, start = self.waited_ns(), time.perf_counter_ns()
+        result = call()
+        took = time.perf_counter_ns() - start
+        return result, max(0.0, (took - (self.waited_ns() - waited)) / 1e3)
 
     def waited_ns(self) -> int:
-        """In the run queue so far: the second field of the thread's schedstat."""
-        return int(os.pread(self._stat, 64, 0).split()[1]) if self.known else 0
+        """Nanoseconds in the run queue so far: the second field of the thread's schedstat."""
+        return int(os.pread(self._stat, 64, 0).split()[1]) if self.reads_run_queue else 0
 
 
 def nothing() -> None:
-    """The floor of what a clock can tell."""
+    """A call that does nothing: the resolution of a clock."""

@@ -1,20 +1,17 @@
-"""`bench overhead`: what `observe` and `poll` cost the training thread, and what the whole stack costs a training step.
+"""`bench overhead`: what do `observe` and `poll` cost the training thread, and the whole stack a training step?
 
-One process trains a small transformer on one thread, some 5 ms per step, with the real client; its link, nats-server,
-the mesh and the installed agents run beside it as they do under `up`, on the same cores. Blocks of steps take turns
-(off, on, on, off): in one the learner observes and polls at every step, so that all of the stack works; in the other it
-is up, and the learner says nothing. A block begins with steps that are not counted, in which what the other left dies
-away.
+One process trains a small transformer on one thread with the real client, at about 5 ms per step. Its link,
+nats-server, the mesh and the installed agents run on the same cores, as under `up`. Blocks of steps alternate (off, on,
+on, off). In an on-block the learner observes and polls at every step, so that the whole stack works; in an off-block it
+is silent. The first steps of a block are not counted, so that the effects of the other block fade.
 
-`step_slowdown` is the mean step of the one over that of the other, in wall time: waiting for a core that the stack has
-is part of it. Its interval is the 95 % percentile bootstrap over pairs of neighbouring blocks (Efron & Tibshirani
-1993), because steps of one block are not independent. `step_floor_low` and `_high` are the interval of off-blocks over
-one another, where there is nothing to find: what the machine's own unrest comes to.
+`step_slowdown` is the mean step of on-blocks over that of off-blocks, in wall time, including waits for a core that the
+stack uses. Its interval is a percentile bootstrap over pairs of neighbouring blocks. `step_floor_low` and `_high` are
+the interval of off-blocks over one another: the noise of the machine.
 
-`step_slowdown_on_cpu` leaves out what the step waited in the run queue, so it is nearer to what a trainer pays that has
-a core to itself: the calls, the interpreter's lock, the caches. The costs of the calls are on-CPU, too. `step_bare_ms`
-is the same step before the stack is started, and `step_idle_ms` that of the off-blocks: those two were not measured
-side by side.
+`step_slowdown_on_cpu` leaves out the time in the run queue, so it is closer to the cost for a trainer with a core of
+its own: the calls, the interpreter's lock, the caches. The costs of the calls are on-CPU, too. `step_bare_ms` is the
+same step before the stack starts, and `step_idle_ms` is that of off-blocks; these two were not measured side by side.
 """
 
 from __future__ import annotations
@@ -51,14 +48,15 @@ from oven_runs.server.embedded import KEYS
 STEP_MS = 5.0
 WARM_UP = 200
 SETTLE = 10
-"""Steps at the beginning of a block that are not counted."""
+"""Steps at the start of a block that are not counted."""
 BARE = 300
 WIDTH, HEADS, TOKENS = 64, 4, 32
 
 
 @dataclass
 class Arm:
-    """Of one kind of block. `blocks`: wall seconds of its counted steps, block by block; `on_cpu`: the same on-CPU."""
+    """Measurements of one kind of block. `blocks` has the wall seconds of its counted steps, and `on_cpu` the same
+    without the time in the run queue."""
 
     blocks: list[list[float]] = field(default_factory=list)
     on_cpu: list[list[float]] = field(default_factory=list)
@@ -68,20 +66,20 @@ class Arm:
 
 
 async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str, float | bool]:
-    """Raises ProcessError when the stack did no work: then nothing was compared."""
+    """Raises ProcessError if the stack did no work, because then nothing was compared."""
     step = await asyncio.to_thread(training_step)
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
-        async with installed_swarm(folder, per_process) as made:
-            link = ProcessLink(made.url, RUN, made.credentials("learner"))
+        async with installed_swarm(folder, per_process) as swarm:
+            link = ProcessLink(swarm.url, RUN, swarm.credentials("learner"))
             arms, dropped = await asyncio.to_thread(
                 _train, link, load_keys(folder.server.creds / KEYS), step, pairs, block
             )
-            heard = await dealt_with(made.url, made.credentials("admin"))
-    said = WARM_UP + pairs * (block + SETTLE)
-    if dropped or heard < said / 2:
-        raise ProcessError(f"the agents dealt with {heard} of {said} ticks, {dropped} were dropped: too few to tell")
+            processed = await processed_ticks(swarm.url, swarm.credentials("admin"))
+    sent = WARM_UP + pairs * (block + SETTLE)
+    if dropped or processed < sent / 2:
+        raise ProcessError(f"the agents processed {processed} of {sent} ticks, {dropped} were dropped: too few to tell")
     on, off = arms[True], arms[False]
     wall, on_cpu = ratio_of_blocks(on.blocks, off.blocks), ratio_of_blocks(on.on_cpu, off.on_cpu)
     half = len(off.blocks) // 2
@@ -102,14 +100,14 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
         "pairs": sum(len(steps) for steps in on.blocks),
         "blocks": len(on.blocks),
         "agents": len(installed()),
-        "ticks_dealt_with": heard,
-        "on_cpu": bool(on.noop_us) and _known(),
+        "ticks_processed": processed,
+        "on_cpu": bool(on.noop_us) and _has_run_queue(),
     }
 
 
 def training_step() -> Callable[[], float]:
-    """A step of AdamW on one transformer layer, on random tokens of a batch so large that it takes about STEP_MS.
-    Returns the gradient's norm."""
+    """Build a step of AdamW on one transformer layer, with a random batch so large that it takes about STEP_MS. The
+    step returns the gradient norm."""
     import torch
 
     torch.set_num_threads(1)
@@ -133,9 +131,9 @@ def training_step() -> Callable[[], float]:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     call()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _bare(step: Callable[[], float]) -> list[float]:
@@ -150,51 +148,51 @@ def _train(
     client.start()
     done = 0
 
-    def train(speaking: bool, count: int, arm: Arm | None) -> None:
+    def train(observing: bool, count: int, arm: Arm | None) -> None:
         nonlocal done
         spent: list[float] = []
-        held: list[float] = []
+        on_cpu: list[float] = []
         for _ in range(count):
             done += 1
-            began, waited = time.perf_counter(), clock.waited_ns()
+            start, waited = time.perf_counter(), clock.waited_ns()
             norm = step()
-            observed = clock.us(partial(client.observe, done, _gauges(done, norm)) if speaking else nothing)
-            polled = clock.us(client.poll if speaking else nothing)
+            observed = clock.us(partial(client.observe, done, _gauges(done, norm)) if observing else nothing)
+            polled = clock.us(client.poll if observing else nothing)
             idle = clock.us(nothing)
-            spent.append(time.perf_counter() - began)
-            held.append(spent[-1] - (clock.waited_ns() - waited) / 1e9)
+            spent.append(time.perf_counter() - start)
+            on_cpu.append(spent[-1] - (clock.waited_ns() - waited) / 1e9)
             if arm is not None:
                 arm.noop_us.append(idle)
-                if speaking:
+                if observing:
                     arm.observe_us.append(observed)
                     arm.poll_us.append(polled)
         if arm is not None:
             arm.blocks.append(spent)
-            arm.on_cpu.append(held)
+            arm.on_cpu.append(on_cpu)
 
     try:
         with OnCpu() as clock:
             train(True, WARM_UP, None)
             for number in range(2 * pairs):
-                speaking = number % 4 in (1, 2)
-                train(speaking, SETTLE, None)
-                train(speaking, block, arms[speaking])
+                observing = number % 4 in (1, 2)
+                train(observing, SETTLE, None)
+                train(observing, block, arms[observing])
     finally:
-        sent = client.close("completed", timeout_s=30)
-    if not sent:
+        all_sent = client.close("completed", timeout_s=30)
+    if not all_sent:
         raise ProcessError(f"{link.unsent} messages did not reach the log: the stack did not keep up")
     return arms, link.dropped
 
 
 def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
-    """With a knob for each agent. They move nothing but themselves, so that every step is the same work."""
-    now: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
+    """A client with a knob for each agent. The knobs change nothing else, so every step does the same work."""
+    values: dict[str, float] = {"optimizer.lr_scale": 1.0, "grpo.beta": 0.1}
     knobs = Actuators()
-    for name in now:
+    for name in values:
         knobs.scalar(
             name,
-            partial(now.__getitem__, name),
-            partial(now.__setitem__, name),
+            partial(values.__getitem__, name),
+            partial(values.__setitem__, name),
             low=0.01,
             high=10,
             scale="log",
@@ -208,7 +206,8 @@ def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
     knobs.simplex("reward.weights", lambda: weights, weights.update, moves_own_metric=True)
     held_out = MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0)
     reward = MetricSpec(name="reward", better="up", ceiling=1.0)
-    others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)  # or no agent could fire
+    # Without these metrics no agent could fire.
+    others = tuple(MetricSpec(name=name) for name in _gauges(1, 1.0) if name != reward.name)
     return OvenClient(
         link, knobs, recipe="bench", metrics=(held_out, reward, *others), rules=Rules(autonomy="auto"),
         mesh_code=mesh_code_hash(), keys=keys,
@@ -216,7 +215,7 @@ def _client(link: ProcessLink, keys: Mapping[str, str]) -> OvenClient:
 
 
 def _gauges(step: int, norm: float) -> dict[str, float]:
-    """What a GRPO run says of itself: 25 numbers, those among them that agents read."""
+    """The 25 metrics of a GRPO run, including those that agents read."""
     wave = (step % 17) / 170
     gauges = {
         "loss": 0.5 + wave, "grad_norm": norm, "learning_rate": 1e-4, "reward": 0.5 + wave, "reward_std": 0.2,
@@ -230,8 +229,8 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
     return gauges | {f"timing/{number}": wave / (number + 1) for number in range(25 - len(gauges))}
 
 
-async def dealt_with(url: str, credentials: Credentials) -> int:
-    """The newest tick that all installed agents have dealt with, as far as the log has it."""
+async def processed_ticks(url: str, credentials: Credentials) -> int:
+    """The newest tick that all installed agents have processed, according to the log."""
     newest: dict[str, int] = {}
     async with Bus.connect(url, credentials) as bus:
         async for event in bus.read(RUN, until=await bus.head(RUN)):
@@ -240,9 +239,9 @@ async def dealt_with(url: str, credentials: Credentials) -> int:
     return min(newest.get(name, 0) for name in installed())
 
 
-def _known() -> bool:
+def _has_run_queue() -> bool:
     with OnCpu() as clock:
-        return clock.known
+        return clock.reads_run_queue
 
 
 def _mean_ms(blocks: list[list[float]]) -> float:
@@ -250,14 +249,16 @@ def _mean_ms(blocks: list[list[float]]) -> float:
 
 
 def bench(
-    pairs: Annotated[int, Option(help="Steps of each arm; a minute in all.")] = 2400,
+    pairs: Annotated[int, Option(help="Steps of each arm: a minute in all.")] = 2400,
     block: Annotated[int, Option(min=1, help="Counted steps of a block.")] = 40,
     agents_per_process: Annotated[
-        int | None, Option(min=1, help="Of the installed agents.", show_default="all, as `up` starts them")
+        int | None, Option(min=1, help="Installed agents per process.", show_default="all, as `up` starts them")
     ] = None,
 ) -> Report:
     if pairs < 4 * block:
-        raise ConfigError("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
+        raise ConfigError(
+            f"--pairs {pairs} is below 4 × --block ({4 * block}): an interval needs at least four pairs of blocks"
+        )
     return Report(asyncio.run(_measure(pairs // block, block, agents_per_process)))
 
 

@@ -1,9 +1,8 @@
-"""The floor of `bench latency`: the same hops between as many processes, with bare messages and nothing decided.
+"""The baseline of `bench latency`: the same hops between as many processes, with bare messages and no decisions.
 
     learner ─ relay.step ─► N agents ─ relay.vote ─► mesh, which answers the N-th ─ relay.decision ─► learner
 
-Core NATS only. A message is a number and padding; the learner's side hands over by polling, as the real link does. The
-processes run where the stack's do.
+It uses core NATS only. A message is a number with padding. The learner's side polls, as the real link does.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from oven_runs.process.child import Child, follow_parent
 
 STEP, VOTE, DECISION = "relay.step", "relay.vote", "relay.decision"
 SIZES = {STEP: 624, VOTE: 209, DECISION: 1070}
-"""Bytes of the observation, the vote and the decision on four votes that `bench latency` exchanges, without headers."""
+"""Bytes of the observation, the vote and the decision in `bench latency`, without headers."""
 _NUMBER = 12
 
 
@@ -40,22 +39,25 @@ def unpacked(data: bytes) -> int:
 
 
 async def start(url: str, creds: Path, agents: int, per_process: int, logs: Path) -> list[Child]:
-    """One process for the mesh, and one for each `per_process` agents."""
+    """Start one process for the mesh, and one for each `per_process` agents."""
     env = {"OVEN_URL": url, "OVEN_CREDS": str(creds)}
-    roles = [("mesh", agents), *[("agent", min(per_process, agents - at)) for at in range(0, agents, per_process)]]
+    roles = [
+        ("mesh", agents),
+        *[("agent", min(per_process, agents - first)) for first in range(0, agents, per_process)],
+    ]
     return [
         await Child.start(
-            f"relay-{at}",
+            f"relay-{index}",
             [sys.executable, "-P", "-m", "oven_bench.performance.relay_baseline", role, str(count)],
-            logs / f"relay-{at}.log",
+            logs / f"relay-{index}.log",
             env=env,
         )
-        for at, (role, count) in enumerate(roles)
+        for index, (role, count) in enumerate(roles)
     ]
 
 
 class RelayLink:
-    """The learner's side: a thread that owns the connection and polls."""
+    """The learner's side: a thread with the connection, which polls."""
 
     def __init__(self, url: str, credentials: Credentials, poll_s: float) -> None:
         self._url, self._credentials, self._poll_s = url, credentials, poll_s
@@ -75,7 +77,7 @@ class RelayLink:
             return None
 
     def wait(self, timeout_s: float) -> int:
-        """Until all relays have subscribed and a number came back; that number. Raises ProcessError."""
+        """Wait until a number came back through all relays, and return it. Raises ProcessError."""
         deadline, number = time.monotonic() + timeout_s, 0
         while time.monotonic() < deadline:
             number += 1
@@ -91,11 +93,11 @@ class RelayLink:
         self._thread.join()
 
     async def _serve(self) -> None:
-        async def hear(message: Msg) -> None:
+        async def receive(message: Msg) -> None:
             self._inbox.append(unpacked(message.data))
 
         async with Bus.connect(self._url, self._credentials) as bus:
-            await bus.subscribe(DECISION, hear)
+            await bus.subscribe(DECISION, receive)
             await bus.flush()
             while not self._closing.is_set():
                 if self._outbox:
@@ -105,24 +107,24 @@ class RelayLink:
 
 
 async def _agents(bus: Bus, count: int) -> None:
-    async def hear(message: Msg) -> None:
+    async def receive(message: Msg) -> None:
         for _ in range(count):
             await bus.publish(VOTE, packed(VOTE, unpacked(message.data)))
 
-    await bus.subscribe(STEP, hear)
+    await bus.subscribe(STEP, receive)
 
 
 async def _mesh(bus: Bus, agents: int) -> None:
     votes: Counter[int] = Counter()
 
-    async def hear(message: Msg) -> None:
+    async def receive(message: Msg) -> None:
         number = unpacked(message.data)
         votes[number] += 1
         if votes[number] == agents:
             del votes[number]
             await bus.publish(DECISION, packed(DECISION, number))
 
-    await bus.subscribe(VOTE, hear)
+    await bus.subscribe(VOTE, receive)
 
 
 async def _main(role: str, count: int) -> None:

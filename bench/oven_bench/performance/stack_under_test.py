@@ -1,12 +1,12 @@
-"""A server, a mesh and agents for the benches to measure, started as `up` starts them, and a learner that is the bench
-itself. Agents are the installed ones, or the SDK's own host around `oven_bench/performance/load_agent.py`.
+"""A server, a mesh and agents for the benches, started as `up` starts them, and a learner in the bench's process.
+
+The agents are the installed ones, or copies of `oven_bench/performance/load_agent.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -35,9 +35,9 @@ RUN = "bench"
 KNOB = "bench.knob"
 ASKED = "bench/asked"
 GAUGES = {f"gauge/{number}": 1.0 / (number + 3) for number in range(24)}
-"""With `bench/asked` 25 metrics, about as many as the GRPO recipe publishes."""
+"""With `bench/asked` 25 metrics, about as many as in the GRPO recipe."""
 RULES = Rules(
-    window_ticks=1000,  # a ballot closes when all have voted, and not before
+    window_ticks=1000,  # a ballot closes only when all have voted
     silent_ticks=1_000_000,
     expire_ticks=100_000,
     cooldown_ticks=0,
@@ -56,21 +56,21 @@ class Swarm:
     url: str
     bus: Bus
     agents: tuple[str, ...]
-    told: list[str] = field(default_factory=list)
-    """What the supervisor said: each line is a process that died."""
+    deaths: list[str] = field(default_factory=list)
+    """A line for each process that died."""
 
     def credentials(self, role: str) -> Credentials:
         return Credentials.load(self.folder.server.creds / f"{role}.nk")
 
     def check(self) -> None:
-        """Raises ProcessError when a process died: what was measured then is something else."""
-        if self.told:
-            raise ProcessError("; ".join(self.told))
+        """Raises ProcessError if a process died, because then the figures mean something else."""
+        if self.deaths:
+            raise ProcessError("; ".join(self.deaths))
 
 
 @contextlib.asynccontextmanager
 async def server_with_log(scratch: Path, run: str) -> AsyncIterator[tuple[EmbeddedServer, ServerFolder]]:
-    """A server with the run's empty log, and keys for `admin` and `learner` in its folder; ended with the context."""
+    """A server with the run's empty log, and keys for `admin` and `learner` in its folder."""
     folder = ServerFolder(scratch / "nats", run)
     keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
     server = await EmbeddedServer.start(folder, scratch / "nats-server.log")
@@ -86,8 +86,8 @@ async def server_with_log(scratch: Path, run: str) -> AsyncIterator[tuple[Embedd
 async def started(
     folder: RunFolder, agents: Sequence[AgentSpec], per_process: int | None, *, mesh: bool = True
 ) -> AsyncIterator[Swarm]:
-    """A server, a mesh and agents, up and joined; ended with the context. No one reads the log in this process. Raises
-    OvenError when a process does not come up."""
+    """A server, a mesh and agents that have joined. Nothing in this process reads the log. Raises OvenError if a
+    process does not start."""
     for role in ("admin", "learner", "mesh", "history"):
         folder.server.add_user(role, role)
     hosts = pools(agents, per_process)
@@ -98,10 +98,12 @@ async def started(
         admin = Credentials.load(folder.server.creds / "admin.nk")
         async with Bus.connect(server.url, admin) as bus:
             await streams.create(bus.jetstream, RUN)
-            made = Swarm(folder, server.url, bus, tuple(name for pool in hosts for name in pool.names))
+            started_swarm = Swarm(folder, server.url, bus, tuple(name for pool in hosts for name in pool.names))
             plan = Plan(folder, server.url)
             async with Watch(bus, RUN, Keyring(folder.pin()), 0, lambda event: None, lambda event: None) as watch:
-                processes = Processes(plan, bus, watch, asyncio.Event(), made.told.append, lambda name, pid: None)
+                processes = Processes(
+                    plan, bus, watch, asyncio.Event(), started_swarm.deaths.append, lambda name, pid: None
+                )
                 try:
                     if mesh:
                         await processes.start_meshes(1)
@@ -110,7 +112,7 @@ async def started(
                     await processes.end_others()
                     raise
             try:
-                yield made
+                yield started_swarm
             finally:
                 await processes.end_others()
     finally:
@@ -119,50 +121,48 @@ async def started(
 
 @contextlib.asynccontextmanager
 async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool = True) -> AsyncIterator[Swarm]:
-    """With agents that propose when they are asked to. Raises OvenError as `started` does."""
-    found = importlib.util.find_spec("oven_bench.performance.load_agent")
-    if found is None or found.origin is None:
-        raise ProcessError("the package oven_bench is not whole beside this one: there are no agents to measure")
-    specs = [AgentSpec(f"bench-{number:02d}", found.origin) for number in range(agents)]
-    async with started(Home(scratch).create(RUN, "bench"), specs, per_process, mesh=mesh) as made:
-        yield made
+    """A swarm of agents that propose on request. Raises the same errors as `started`."""
+    file = str(Path(__file__).with_name("load_agent.py"))
+    specs = [AgentSpec(f"bench-{number:02d}", file) for number in range(agents)]
+    async with started(Home(scratch).create(RUN, "bench"), specs, per_process, mesh=mesh) as running:
+        yield running
 
 
 @contextlib.asynccontextmanager
 async def installed_swarm(folder: RunFolder, per_process: int | None) -> AsyncIterator[Swarm]:
-    """With the installed agents. Raises ProcessError at the end, too, when a process died meanwhile."""
-    async with started(folder, [agent_spec(name) for name in installed()], per_process) as made:
-        yield made
-    made.check()
+    """A swarm of the installed agents. Raises ProcessError at the end if a process died meanwhile."""
+    async with started(folder, [agent_spec(name) for name in installed()], per_process) as running:
+        yield running
+    running.check()
 
 
 def installed() -> tuple[str, ...]:
-    """The agents that `up` starts if it is told nothing else."""
+    """The agents that `up` starts by default."""
     return tuple(plugins.points("agents"))
 
 
 class Stamped(ProcessLink):
-    """A link that notes when the decision on each request was taken from its inbox."""
+    """A link that records when the decision on each request was received."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         super().__init__(url, RUN, credentials)
-        self.at: dict[int, float] = {}
+        self.times: dict[int, float] = {}
         """Request → `time.perf_counter()`."""
         self.tick = 0
-        """The tick of the newest decision: what the mesh had dealt with."""
+        """The tick of the newest decision, up to which the mesh has processed the log."""
 
     def receive(self) -> LogMessage | None:
         body = super().receive()
         if isinstance(body, Decision):
             self.tick = max(self.tick, body.tick)
-            found = _REQUEST.search(body.reason)
-            if found is not None and body.verdict == "adopted":
-                self.at.setdefault(int(found[1]), time.perf_counter())
+            request = _REQUEST.search(body.reason)
+            if request is not None and body.verdict == "adopted":
+                self.times.setdefault(int(request[1]), time.perf_counter())
         return body
 
 
 class Learner:
-    """The client as a training loop has it, with one knob."""
+    """The client of a training loop, with one knob."""
 
     def __init__(self, swarm: Swarm) -> None:
         knob = [1.0]
@@ -176,8 +176,9 @@ class Learner:
 
     @property
     def answered(self) -> bool:
-        """Whether the newest request was decided. While one is in flight agents propose nothing: the next is lost."""
-        return self.asked == 0 or self.asked in self.stamped.at
+        """Whether the newest request was decided. Agents propose nothing while a request is open, so the next would be
+        lost."""
+        return self.asked == 0 or self.asked in self.stamped.times
 
     def observe(self, ask: bool) -> None:
         self.asked += ask

@@ -1,18 +1,18 @@
-"""`bench step`: what a training step costs with the whole stack attached, beside plain TRL on the same work.
+"""`bench step`: what does a training step cost with the whole stack attached, compared with plain TRL?
 
-Three processes train by the same GRPOTrainer on the same model, prompts and seed: one attached, with nats-server, the
-mesh and the installed agents beside it as under `up`; one plain; and one more that is plain, as the floor. They take
-turns, a block of steps each, in all six orders by turns, so that neither a drift of the machine nor who went before
-falls on one of them; only one trains at a time. A block begins with steps that do not count. The run is in `observe`,
-so nothing is turned and all three do the same work (`same_tokens` says whether they did, block for block).
+Three processes train with the same GRPOTrainer on the same model, prompts and seed: one attached, with nats-server, the
+mesh and the installed agents as under `up`; one plain; and one more plain one as the floor. Only one trains at a time.
+They take turns, a block of steps each, in all six orders, so that neither a drift of the machine nor the order favours
+one of them. The first steps of a block do not count. The run is in `observe`, so no knob changes and all three do the
+same work; `same_tokens` shows whether they did, block by block.
 
-`ratio` is the attached arm's wall time per optimizer step over the plain one's, `floor` the second plain one's over the
-first's; the intervals are 95 % percentile bootstraps over rounds (Efron & Tibshirani 1993). `ratio_on_cpu` leaves out
-what the training thread waited in the run queue: the stack runs on the same cores. What is left out: evaluation,
-checkpoints, and several ranks.
+`ratio` is the attached arm's wall time per optimizer step over the plain one's, and `floor` is the second plain one's
+over the first's. The intervals are percentile bootstraps over rounds. `ratio_on_cpu` leaves out the training thread's
+time in the run queue, because the stack runs on the same cores. Evaluation, checkpoints and several ranks are not
+measured.
 
-On a GPU, `--device cuda --dtype bf16 --model-size 0.5b` is a Qwen2 of that size with random weights: then
-`tokens_ratio` (attached over plain, prompts and completions) says what is left of the throughput.
+On a GPU, `--device cuda --dtype bf16 --model-size 0.5b` trains a Qwen2 of that size with random weights. Then
+`tokens_ratio` (attached over plain, prompts and completions) shows the share of the throughput that is left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rich.console import Console
 from typer import Option
 
 from oven_bench.intervals import Interval, ratio_of_blocks
-from oven_bench.performance.overhead import dealt_with
+from oven_bench.performance.overhead import processed_ticks
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
 from oven_bench.study import Report, Study, one_of
@@ -45,40 +45,42 @@ from oven_runs.home.run_folder import Home
 ARMS = ("trl", "ours", "floor")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 SETTLE = 2
-"""Steps at the beginning of a block that are not counted."""
+"""Steps at the start of a block that are not counted."""
 DEFAULTS = {"recipe": (32, 8, 7), "tiny": (2, 2, 4), "0.5b": (8, 8, 256)}
 """Model size → prompts per step, completions per prompt, tokens per completion at most."""
 BY_SIZE = "by the model's size"
 
 
 async def measure(order: Order, rounds: int, block: int) -> dict[str, float | int | bool | str]:
-    """Raises ProcessError when an arm or the stack failed: then nothing was compared."""
+    """Raises ProcessError if an arm or the stack failed, because then nothing was compared."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
-        async with installed_swarm(folder, None) as made:
-            told = Plan(folder, made.url).environment("learner")
-            sizes, blocks = await asyncio.to_thread(_train, order, told, rounds, block)
-            heard = await dealt_with(made.url, made.credentials("admin"))
-    said = rounds * (block + SETTLE)
-    if heard < said / 2:
-        raise ProcessError(f"the agents {', '.join(installed())} dealt with {heard} of {said} ticks: too few to tell")
+        async with installed_swarm(folder, None) as swarm:
+            environment = Plan(folder, swarm.url).environment("learner")
+            sizes, blocks = await asyncio.to_thread(_train, order, environment, rounds, block)
+            processed = await processed_ticks(swarm.url, swarm.credentials("admin"))
+    sent = rounds * (block + SETTLE)
+    if processed < sent / 2:
+        raise ProcessError(
+            f"the agents {', '.join(installed())} processed {processed} of {sent} ticks: too few to tell"
+        )
     return figures(blocks, block) | {
         "device": order.device,
         "dtype": order.dtype,
         "model": order.size,
         "parameters": sizes["ours"],
         "completions_per_step": order.prompts * order.group,
-        "ticks_dealt_with": heard,
+        "ticks_processed": processed,
         "load": round(os.getloadavg()[0], 2),
     }
 
 
 def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, float | int | bool | str]:
-    """Of `steps` counted steps a block; the i-th blocks of all arms were neighbours."""
+    """Figures of blocks with `steps` counted steps each. The i-th blocks of all arms were neighbours."""
 
-    def ratio(arm: str, of: str = "wall_s") -> Interval:
-        one, other = ([[float(getattr(block, of))] for block in blocks[name]] for name in (arm, "trl"))
-        return ratio_of_blocks(one, other)
+    def ratio(arm: str, seconds: str = "wall_s") -> Interval:
+        ours, plain = ([[float(getattr(block, seconds))] for block in blocks[name]] for name in (arm, "trl"))
+        return ratio_of_blocks(ours, plain)
 
     def seconds(arm: str) -> float:
         return round(fmean(block.wall_s for block in blocks[arm]) / steps, 4)
@@ -86,11 +88,11 @@ def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, floa
     def pace(arm: str) -> float:
         return sum(block.tokens for block in blocks[arm]) / sum(block.wall_s for block in blocks[arm])
 
-    named = {"ratio": ratio("ours"), "floor": ratio("floor")}
-    named |= {"ratio_on_cpu": ratio("ours", "on_cpu_s"), "floor_on_cpu": ratio("floor", "on_cpu_s")}
+    intervals = {"ratio": ratio("ours"), "floor": ratio("floor")}
+    intervals |= {"ratio_on_cpu": ratio("ours", "on_cpu_s"), "floor_on_cpu": ratio("floor", "on_cpu_s")}
     found: dict[str, float | int | bool | str] = {"ours_s": seconds("ours"), "trl_s": seconds("trl")}
-    for name, of in named.items():
-        found |= of.fields(name)
+    for name, interval in intervals.items():
+        found |= interval.fields(name)
     return found | {
         "tokens_per_s_ours": round(pace("ours"), 1),
         "tokens_per_s_trl": round(pace("trl"), 1),
@@ -102,34 +104,36 @@ def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, floa
 
 
 def _train(
-    order: Order, told: Mapping[str, str], rounds: int, block: int
+    order: Order, environment: Mapping[str, str], rounds: int, block: int
 ) -> tuple[dict[str, int], dict[str, list[Block]]]:
-    """Number of parameters and blocks, by arm."""
+    """Number of parameters, and blocks, by arm."""
     progress = Console(stderr=True)
     blocks: dict[str, list[Block]] = {arm: [] for arm in ARMS}
     orders = list(permutations(ARMS))
     with ExitStack() as running, progress.status("starting") as line:
         pipes, sizes = {}, {}
         for arm in ARMS:
-            pipes[arm] = running.enter_context(_arm(replace(order, environment=dict(told) if arm == "ours" else {})))
+            pipes[arm] = running.enter_context(
+                _arm(replace(order, environment=dict(environment) if arm == "ours" else {}))
+            )
             if order.size == "recipe":  # the first fills the cache of warm policies
-                sizes[arm] = _answer(arm, pipes[arm])
-        sizes |= {arm: _answer(arm, pipes[arm]) for arm in ARMS if arm not in sizes}
+                sizes[arm] = _receive(arm, pipes[arm])
+        sizes |= {arm: _receive(arm, pipes[arm]) for arm in ARMS if arm not in sizes}
         for number in range(rounds):
             for arm in orders[number % len(orders)]:
                 line.update(f"round {number + 1} of {rounds}: {arm}")
                 pipes[arm].send((SETTLE, block))
-                blocks[arm].append(_answer(arm, pipes[arm]))
+                blocks[arm].append(_receive(arm, pipes[arm]))
         for pipe in pipes.values():
             pipe.send(None)
     return sizes, blocks
 
 
-def _answer(arm: str, pipe: Connection) -> Any:
+def _receive(arm: str, pipe: Connection) -> Any:
     try:
         return pipe.recv()
     except EOFError:
-        raise ProcessError(f"the training {arm!r} ended early; its last words stand above") from None
+        raise ProcessError(f"the training {arm!r} ended early; its last output is above") from None
 
 
 @contextmanager
@@ -157,10 +161,10 @@ def _arm(order: Order) -> Iterator[Connection]:
 
 
 def bench(
-    rounds: Annotated[int, Option(help="Blocks of each arm; 12 take some 4 minutes.")] = 12,
-    block: Annotated[int, Option(min=1, help="Counted steps of a block.")] = 10,
+    rounds: Annotated[int, Option(help="Blocks of each arm; 12 take about 4 minutes.")] = 12,
+    block: Annotated[int, Option(min=1, help="Counted steps per block.")] = 10,
     device: Annotated[str, one_of(get_args(Device), "Where to train.")] = "cpu",
-    dtype: Annotated[str, one_of(get_args(Dtype), "Of the weights.")] = "f32",
+    dtype: Annotated[str, one_of(get_args(Dtype), "Type of the weights.")] = "f32",
     model_size: Annotated[
         str,
         one_of(DEFAULTS, "The recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights."),
@@ -170,19 +174,19 @@ def bench(
     completion: Annotated[int | None, Option(min=1, help="Tokens per completion.", show_default=BY_SIZE)] = None,
 ) -> Report:
     if rounds < 4:
-        raise ConfigError(f"--rounds {rounds}: an interval needs four rounds at least")
-    usual = DEFAULTS[model_size]
+        raise ConfigError(f"--rounds {rounds}: an interval needs at least four")
+    defaults = DEFAULTS[model_size]
     order = Order(
         cache=str(Home().cache / "bench-step"),
         size=cast(Size, model_size),
         device=cast(Device, device),
         dtype=cast(Dtype, dtype),
-        prompts=prompts or usual[0],
-        group=group or usual[1],
-        completion=completion or usual[2],
+        prompts=prompts or defaults[0],
+        group=group or defaults[1],
+        completion=completion or defaults[2],
     )
     if order.group < 2:
-        raise ConfigError(f"--group {order.group} is 2 at least: one completion has no advantage")
+        raise ConfigError(f"--group {order.group} has to be at least 2: a single completion has no advantage")
     return Report(asyncio.run(measure(order, rounds, block)))
 
 

@@ -1,8 +1,8 @@
-"""One arm of `bench step`: a process that trains by TRL's GRPOTrainer, plain or attached, whenever it is its turn.
+"""One arm of `bench step`: a process that trains with TRL's GRPOTrainer, plain or attached, when it is its turn.
 
-Both arms are made by the same lines: model, prompts, seed and TRL's settings are the same, so as long as nothing is
-decided they do the same work, token for token. The plain one has the reward as a function; the other has it in a
-committee, and `oven.attach(trainer)`.
+Model, prompts, seed and TRL's settings are the same for both, so they do the same work, token for token, as long as
+nothing is decided. The plain arm has the reward as a function. The other one has it in a committee, and calls
+`oven.attach(trainer)`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Dtype = Literal["f32", "bf16"]
 
 @dataclass(frozen=True)
 class Order:
-    """What to train. Plain values: it travels to the process. `environment` is what an attached script is given; empty
+    """What to train. Plain values: they travel to the process. `environment` is that of an attached script; it is empty
     for the plain arm."""
 
     cache: str
@@ -41,7 +41,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Block:
-    """Of the counted steps of one turn. Seconds are sums; tokens those of prompts and completions, by TRL's count."""
+    """Sums over the counted steps of one turn. Tokens are those of prompts and completions, by TRL's count."""
 
     wall_s: float
     on_cpu_s: float
@@ -51,14 +51,14 @@ class Block:
 _SHAPE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 SIZES = {
     "tiny": {"vocab_size": 512, **dict(zip(_SHAPE, (32, 64, 1, 2, 1), strict=True))},
-    # Qwen2.5-0.5B's own.
+    # As in Qwen2.5-0.5B.
     "0.5b": {"vocab_size": 151_936, **dict(zip(_SHAPE, (896, 4864, 24, 14, 2), strict=True))},
 }
 
 
 def work(pipe: Connection, order: Order) -> None:
-    """The process. It says its number of parameters once it is ready; each (settling, counted) that it is then sent
-    is answered by a Block; None ends it."""
+    """The process. It sends its number of parameters when it is ready. Then it replies to each (settling, counted) with
+    a Block, until it receives None."""
     os.environ.update(order.environment)
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
     import torch
@@ -67,7 +67,7 @@ def work(pipe: Connection, order: Order) -> None:
     trainer = _trainer(order)
     with OnCpu() as clock:
         turns = _turns(pipe, clock, torch.cuda.synchronize if order.device == "cuda" else lambda: None)
-        trainer.add_callback(turns)  # after that of `attach`, so that a step ends with all that it does
+        trainer.add_callback(turns)  # after the callback of `attach`, so that a step includes its work
         trainer.train()
 
 
@@ -102,7 +102,7 @@ def _trainer(order: Order) -> Any:
             seed=1,
             learning_rate=TUNED_LEARNING_RATE if order.size == "recipe" else 1e-6,
             lr_scheduler_type="constant",
-            max_steps=1_000_000,  # it ends when it is told to
+            max_steps=1_000_000,  # it ends on request
             per_device_train_batch_size=order.prompts * order.group,
             num_generations=order.group,
             max_completion_length=order.completion,
@@ -139,7 +139,7 @@ def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
 
 
 def _turns(pipe: Connection, clock: OnCpu, settle: Callable[[], None]) -> Any:
-    """The callback that lets the trainer continue for as many steps as it is told."""
+    """The callback that lets the trainer continue for the requested steps."""
     from transformers import TrainerCallback
 
     class Turns(TrainerCallback):
@@ -157,21 +157,21 @@ def _turns(pipe: Connection, clock: OnCpu, settle: Callable[[], None]) -> Any:
             if self.counted:
                 return
             settle()
-            wall, waited = time.perf_counter() - self.began, (clock.waited_ns() - self.waited) / 1e9
+            wall, waited = time.perf_counter() - self.start, (clock.waited_ns() - self.waited) / 1e9
             pipe.send(Block(wall, wall - waited, int(state.num_input_tokens_seen - self.tokens)))
             self._wait(state, control)
 
         def _wait(self, state: Any, control: Any) -> None:
-            told = pipe.recv()
-            if told is None:
+            request = pipe.recv()
+            if request is None:
                 control.should_training_stop = True
                 self.settling = 1
                 return
-            self.settling, self.counted = told
+            self.settling, self.counted = request
 
         def _begin(self, state: Any) -> None:
             settle()
             self.tokens = state.num_input_tokens_seen
-            self.began, self.waited = time.perf_counter(), clock.waited_ns()
+            self.start, self.waited = time.perf_counter(), clock.waited_ns()
 
     return Turns()

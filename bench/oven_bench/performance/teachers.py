@@ -1,11 +1,11 @@
-"""`bench teachers`: what each way of keeping a teacher costs: memory idle and active, time per batch, error, and swap.
+"""`bench teachers`: what does each way of keeping a teacher cost in memory, time per batch, error and swap time?
 
-A Llama of at least 100 MB in float32 is made on the spot, with random weights: its log-probabilities are flatter than a
-trained model's, and their errors are those of the numbers alone. Each form is measured in its own process, beside the
-same GRPOTrainer with a policy of a few thousand parameters and, as a control, the resident model of the same run. Bytes
-are those of parameters, buffers and quantization states; RSS is the process's, and includes what torch keeps of freed
-memory. Times are medians of batches that alternate with the control's; the swap is the longest of `swap` and what the
-first batch after it took more than the median.
+The teacher is a Llama of at least 100 MB in float32 with random weights. Its log-probabilities are flatter than those
+of a trained model, and their errors are numerical errors only. Each form is measured in its own process, with a
+GRPOTrainer whose policy has a few thousand parameters, and with the resident model as a control. Bytes are those of
+parameters, buffers and quantization states. RSS is the process's, and includes freed memory that torch keeps. Times are
+medians of batches that alternate with the control's. A swap's stall is the time of `swap` plus the extra time of the
+next batch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FORMS: dict[str, dict[str, Any]] = {
     "offload": {"strategy": "offload"},
 }
 MEMORY = {"8 bits": ("active", 0.35), "4 bits": ("active", 0.25), "offload": ("idle", 0.05)}
-"""Form → which of its bytes are bounded, and by what share of the resident model's."""
+"""Form → which of its bytes are bounded, and the bound as a share of the resident model's."""
 RESIDENT_S, PER_100_MB_S = 0.2, 2.0
-"""The longest that a swap may stall a step: to a resident teacher, and to another for each 100 MB."""
+"""Longest acceptable stall of a swap: to a resident teacher, and to another one per 100 MB."""
 VOCABULARY, ROWS, TOKENS = 2048, 8, 64
 
 
-def made(megabytes: float) -> Any:
-    """The smallest model of whole layers that has so many MB in float32."""
+def teacher_model(megabytes: float) -> Any:
+    """The smallest model of whole layers with at least this size in float32."""
     from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
     hidden = 768
@@ -53,7 +53,7 @@ def made(megabytes: float) -> Any:
 
 
 def measure(form: str, megabytes: float, batches: int) -> dict[str, float]:
-    """One form, in this process."""
+    """Measure one form in this process."""
     os.environ.update({"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"})
     with tempfile.TemporaryDirectory() as folder:
         return _measured(form, megabytes, batches, Path(folder))
@@ -70,7 +70,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     trainer = _trainer(folder)
     device = trainer.accelerator.device
     teachers = Teachers(trainer, own="none", offload_folder=folder)
-    teachers.register(TeacherConfig(name="control", model=made(megabytes)))
+    teachers.register(TeacherConfig(name="control", model=teacher_model(megabytes)))
     teachers.swap("control")
     control = trainer.ref_model
     whole = own_bytes(control)
@@ -78,16 +78,16 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
 
     def score() -> Any:
         with torch.no_grad():
-            found, _, _ = trainer._get_per_token_logps_and_entropies(
+            log_probs, _, _ = trainer._get_per_token_logps_and_entropies(
                 trainer.ref_model, ids, torch.ones_like(ids), TOKENS - 1
             )
-        return found.float()  # (B, T − 1)
+        return log_probs.float()  # (B, T − 1)
 
     exact = score()
     settled = process.memory_info().rss
-    began = time.perf_counter()
-    teachers.register(TeacherConfig(name="measured", model=made(megabytes), **FORMS[form]))
-    registered_s = time.perf_counter() - began
+    start = time.perf_counter()
+    teachers.register(TeacherConfig(name="measured", model=teacher_model(megabytes), **FORMS[form]))
+    registered_s = time.perf_counter() - start
     teacher = teachers.idle["measured"]
     idle, idle_rss = own_bytes(teacher), process.memory_info().rss - settled
 
@@ -95,13 +95,13 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     stalls: list[float] = []
     times: dict[str, list[float]] = {"control": [], "measured": []}
     for _ in range(batches):
-        for name, taken in times.items():
+        for name, batch_times in times.items():
             swap_s = _timed(partial(teachers.swap, name), device)
             first_s = _timed(score, device)
-            taken.append(_timed(score, device))
+            batch_times.append(_timed(score, device))
             if name == "measured":
                 swaps.append(swap_s)
-                stalls.append(swap_s + max(0.0, first_s - taken[-1]))
+                stalls.append(swap_s + max(0.0, first_s - batch_times[-1]))
     teachers.swap("measured")
     errors = (score() - exact).abs()
     active = most_bytes(teacher, score)
@@ -126,25 +126,25 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
 
 
 def most_bytes(model: Any, act: Callable[[], object]) -> int:
-    """The most that the model holds while it is run: whenever a hook has brought a layer's weights, and afterwards."""
+    """The most bytes that the model holds while it runs: after each load of a layer's weights and at the end."""
     from oven_learner.teachers.memory import own_bytes
 
-    seen: list[int] = []
+    sizes: list[int] = []
     for module in model.modules():
         if (hook := getattr(module, "_hf_hook", None)) is not None:
 
-            def counted(*args: Any, brought: Callable[..., Any] = hook.pre_forward, **kwargs: Any) -> Any:
-                result = brought(*args, **kwargs)
-                seen.append(own_bytes(model))
+            def counted(*args: Any, pre_forward: Callable[..., Any] = hook.pre_forward, **kwargs: Any) -> Any:
+                result = pre_forward(*args, **kwargs)
+                sizes.append(own_bytes(model))
                 return result
 
             hook.pre_forward = counted
     act()
-    return max([*seen, own_bytes(model)])
+    return max([*sizes, own_bytes(model)])
 
 
 def _trainer(folder: Path) -> Any:
-    """TRL's GRPOTrainer with a policy that takes next to no memory."""
+    """TRL's GRPOTrainer with a tiny policy."""
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
@@ -165,7 +165,7 @@ def _trainer(folder: Path) -> Any:
 
 
 def tiny_policy() -> Any:
-    """A Llama of a few thousand parameters beside its embeddings, with the vocabulary of `made`."""
+    """A Llama of a few thousand parameters without its embeddings, with the teacher's vocabulary."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -177,7 +177,7 @@ def tiny_policy() -> Any:
 
 
 def word_tokenizer() -> Any:
-    """Of four words; the other tokens of the vocabulary have none."""
+    """A tokenizer of four words. The other tokens of the vocabulary have no word."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -191,23 +191,25 @@ def word_tokenizer() -> Any:
 def _timed(act: Callable[[], object], device: Any) -> float:
     import torch
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     act()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def verdicts(found: dict[str, dict[str, float]]) -> list[str]:
-    """What lies above its bar, a sentence each."""
+def missed_bars(forms: dict[str, dict[str, float]]) -> list[str]:
+    """A sentence for each figure above its bar."""
     wrong = []
-    for form, one in found.items():
+    for form, figures in forms.items():
         which, share = MEMORY.get(form, ("active", 1.01))
-        if one[which] > share:
-            wrong.append(f"{form}: {which} it holds {one[which]:.3f} × the resident model's bytes, bar {share}")
-        bar = RESIDENT_S if form == "resident" else PER_100_MB_S * one["float32_bytes"] / 1e8
-        if one["stall_s"] >= bar:
-            wrong.append(f"{form}: a swap stalls {one['stall_s']:.2f} s, bar {bar:.2f}")
+        if figures[which] > share:
+            wrong.append(
+                f"{form}: when {which}, it holds {figures[which]:.3f} × the resident model's bytes, bar {share}"
+            )
+        bar = RESIDENT_S if form == "resident" else PER_100_MB_S * figures["float32_bytes"] / 1e8
+        if figures["stall_s"] >= bar:
+            wrong.append(f"{form}: a swap stalls {figures['stall_s']:.2f} s, bar {bar:.2f}")
     return wrong
 
 
@@ -216,7 +218,7 @@ def bench(
     batches: Annotated[int, Option(min=1, help="Batches of each form, each after a swap.")] = 5,
 ) -> Report:
     forms = {form: in_new_process(measure, form, megabytes, batches) for form in FORMS}
-    wrong = verdicts(forms)
+    wrong = missed_bars(forms)
     rows = [{"form": form, **figures} for form, figures in forms.items()]
     return Report({"forms": forms, "batch": [ROWS, TOKENS], "above_bar": wrong}, rows, wrong)
 

@@ -1,9 +1,8 @@
-"""`bench telemetry`: what traces cost the training thread, and what its link's process spends on them.
+"""`bench telemetry`: what do traces cost the training thread and its link's process?
 
-One process trains (a matrix product a step stands in for it), with two real clients, each with a nats-server and its
-own log: the link of one traces into a collector, the other's does not. Blocks of steps take turns between them, so that
-both arms meet the same machine. Times are on-CPU: wall less what the thread waited in the run queue, which is the
-machine's business.
+One process trains, with a matrix product as the step, and has two real clients, each with a server and a log of its
+own. The link of one sends traces to a collector, the link of the other does not. Blocks of steps alternate between
+them, so that both meet the same machine. Times are on-CPU: wall time minus the thread's wait in the run queue.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"
 SIDE = 256
-"""Of the square matrices whose product is a step: about 1 ms on one core, enough to leave the caches cold."""
+"""Side of the two matrices. A product takes about 1 ms on one core, long enough to leave the caches cold."""
 METRICS = {f"metric/{number}": 1.0 / (number + 1) for number in range(25)}
 WARM_UP = 200
 BATCH = 512
@@ -56,14 +55,14 @@ class Arm:
 
 
 async def _measure(steps: int, blocks: int) -> dict[str, float]:
-    """Raises ProcessError when the traces did not arrive: then nothing was measured."""
+    """Raises ProcessError if no trace arrived, because then nothing was compared."""
     with tempfile.TemporaryDirectory() as scratch:
         async with _site(Path(scratch) / "on") as traced, _site(Path(scratch) / "off") as bare:
             with _Collector() as collector:
                 arms = await asyncio.to_thread(_train, {True: traced, False: bare}, collector.url, steps, blocks)
                 posts = collector.posts()
     if not posts:
-        raise ProcessError("no trace reached the collector: the figures would compare nothing with nothing")
+        raise ProcessError("no trace reached the collector, so nothing was compared")
     on, off = arms[True], arms[False]
     return {
         "observe_p99_on_us": observed_quantile(on.observe_us, 0.99),
@@ -80,7 +79,7 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def _site(scratch: Path) -> AsyncIterator[ProcessLink]:
-    """A link to a server and its own log."""
+    """A link to a server with a log of its own."""
     async with server_with_log(scratch, RUN) as (server, folder):
         yield ProcessLink(server.url, RUN, Credentials.load(folder.creds / "learner.nk"))
 
@@ -99,11 +98,11 @@ def _train(links: Mapping[bool, ProcessLink], url: str, steps: int, blocks: int)
         with OnCpu() as clock:
             for _ in range(count):
                 (a @ b).sum().item()
-                seen = clock.us(partial(client.observe, client.tick + 1, METRICS))
+                took = clock.us(partial(client.observe, client.tick + 1, METRICS))
                 idle = clock.us(nothing)
                 client.poll()
                 if arm is not None:
-                    arm.observe_us.append(seen)
+                    arm.observe_us.append(took)
                     arm.noop_us.append(idle)
         _empty(link)
         if arm is not None:
@@ -115,7 +114,7 @@ def _train(links: Mapping[bool, ProcessLink], url: str, steps: int, blocks: int)
                 client.start()
             train(tracing, WARM_UP, None)
         for block in range(2 * blocks):
-            tracing = block % 4 in (1, 2)  # off, on, on, off: neither arm is always the later one
+            tracing = block % 4 in (1, 2)  # off, on, on, off, so that neither arm is always the later one
             train(tracing, steps, arms[tracing])
     finally:
         for client in clients.values():
@@ -125,7 +124,7 @@ def _train(links: Mapping[bool, ProcessLink], url: str, steps: int, blocks: int)
 
 @contextlib.contextmanager
 def _traces(url: str) -> Iterator[None]:
-    """What is started within sends its traces there; nowhere, if it is empty."""
+    """Links that start within send their traces to this URL, or nowhere if it is empty."""
     os.environ[tracing.VARIABLE] = url
     try:
         yield
@@ -139,7 +138,7 @@ def _cpu_us(link: ProcessLink) -> float:
 
 
 def _empty(link: ProcessLink) -> None:
-    """What one block said is sent before the other arm begins."""
+    """Wait until everything is sent, before the other arm's block."""
     limit = time.monotonic() + SETTLE_S
     while link.unsent:
         if time.monotonic() > limit:
@@ -148,7 +147,7 @@ def _empty(link: ProcessLink) -> None:
 
 
 class _Collector:
-    """An HTTP server in its own process that takes everything and counts."""
+    """An HTTP server in its own process that accepts and counts all requests."""
 
     def __enter__(self) -> _Collector:
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
@@ -191,11 +190,11 @@ def _collect(pipe: Pipe) -> None:
 
 
 def bench(
-    steps: Annotated[int, Option(help="Steps of each arm; half a minute in all.")] = 9000,
-    blocks: Annotated[int, Option(min=1, help="Blocks of each arm, taking turns.")] = 6,
+    steps: Annotated[int, Option(help="Steps of each arm: half a minute in all.")] = 9000,
+    blocks: Annotated[int, Option(min=1, help="Blocks of each arm, in turns.")] = 6,
 ) -> Report:
     if steps < BATCH * blocks:
-        raise ConfigError(f"a block of fewer than {BATCH} steps sends its traces after its end; fewer --blocks")
+        raise ConfigError(f"--blocks {blocks}: a block needs at least {BATCH} steps to send its traces; give fewer")
     return Report(asyncio.run(_measure(steps // blocks, blocks)))
 
 

@@ -1,16 +1,16 @@
-"""`bench throughput`: how many steps per second agents and mesh follow, and how many steps late a decision is.
+"""`bench throughput`: how many steps per second do agents and mesh keep up with, and how late are decisions?
 
-Open loop: the learner observes at a fixed rate whatever comes back, a rung of some seconds at each rate of a ladder.
-Ten times per second it asks for a ballot. Each vote says the newest tick that its agent had dealt with, each decision
-the mesh's; how far these lie behind what was observed by then is the lag, in ticks. A rung is followed if the lag of
-no one grows over its last half; one that is not is tried once more, so that a hiccup of the machine ends no ladder.
-Agents take what came together as one window: to follow is to have read every observation, not to have voted on each.
+The learner observes at a fixed rate, for some seconds at each rate of a ladder, whatever comes back. Ten times per
+second it requests a ballot. Each vote has the newest tick that its agent had processed, and each decision that of the
+mesh. The lag is the number of ticks between these and the newest observation. A rate is kept up with if no lag grows
+over its last half; otherwise it is tried once more, so that a hiccup of the machine does not end the ladder. Agents
+read observations that arrive together as one window: to keep up is to read every observation, not to vote on each.
 
-`lag_p99_steps_at_100hz` is of a loop that polls right after it observes, 100 times per second, with a request at every
-fourth step while none is open: the steps from the observation to the poll that takes the decision. 1 is the least:
-the next step. Some requests come first that are not counted.
+`lag_p99_steps_at_100hz` is measured in a loop that polls right after it observes, 100 times per second, with a request
+at every fourth step while none is open. It counts the steps from the observation to the poll that receives the
+decision, so it is at least 1. The first requests are not counted.
 
-`publisher_per_s` is the floor: what the log takes from the learner's client while no one else is there.
+`publisher_per_s` is the floor: the rate at which the log takes observations while nothing else runs.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from oven_core.protocol import names
 LADDER = (100, 200, 500, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10_000)
 ASK_S = 0.1
 AGAIN_S = 0.5
-"""A request that no one answered for so long is followed by another."""
+"""Time without a decision after which another request is made."""
 SLICE_S = 0.001
 GROWTH = 0.05
-"""Of the rate: a lag that grows slower than that is not told from noise within a rung."""
+"""Share of the rate. A lag that grows slower cannot be distinguished from noise within a rung."""
 BEHIND_S = 0.5
-"""And one that is longer than this at the end was not a hiccup."""
+"""A longer lag at the end of a rung is not a hiccup."""
 CAUGHT_UP_S = 30.0
 PUBLISHED = 8000
 LAG_RUNGS = 10
-"""The lag at 100 steps per second is measured for as long as so many rungs take: of a few hundred decisions the 99th
-percentile hangs on five of them."""
+"""Duration of the lag measurement, in rungs. Even then the 99th percentile depends on only a few decisions."""
 WARM_UP = 10
-"""Requests whose lag is not counted: every process does its work for the first time."""
+"""Requests that are not counted, because every process does its work for the first time."""
 _TICK = re.compile(rb'"tick":(\d+)')
 
 
@@ -63,14 +62,14 @@ async def measure(
     processes: int = 4,
     lag_rungs: int = LAG_RUNGS,
 ) -> dict[str, float | None]:
-    """A rate of None: not even the lowest rung was followed. Raises ProcessError when a process dies, or no decision
-    comes at all."""
-    async with swarm(scratch / "alone", 0, mesh=False) as made:
-        publisher = await _publisher(made)
-    async with swarm(scratch / "few", 4, per_process) as made:
-        lags, few = await _climb(made, ladder, seconds, lag_steps=int(100 * lag_rungs * seconds))
-    async with swarm(scratch / "many", many, many // processes) as made:
-        _, most = await _climb(made, ladder, seconds, lag_steps=0)
+    """A rate is None if not even the lowest rung was kept up with. Raises ProcessError if a process dies or no decision
+    comes."""
+    async with swarm(scratch / "alone", 0, mesh=False) as running:
+        publisher = await _publisher(running)
+    async with swarm(scratch / "few", 4, per_process) as running:
+        lags, few = await _climb(running, ladder, seconds, lag_steps=int(100 * lag_rungs * seconds))
+    async with swarm(scratch / "many", many, many // processes) as running:
+        _, most = await _climb(running, ladder, seconds, lag_steps=0)
     return {
         "steps_per_s_4": few,
         f"steps_per_s_{many}": most,
@@ -81,13 +80,13 @@ async def measure(
     }
 
 
-async def _publisher(made: Swarm) -> float:
-    learner = Learner(made)
+async def _publisher(running: Swarm) -> float:
+    learner = Learner(running)
     await asyncio.to_thread(learner.client.start)
     began = time.perf_counter()
     for _ in range(PUBLISHED):
         learner.observe(ask=False)
-    while await made.bus.head(RUN) < PUBLISHED:
+    while await running.bus.head(RUN) < PUBLISHED:
         if time.perf_counter() > began + CAUGHT_UP_S:
             raise ProcessError(f"the log did not take {PUBLISHED} observations within {CAUGHT_UP_S:g} s")
         await asyncio.sleep(0.01)
@@ -96,32 +95,32 @@ async def _publisher(made: Swarm) -> float:
     return rate
 
 
-async def _climb(made: Swarm, ladder: Sequence[int], seconds: float, lag_steps: int) -> tuple[list[int], int | None]:
-    climber = Climber(Learner(made))
+async def _climb(running: Swarm, ladder: Sequence[int], seconds: float, lag_steps: int) -> tuple[list[int], int | None]:
+    climber = Climber(Learner(running))
 
-    async def hear(message: Msg) -> None:
-        found = _TICK.search(message.data)
-        if found is not None:
-            climber.lags.append(Lag(names.author(message.subject), time.perf_counter(), climber.tick - int(found[1])))
+    async def receive(message: Msg) -> None:
+        tick = _TICK.search(message.data)
+        if tick is not None:
+            climber.lags.append(Lag(names.author(message.subject), time.perf_counter(), climber.tick - int(tick[1])))
 
-    await made.bus.subscribe(names.Subjects(RUN).vote("*"), hear)
-    await made.bus.flush()
-    found = await asyncio.to_thread(climber.run, ladder, seconds, lag_steps, made.agents)
-    made.check()
+    await running.bus.subscribe(names.Subjects(RUN).vote("*"), receive)
+    await running.bus.flush()
+    found = await asyncio.to_thread(climber.run, ladder, seconds, lag_steps, running.agents)
+    running.check()
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How many ticks `who` was behind when it spoke."""
+    """The number of ticks that an agent or the mesh was behind at a time."""
 
-    who: str
-    at: float
+    author: str
+    time: float
     ticks: int
 
 
 class Climber:
-    """The learner's thread."""
+    """The learner's thread, which climbs the ladder."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -140,7 +139,7 @@ class Climber:
             lags = self._lags_at_100hz(lag_steps)
             best = None
             for rate in ladder:
-                if not any(self._followed(rate, seconds, agents) for _ in range(2)):
+                if not any(self._keeps_up(rate, seconds, agents) for _ in range(2)):
                     break
                 best = rate
             return lags, best
@@ -163,11 +162,11 @@ class Climber:
             due += 0.01
             time.sleep(max(0.0, due - time.perf_counter()))
         if asked_at and not learner.answered:
-            lags.append(self.tick + 1 - asked_at)  # late by so much at least
+            lags.append(self.tick + 1 - asked_at)  # late by at least this much
         return lags
 
-    def _followed(self, rate: int, seconds: float, agents: Sequence[str]) -> bool:
-        """Observe at that rate; whether everybody kept up."""
+    def _keeps_up(self, rate: int, seconds: float, agents: Sequence[str]) -> bool:
+        """Observe at a rate, and return whether all agents and the mesh kept up."""
         learner, began = self.learner, time.perf_counter()
         self.lags.clear()
         learner.stamped.tick = 0
@@ -184,50 +183,53 @@ class Climber:
                 mesh = learner.stamped.tick
                 self.lags.append(Lag("mesh", time.perf_counter(), self.tick - mesh))
             time.sleep(SLICE_S)
-        kept = all(
-            keeps_up([lag for lag in self.lags if lag.who == who], began, seconds, rate) for who in (*agents, "mesh")
+        kept_up = all(
+            keeps_up([lag for lag in self.lags if lag.author == author], began, seconds, rate)
+            for author in (*agents, "mesh")
         )
         self._catch_up()
-        return kept
+        return kept_up
 
     def _catch_up(self) -> None:
-        """Until a request is answered quickly again: every rung begins with nothing waiting."""
+        """Wait until a request is decided quickly again, so that every rung starts with empty queues."""
         learner, limit = self.learner, time.perf_counter() + CAUGHT_UP_S
         while True:
             began = time.perf_counter()
             learner.observe(ask=True)
-            while learner.asked not in learner.stamped.at and time.perf_counter() < began + 0.25:
+            while learner.asked not in learner.stamped.times and time.perf_counter() < began + 0.25:
                 learner.client.poll()
                 time.sleep(SLICE_S)
-            if learner.asked in learner.stamped.at:
+            if learner.asked in learner.stamped.times:
                 return
             if began > limit:
                 raise ProcessError(f"no decision came within {CAUGHT_UP_S:g} s, with nothing else to do")
 
 
 def keeps_up(lags: Sequence[Lag], began: float, seconds: float, rate: int) -> bool:
-    """Whether the lag grew over the last half of a rung: from its third quarter to its fourth, by medians."""
+    """Whether the median lag did not grow from the third quarter of a rung to the fourth."""
     quarter = seconds / 4
     third, fourth = (
-        [lag.ticks for lag in lags if began + n * quarter <= lag.at < began + (n + 1) * quarter] for n in (2, 3)
+        [lag.ticks for lag in lags if began + n * quarter <= lag.time < began + (n + 1) * quarter] for n in (2, 3)
     )
     if not third or not fourth:
-        return False  # nobody spoke: there is no saying what was followed
+        return False  # without votes nothing shows that it keeps up
     late = statistics.median(fourth)
     return late - statistics.median(third) <= GROWTH * rate * quarter and late <= BEHIND_S * rate
 
 
 def bench(
-    seconds: Annotated[float, Option(help="Seconds of a rung.")] = 6.0,
-    agents_per_process: Annotated[int, Option(min=1, help="Of the first four agents.")] = 4,
-    ladder: Annotated[str, Option(help="Steps per second, rising.")] = ",".join(map(str, LADDER)),
+    seconds: Annotated[float, Option(help="Seconds per rung.")] = 6.0,
+    agents_per_process: Annotated[int, Option(min=1, help="Agents per process, with four agents.")] = 4,
+    ladder: Annotated[str, Option(help="Steps per second, in rising order.")] = ",".join(map(str, LADDER)),
 ) -> Report:
     try:
         rates = [int(rate) for rate in ladder.split(",")]
     except ValueError:
-        raise ConfigError(f"--ladder {ladder} is not a list of whole numbers such as 100,200,500") from None
+        raise ConfigError(f"--ladder {ladder} is not a list of whole numbers; give e.g. 100,200,500") from None
     if rates != sorted(set(rates)) or rates[0] < 10 or seconds < 2:
-        raise ConfigError(f"--ladder {ladder} rises, from 10 at least, and --seconds {seconds:g} is 2 at least")
+        raise ConfigError(
+            f"--ladder {ladder} has to rise from at least 10, and --seconds {seconds:g} has to be at least 2"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         found = asyncio.run(measure(Path(scratch), rates, seconds, agents_per_process))
     return Report(found)

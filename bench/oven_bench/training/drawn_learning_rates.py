@@ -1,10 +1,9 @@
-"""`bench rates`: pretraining from a learning rate that is wrong by a factor that no one chose: who ends near the tuned
-run?
+"""`bench rates`: pretraining from a learning rate that is wrong by a random factor. Which arm ends near the tuned run?
 
-Each draw is a seed: the factor (1/30 to 30, log-uniform), the weights and the order of the data follow from it, and
-every arm of a draw shares them (paired). Regret is what an arm's final bits per byte, on held-out files, are above the
-tuned run's, as a share of these. Gradient steps are equal for all, those that a rollback throws away included. The
-swarm is the real stack: server, mesh and agents as processes, in lockstep.
+Each draw is a seed. It decides the factor (1/30 to 30, log-uniform), the weights and the order of the data, which all
+arms of the draw share (paired). Regret is the increase of an arm's final bits per byte on held-out files over the tuned
+run's, as a share of the latter. All arms make the same number of gradient steps, including those that a rollback
+discards. The swarm is the real stack: server, mesh and agents as processes, in lockstep.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
 from oven_recipes.pretrain.settings import TUNED_LEARNING_RATE, parse_start
 
 ARMS = ("swarm", "alone", "plateau", "cosine")
-"""The whole stack; no controller; ReduceLROnPlateau; the schedule that decays to 0 along half a cosine."""
+"""The whole stack, no controller, ReduceLROnPlateau, and a cosine decay to 0."""
 TUNED = "tuned"
 STEPS = 400
 
@@ -29,49 +28,49 @@ Draws = dict[int, dict[str, Result]]
 
 
 def figures(results: Sequence[Result], arms: Sequence[str] = ARMS) -> dict[str, object]:
-    """One flat object. A run whose loss is not a number at the end has an infinite regret: it counts in the medians,
-    and a median (or a worst) that is infinite is null."""
+    """The flat object. A run that ends with a loss of NaN has infinite regret, which counts in the medians. An infinite
+    median or worst regret is null."""
     draws = by_draw(results, arms)
     found: dict[str, object] = {"draws": len(draws)}
     for arm in arms:
-        regrets = [regret(of, arm) for of in draws.values()]
+        regrets = [regret(draw, arm) for draw in draws.values()]
         found[f"median_regret_{arm}"] = _rounded(median(regrets)) if regrets else None
         found[f"worst_regret_{arm}"] = _rounded(max(regrets, default=math.inf))
-        found[f"not_finite_{arm}"] = sum(math.isinf(one) for one in regrets)
+        found[f"not_finite_{arm}"] = sum(map(math.isinf, regrets))
     if "swarm" in arms:
         found["worst"] = found["worst_regret_swarm"]
-        found["interventions_swarm"] = sum(of["swarm"].interventions for of in draws.values())
-        for arm in (one for one in arms if one != "swarm"):
-            pairs = [(regret(of, "swarm"), regret(of, arm)) for of in draws.values()]
+        found["interventions_swarm"] = sum(draw["swarm"].interventions for draw in draws.values())
+        for arm in (name for name in arms if name != "swarm"):
+            pairs = [(regret(draw, "swarm"), regret(draw, arm)) for draw in draws.values()]
             found[f"draws_better_than_{arm}"] = sum(swarm < other for swarm, other in pairs)
     return found
 
 
 def regret(draw: dict[str, Result], arm: str) -> float:
-    """Of one draw's arm, as a share of the tuned run's bits per byte."""
+    """An arm's regret in one draw, as a share of the tuned run's bits per byte."""
     final, tuned = draw[arm].final, draw[TUNED].final
     return (final - tuned) / tuned if math.isfinite(final) else math.inf
 
 
 def by_draw(results: Sequence[Result], arms: Sequence[str]) -> Draws:
-    """Of the draws that have all arms, and a tuned run to compare with."""
-    found = by_seed(results).items()
-    return {seed: of for seed, of in found if {*arms, TUNED} <= set(of) and math.isfinite(of[TUNED].final)}
+    """The draws that have all arms, and a tuned run to compare with."""
+    complete = {seed: draw for seed, draw in by_seed(results).items() if {*arms, TUNED} <= set(draw)}
+    return {seed: draw for seed, draw in complete.items() if math.isfinite(draw[TUNED].final)}
 
 
 def rows(results: Sequence[Result], arms: Sequence[str] = ARMS) -> list[dict[str, float | None]]:
-    """One entry per draw: its seed, the factor that its rate is wrong by, each arm's bits per byte at the end, and how
-    often the swarm changed something."""
+    """One row per draw: its seed, the factor of its learning rate, each arm's final bits per byte, and the number of
+    changes that the swarm made."""
     return [
         {"seed": float(seed), "factor": round(parse_start("drawn", seed).learning_rate / TUNED_LEARNING_RATE, 4)}
-        | {arm: _rounded(of[arm].final) for arm in (TUNED, *arms)}
-        | ({"interventions": float(of["swarm"].interventions)} if "swarm" in arms else {})
-        for seed, of in by_draw(results, arms).items()
+        | {arm: _rounded(draw[arm].final) for arm in (TUNED, *arms)}
+        | ({"interventions": float(draw["swarm"].interventions)} if "swarm" in arms else {})
+        for seed, draw in by_draw(results, arms).items()
     ]
 
 
 def episodes(seeds: Sequence[int], arms: Sequence[str], steps: int, home: str) -> list[Episode]:
-    """The slowest first: what is started last is waited for alone."""
+    """The slowest arms first, because nothing else runs while the last one finishes."""
     schedule = {"cosine": (("schedule", "cosine"),)}
     return [
         Episode(arm, "tuned" if arm == TUNED else "drawn", seed, steps, home, options=schedule.get(arm, ()),
@@ -89,7 +88,7 @@ def bench(
     jobs: Jobs = 2,
     home: HomeFolder = None,
 ) -> Report:
-    arms = tuple(one for one in ARMS if one in (arm or ARMS))
+    arms = tuple(name for name in ARMS if name in (arm or ARMS))
     with home_folder(home) as folder:
         seeds = range(first_seed, first_seed + draws)
         found = run_all(episodes(seeds, arms, steps, str(folder)), jobs)

@@ -1,9 +1,9 @@
-"""`bench starts`: from starts that no one chose, does the swarm end nearer to the tuned run than doing nothing does?
+"""`bench starts`: from random starts, does the swarm end closer to the tuned run than no controller does?
 
-Each draw is a seed: learning rate, mixture, warm-up policy and prompts follow from it, and every arm of a draw shares
-them (paired). Regret is the tuned run's final held-out accuracy minus the arm's. Gradient steps are equal for all,
-those that a rollback throws away included. The swarm is the real stack: server, mesh and agents as processes, in
-lockstep.
+Each draw is a seed. It decides the learning rate, the mixture, the warm-up policy and the prompts, which all arms of
+the draw share (paired). Regret is the tuned run's final held-out accuracy minus the arm's. All arms make the same
+number of gradient steps, including those that a rollback discards. The swarm is the real stack: server, mesh and agents
+as processes, in lockstep.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def figures(results: Sequence[Result]) -> dict[str, object]:
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, float]]:
-    """One entry per draw: its seed, each arm's final accuracy, and how often the swarm changed something."""
+    """One row per draw: its seed, each arm's final accuracy, and the number of changes that the swarm made."""
     return [
         {"seed": seed}
         | {arm: round(arms[arm].final, 4) for arm in ARMS}
@@ -49,7 +49,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, float]]:
 
 
 def _by_draw(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
-    """Of the draws that have all arms."""
+    """The draws that have all arms."""
     return {seed: arms for seed, arms in by_seed(results).items() if set(arms) == set(ARMS)}
 
 

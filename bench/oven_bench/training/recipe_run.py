@@ -1,4 +1,4 @@
-"""Runs of a recipe: under a fixed rule in this process, or under the whole stack as `up` starts it."""
+"""Runs of a recipe, under a fixed rule in this process or under the whole stack as `up` starts it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from oven_core.errors import ProcessError
 from oven_learner.link.link_interface import Link
 
 METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
-"""Recipe → what is held out."""
+"""Recipe → its held-out metric."""
 HELD_OUT = {"grpo": ("eval_prompts", 512), "pretrain": ("eval_rows", 256)}
-"""Recipe → its setting of how much of that; more than its own, since it is the end that is measured."""
+"""Recipe → its setting for the size of the held-out set, larger than by default because the end is measured."""
 
 QUICK: tuple[tuple[str, object], ...] = (
     ("lengths", [1, 2]), ("train_prompts", 20), ("hidden", 16), ("layers", 1), ("heads", 2), ("ffn", 32),
@@ -32,7 +32,7 @@ QUICK: tuple[tuple[str, object], ...] = (
 
 @dataclass(frozen=True)
 class Episode:
-    """What is to be run. Plain values: it travels to a worker process."""
+    """One run. Plain values: they travel to a worker process."""
 
     arm: str
     start: str
@@ -40,11 +40,11 @@ class Episode:
     steps: int
     home: str
     factor: float = 1.0
-    """Of the blind schedule."""
+    """The blind schedule's factor."""
     label: str = ""
-    """Tells runs of one start and seed apart."""
+    """Distinguishes runs of one start and seed."""
     options: tuple[tuple[str, object], ...] = ()
-    """More of the recipe's settings."""
+    """More settings of the recipe."""
     recipe: str = "grpo"
 
     @property
@@ -60,23 +60,25 @@ class Result:
     interventions: int
     seconds: float
 
+    def line(self) -> str:
+        return f"{self.episode.arm}, seed {self.episode.seed}: {self.final:.3f}"
+
 
 def run_all(episodes: Sequence[Episode], jobs: int) -> list[Result]:
     """Results in the order in which the episodes end."""
-    describe: Callable[[Result], str] = lambda one: f"{one.episode.arm}, seed {one.episode.seed}: {one.final:.3f}"  # noqa: E731
-    return list(run_tasks(run, episodes, jobs, describe=describe))
+    return list(run_tasks(run, episodes, jobs, describe=Result.line))
 
 
 def by_seed(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
     """Seed → arm → result, in the order of the seeds."""
-    found: dict[int, dict[str, Result]] = {}
+    draws: dict[int, dict[str, Result]] = {}
     for result in sorted(results, key=lambda result: result.episode.seed):
-        found.setdefault(result.episode.seed, {})[result.episode.arm] = result
-    return found
+        draws.setdefault(result.episode.seed, {})[result.episode.arm] = result
+    return draws
 
 
 def run(episode: Episode) -> Result:
-    """Raises ProcessError when the stack failed: no result is made up for it."""
+    """Run an episode. Raises ProcessError if the stack failed."""
     started = time.monotonic()
     final, interventions = (_stack if episode.arm == "swarm" else _ruled)(episode)
     return Result(episode, final, interventions, time.monotonic() - started)
@@ -109,7 +111,7 @@ def _train(episode: Episode, link: Link, folder: Path) -> None:
 
 
 def up_command(episode: Episode, run: str) -> list[str]:
-    """The `up` command for an episode, with the run's name. The caller sets OVEN_HOME."""
+    """The `up` command for an episode. The caller sets OVEN_HOME."""
     command = [sys.executable, "-m", "oven_controller.cli.main", "up", "--headless", "--set", "charge_rollbacks=true"]
     command += ["--run", run, "--recipe", episode.recipe, "--start", episode.start]
     command += ["--seed", str(episode.seed), "--steps", str(episode.steps)]

@@ -34,7 +34,7 @@ def backtest(
     Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """
     from oven_agents.review.backtest import main
-    from oven_controller.importing.command import hints
+    from oven_controller.importing.import_run import hints
     from oven_runs.home.run_folder import Home
     from oven_runs.settings.resolution import rules_set
 

@@ -1,4 +1,4 @@
-"""`calibration`: scores of the probabilities that agents stated, over any number of runs."""
+"""`calibration`: scores the confidences that agents stated, over any number of runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".jsonl"
 NOTE = (
-    "y: how probably changes beat doing nothing (things as they were), "
-    "0 to 1; the best constant is known only afterwards; votes of one run are not independent"
+    "y: the probability, 0 to 1, that a change was better than no change; the best constant is known only afterwards; "
+    "votes of one run are not independent"
 )
 
 
@@ -30,15 +30,15 @@ def calibration(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Runs, or .jsonl files: exported logs, or the episodes of a gym.",
+            help="Runs, or .jsonl files: exported logs or gym episodes.",
             autocompletion=completion.runs_or_logs,
         ),
     ] = None,
     runs_: SameRuns = None,
-    arm: Annotated[str, typer.Option(metavar="ARM", help="The arm of a gym's episodes.")] = "mesh+kg",
+    arm: Annotated[str, typer.Option(metavar="ARM", help="The arm of gym episodes.")] = "mesh+kg",
     as_json: Json = False,
 ) -> None:
-    """Score the confidences that agents stated: Brier score, the best constant's, and a reliability table.
+    """Score the confidences that agents stated: the Brier score, that of the best constant, and a reliability table.
 
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
@@ -47,23 +47,23 @@ def calibration(
 
     runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _outcomes(run, arm)]
-    known = claims(outcomes)
+    scored = claims(outcomes)
     counts = {
         "outcomes": len(outcomes),
         "unscored": sum(not outcome.scored for outcome in outcomes),
     }
-    agents, overall = by_agent(known), calibrated(known)
+    agents, overall = by_agent(scored), calibrated(scored)
     if as_json:
-        told = {"runs": runs, **counts, "agents": {name: asdict(one) for name, one in agents.items()}}
-        print(json.dumps(told | {"overall": asdict(overall)}))
+        scores = {name: asdict(score) for name, score in agents.items()}
+        print(json.dumps({"runs": runs, **counts, "agents": scores, "overall": asdict(overall)}))
         return
     print(f"{counts['outcomes']} outcomes; {counts['unscored']} say nothing")
-    if known:
-        _show(agents | {"all": overall}, overall)
+    if scored:
+        _print_tables(agents | {"all": overall}, overall)
 
 
 def _outcomes(run: str, arm: str) -> list[Outcome]:
-    """Raises UnknownNameError, ConfigError."""
+    """The outcomes of a run or of a file. Raises UnknownNameError, ConfigError."""
     import asyncio
     from pathlib import Path
 
@@ -72,7 +72,7 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
     from oven_runs.home.run_folder import Home
 
     if run.endswith(SUFFIX):
-        return list(_in_file(Path(run), arm))
+        return list(_outcomes_in_file(Path(run), arm))
 
     async def logged() -> list[Outcome]:
         events = log_reader.events(Home().find(run))
@@ -81,7 +81,7 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
     return asyncio.run(logged())
 
 
-def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
+def _outcomes_in_file(path: Path, arm: str) -> Iterator[Outcome]:
     from oven_core.errors import ConfigError, reason
     from oven_core.protocol.events import Event
     from oven_core.protocol.messages import Outcome
@@ -89,12 +89,12 @@ def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
 
     keyring = Keyring(None)
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{path} is not a regular file; name a log, or the episodes of a gym")
+        raise ConfigError(f"{path} is not a regular file; name a log, or gym episodes")
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines would also part a text at U+2028
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would also split at U+2028
         if not line:
             continue
         try:
@@ -107,23 +107,23 @@ def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
                 if isinstance(body, Outcome):
                     yield body
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            what = f"{path}, line {number}, is neither an event of an exported log nor an episode of a gym"
-            raise ConfigError(f"{what} ({reason(error)}); name a run instead") from error
+            problem = f"{path}, line {number}, is neither an event of an exported log nor a gym episode"
+            raise ConfigError(f"{problem} ({reason(error)}); name a run instead") from error
 
 
-def _show(rows: dict[str, Calibration], overall: Calibration) -> None:
+def _print_tables(rows: dict[str, Calibration], overall: Calibration) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     table = Table("agent", "votes", "Brier", "best constant", "of", box=None, pad_edge=False)
-    for name, one in rows.items():
-        figures = (one.brier, one.constant_brier, one.constant)
-        table.add_row(name, str(one.count), *("" if value is None else f"{value:.3f}" for value in figures))
+    for name, score in rows.items():
+        figures = (score.brier, score.constant_brier, score.constant)
+        table.add_row(name, str(score.count), *("" if value is None else f"{value:.3f}" for value in figures))
     console.print(table)
-    reliability = Table("said", "votes", "mean p", "mean y", box=None, pad_edge=False)
-    for found in overall.bins:
-        said = f"{found.low:.1f} to {found.high:.1f}"
-        reliability.add_row(said, str(found.count), f"{found.p:.3f}", f"{found.y:.3f}")
+    reliability = Table("stated", "votes", "mean p", "mean y", box=None, pad_edge=False)
+    for interval in overall.bins:
+        range_ = f"{interval.low:.1f} to {interval.high:.1f}"
+        reliability.add_row(range_, str(interval.count), f"{interval.p:.3f}", f"{interval.y:.3f}")
     console.print(reliability)
     console.print(NOTE, highlight=False)

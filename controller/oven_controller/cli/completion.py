@@ -1,7 +1,7 @@
 """Shell completion: names of runs, agents, knobs and files.
 
-A completion runs at every press of the Tab key. It therefore reads a few small files as they lie on disk, imports
-nothing heavy, takes no lock, and never raises: where something is missing or damaged, it offers less.
+A completion runs at every press of the Tab key. It therefore reads only a few small files, imports nothing heavy,
+takes no lock, and never raises: if a file is missing or damaged, it offers fewer names.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ SHIPPED = (
     "reward.weights", "data.mixture", "teacher.active", "train.quantisation",
     "run.rollback", "run.undo_rollback", "run.evaluate", "run.checkpoint", "data.skip",
 )  # fmt: skip
-"""The knobs that the learner's own integrations can announce: offered where no run says which it has."""
-LOOKED_AT = 20
+"""The knobs that the learner's own integrations can announce, offered if no run announces its knobs."""
+RECENT_RUNS = 20
 """Runs whose run.json is read to find the one that is up."""
 HEAD_BYTES = 1 << 18
-"""Of a log, in which its first RunStarted is looked for."""
+"""Length of the start of a log that is searched for its first RunStarted."""
 TAIL_BYTES = 1 << 20
-"""Of a log, in which its newest decisions are looked for."""
-OFFERED = 20
-"""Decisions that are offered."""
+"""Length of the end of a log that is searched for its newest decisions."""
+MAX_DECISIONS = 20
 VERDICTS = ("adopted", "rejected", "advised")
-"""Those of oven_runs.log.decision_row, which takes too long to import here."""
+"""The verdicts of oven_runs.log.decision_row, which would take too long to import."""
 AGENT_ROLE = "agent"
 
 
-def _quiet(found: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
-    """The same as a list, which is empty where it raises."""
+def _quiet(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
+    """Make a list of the names, which is empty if the function raises."""
 
-    @functools.wraps(found)
+    @functools.wraps(names)
     def never_raises(*args: P.args, **kwargs: P.kwargs) -> list[str]:
         try:
-            return list(found(*args, **kwargs))
+            return list(names(*args, **kwargs))
         except Exception:
             return []
 
@@ -83,34 +82,34 @@ def agents_or_files(incomplete: str) -> Iterator[str]:
 
 @_quiet
 def agents(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The agents of the run that is meant; the installed ones where it says nothing of its own."""
-    return (name for name in _agents_of(_meant(ctx)) or _installed() if name.startswith(incomplete))
+    """The agents of the command's run; the installed ones if the run names none."""
+    return (name for name in _agents_of(_chosen_run(ctx)) or _installed() if name.startswith(incomplete))
 
 
 @_quiet
 def knobs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The knobs that the run that is meant has announced; those that are shipped where it has announced none."""
-    return (name for name in _announced(_meant(ctx)) or SHIPPED if name.startswith(incomplete))
+    """The knobs that the command's run announced; the shipped ones if it announced none."""
+    return (name for name in _announced(_chosen_run(ctx)) or SHIPPED if name.startswith(incomplete))
 
 
 @_quiet
 def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The committee members whose judges the run that is meant can swap."""
-    found = (name.removeprefix("committee.") for name in _announced(_meant(ctx)) if name.startswith("committee."))
-    return (name for name in found if name.startswith(incomplete))
+    """The committee members whose judges the command's run can swap."""
+    announced = _announced(_chosen_run(ctx))
+    members = (name.removeprefix("committee.") for name in announced if name.startswith("committee."))
+    return (name for name in members if name.startswith(incomplete))
 
 
 @_quiet
 def verdicts(incomplete: str) -> Iterator[str]:
-    """A decision's."""
     return (name for name in VERDICTS if name.startswith(incomplete))
 
 
 @_quiet
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The newest decisions of the run that is meant, the newest first, by their ids, without the leading zeros where
-    none was typed; then its knobs."""
-    ids = _decided(_meant(ctx))
+    """The ids of the newest decisions of the command's run, newest first, then its knobs. Leading zeros are omitted
+    unless one was typed."""
+    ids = _decision_ids(_chosen_run(ctx))
     yield from (id_ for id_ in (ids if incomplete.startswith("0") else map(_short, ids)) if id_.startswith(incomplete))
     yield from knobs(ctx, incomplete)
 
@@ -121,25 +120,25 @@ def shipped_knobs(incomplete: str) -> Iterator[str]:
 
 
 def _folders() -> list[Path]:
-    """The runs' folders, the one that was written to last first."""
+    """The folders of runs, the most recently written first."""
     # Home reads every run.json through pydantic, which takes longer to import than a completion may take.
     inside = Path(os.environ.get("OVEN_HOME") or ".oven") / "runs"
-    found = []
+    folders = []
     for entry in os.scandir(inside) if inside.is_dir() else ():
         try:
-            found.append((os.stat(os.path.join(entry.path, "run.json")).st_mtime, Path(entry.path)))
+            folders.append((os.stat(os.path.join(entry.path, "run.json")).st_mtime, Path(entry.path)))
         except OSError:
             continue
-    return [path for _, path in sorted(found, reverse=True)]
+    return [path for _, path in sorted(folders, reverse=True)]
 
 
-def _meant(ctx: typer.Context) -> Path | None:
-    """The run's folder: the one that was named, else one that has not ended, else the newest."""
-    named = next((value for key in ("run", "run_") if isinstance(value := ctx.params.get(key), str)), "")
+def _chosen_run(ctx: typer.Context) -> Path | None:
+    """The folder of the run on the command line, else of one that has not ended, else of the newest."""
+    typed = next((value for key in ("run", "run_") if isinstance(value := ctx.params.get(key), str)), "")
     folders = _folders()
-    if named:
-        return next((folder for folder in folders if folder.name == named), None)
-    not_ended = (folder for folder in folders[:LOOKED_AT] if not _read(folder / "run.json").get("ended"))
+    if typed:
+        return next((folder for folder in folders if folder.name == typed), None)
+    not_ended = (folder for folder in folders[:RECENT_RUNS] if not _read(folder / "run.json").get("ended"))
     return next(not_ended, folders[0] if folders else None)
 
 
@@ -158,18 +157,18 @@ def _installed() -> list[str]:
 
 
 def _agents_of(folder: Path | None) -> list[str]:
-    """Those that hold a key of the run, and those that its settings name."""
+    """The agents with a key of the run, and those in its settings."""
     if folder is None:
         return []
-    found: list[str] = []
+    names: list[str] = []
     try:
         for user in json.loads((folder / "nats" / "users.json").read_bytes()):
             if user["role"] == AGENT_ROLE:
-                found += user.get("agents") or [user["name"]]
+                names += user.get("agents") or [user["name"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass
-    found += [str(one) for one in _read(folder / "config.json").get("agents") or ()]
-    return sorted({Path(name).stem for name in found})
+    names += [str(name) for name in _read(folder / "config.json").get("agents") or ()]
+    return sorted({Path(name).stem for name in names})
 
 
 def _announced(folder: Path | None) -> list[str]:
@@ -180,23 +179,23 @@ def _announced(folder: Path | None) -> list[str]:
             head = log.read(HEAD_BYTES).splitlines()
     except OSError:
         return []
-    found: list[str] = []
+    names: list[str] = []
     for line in head:
         if b"RunStarted" not in line and b"ActuatorAnnounced" not in line:
             continue
         try:
             data = json.loads(line)["data"]
-            if data["type"] == "RunStarted" and not found:
-                found += [str(spec["name"]) for spec in data["actuators"]]
+            if data["type"] == "RunStarted" and not names:
+                names += [str(spec["name"]) for spec in data["actuators"]]
             elif data["type"] == "ActuatorAnnounced":
-                found.append(str(data["actuator"]["name"]))
+                names.append(str(data["actuator"]["name"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
-def _decided(folder: Path | None) -> list[str]:
-    """The newest decisions' ids in the log as it lies on disk, the newest first."""
+def _decision_ids(folder: Path | None) -> list[str]:
+    """The ids of the newest decisions in the log file, newest first."""
     if folder is None:
         return []
     try:
@@ -205,19 +204,19 @@ def _decided(folder: Path | None) -> list[str]:
             lines = log.read(TAIL_BYTES).splitlines()
     except OSError:
         return []
-    found = []
+    ids: list[str] = []
     for line in reversed(lines):
         if b'"Decision"' not in line:
             continue
         try:
             entry = json.loads(line)
             if entry["type"] == "Decision":
-                found.append(str(entry["data"]["id"]))
+                ids.append(str(entry["data"]["id"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
-        if len(found) == OFFERED:
+        if len(ids) == MAX_DECISIONS:
             break
-    return found
+    return ids
 
 
 def _short(id_: str) -> str:
@@ -225,10 +224,10 @@ def _short(id_: str) -> str:
 
 
 def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:
-    """Folders, and files with this suffix, as the shell itself would offer them."""
-    before, slash, begun = incomplete.rpartition("/")
-    for entry in sorted(os.scandir((before + slash) or "."), key=lambda one: one.name):
-        if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun):
+    """Folders, and files with this suffix, as the shell would offer them."""
+    before, slash, start = incomplete.rpartition("/")
+    for entry in sorted(os.scandir((before + slash) or "."), key=lambda entry: entry.name):
+        if not entry.name.startswith(start) or (entry.name.startswith(".") and not start):
             continue
         if entry.is_dir():
             yield f"{before}{slash}{entry.name}/"

@@ -1,4 +1,4 @@
-"""`import`: makes a run of another training's logs, to watch it and to try agents on it."""
+"""`import`: turns another training's logs into a run, to watch it and to try agents on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rename = Annotated[
     typer.Option(
         "--rename",
         metavar="FROM=TO",
-        help="A column, and the name that agents know it by: e.g. train/nll=loss; X=step says which has the step.",
+        help="Rename a column to the name that agents use, e.g. train/nll=loss; X=step names the column of steps.",
     ),
 ]
 Knobs = Annotated[
@@ -26,7 +26,7 @@ Knobs = Annotated[
         "--knob",
         metavar="NAME[=VALUE]",
         autocompletion=completion.shipped_knobs,
-        help="Announce a knob that the logs do not know, e.g. grad.clip=1, so that agents which move it can answer.",
+        help="Announce a knob that the logs do not have, e.g. grad.clip=1, so that agents can propose for it.",
     ),
 ]
 
@@ -44,60 +44,61 @@ def import_(
     knob: Knobs = None,
     as_json: Json = False,
 ) -> None:
-    """Import another training run's logs, to view it and to backtest agents on it.
+    """Import another training's logs as a run, to watch it and to backtest agents on it.
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
     """
-    from oven_controller.importing.command import import_run
-    from oven_controller.importing.declared_knobs import asked
+    from oven_controller.importing.declared_knobs import declared
+    from oven_controller.importing.import_run import import_run
     from oven_runs.home.run_folder import Home
 
-    made = import_run(source, Home(), run, renames(rename or []), asked(knob or []))
-    print(json.dumps(made) if as_json else "\n".join(_told(made)))
+    summary = import_run(source, Home(), run, renames(rename or []), declared(knob or []))
+    print(json.dumps(summary) if as_json else "\n".join(_summary_lines(summary)))
 
 
 def renames(pairs: list[str]) -> dict[str, str]:
-    """Raises ConfigError for what is not a pair of names."""
+    """Column → new name. Raises ConfigError for a text that is not FROM=TO."""
     from oven_core.errors import ConfigError
 
-    found = {}
+    new_names = {}
     for pair in pairs:
-        name, _, called = pair.rpartition("=")
-        if not name or not called:
+        column, _, name = pair.rpartition("=")
+        if not column or not name:
             raise ConfigError(f"--rename {pair!r} has no two names; write e.g. --rename critic/rewards/mean=reward")
-        found[name] = called
-    return found
+        new_names[column] = name
+    return new_names
 
 
 def resumed(incarnations: int) -> str:
-    """How often a run was, in words; empty: never."""
+    """The number of times that a run was resumed, in words; empty if it was not."""
     again = incarnations - 1
     times = {1: "once", 2: "twice"}.get(again, f"{again} times")
     return f"resumed {times}" if again > 0 else ""
 
 
-def source_lines(made: dict[str, Any]) -> list[str]:
-    """What was left out of a source, and what would help."""
-    out = [f"  left out: {count} {what}" for what, count in made["skipped"].items()]
-    if made["untimed"]:
-        out.append(f"  {made['untimed']} rows have no timestamp; the file's modification time is used")
-    return [line for text in [*out, *made["hints"]] for line in wrapped(text)]
+def source_lines(summary: dict[str, Any]) -> list[str]:
+    """What the import skipped, and hints."""
+    out = [f"  left out: {count} {kind}" for kind, count in summary["skipped"].items()]
+    if summary["untimed"]:
+        out.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")
+    return [line for text in [*out, *summary["hints"]] for line in wrapped(text)]
 
 
-def _told(made: dict[str, Any]) -> list[str]:
-    metrics = len(made["metrics"])
-    again = ", " + resumed(made["incarnations"]) if made["incarnations"] > 1 else ""
+def _summary_lines(summary: dict[str, Any]) -> list[str]:
+    metrics = len(summary["metrics"])
+    again = ", " + resumed(summary["incarnations"]) if summary["incarnations"] > 1 else ""
     out = wrapped(
-        f"run {made['run']}: {made['observations']} observations of {metrics} metric{'s' * (metrics != 1)}, steps "
-        f"{made['first_step']} to {made['last_step']}{again}; from {made['source']} ({made['format']})"
+        f"run {summary['run']}: {summary['observations']} observations of {metrics} metric{'s' * (metrics != 1)}, "
+        "steps "
+        f"{summary['first_step']} to {summary['last_step']}{again}; from {summary['source']} ({summary['format']})"
     )
-    out += source_lines(made)
-    if made["actuators"]:
-        out += wrapped(f"  knobs: {', '.join(made['actuators'])}")
+    out += source_lines(summary)
+    if summary["actuators"]:
+        out += wrapped(f"  knobs: {', '.join(summary['actuators'])}")
     else:
         out += wrapped(
             "  no knob: there is no metric `learning_rate`; --rename NAME=learning_rate if it has another name, or "
             "--knob optimizer.lr_scale"
         )
     out.append("next:")
-    return [*out, f"  oven-controller review {made['run']}", f"  oven-controller monitor {made['run']}"]
+    return [*out, f"  oven-controller review {summary['run']}", f"  oven-controller monitor {summary['run']}"]

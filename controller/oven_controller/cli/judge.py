@@ -1,4 +1,4 @@
-"""`judge list | swap | mute | add | remove`: who scores in a running reward committee."""
+"""`judge list | swap | mute | add | remove`: the judges of a running reward committee."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
-Provider = Annotated[str, typer.Option(help="Whose API it speaks, as in committee.members.NAME.")]
-Model = Annotated[str, typer.Option(help="The model's name there.")]
+Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
+Model = Annotated[str, typer.Option(help="The provider's name of the model.")]
 BaseUrl = Annotated[str, typer.Option(help="Address of the API.", show_default="the provider's own")]
 KeyEnv = Annotated[
     str,
     typer.Option(
-        help="Environment variable with the key, in the member's process: the key itself is never sent.",
-        show_default="the provider's usual one",
+        help="Environment variable of the member's process with the key. The key itself is never sent.",
+        show_default="the provider's usual variable",
     ),
 ]
-Logprobs = Annotated[bool, typer.Option("--logprobs", help="Ask for its tokens' log-probabilities.")]
+Logprobs = Annotated[bool, typer.Option("--logprobs", help="Request log-probabilities of its tokens.")]
 TopLogprobs = Annotated[int, typer.Option(help="Alternatives per token, with --logprobs: 1 to 20.")]
 
 
 def list_judges(run: RunOption = None, as_json: Json = False) -> None:
-    """List the remote members: which model judges, its role and weight, and whether it scores or why not.
+    """List the remote members: model, role, weight, and whether each scores or why not.
 
     Example: oven-controller judge list --json
     """
@@ -69,8 +69,8 @@ def swap(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Have another model judge as this member, from the next step on. It is asked a question first; if it gives no
-    verdict, the one before stays. The member's name, role, weight and metrics stay; its controls start anew.
+    """Replace a member's model from the next step on. The new model answers a test question first; without a verdict,
+    the old model stays. The member keeps its name, role, weight and metrics; its controls start again.
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
@@ -89,7 +89,7 @@ def swap(
 
     folder = Home().find(run, running=True)
     settings = _settings(folder)
-    _known(folder, name)
+    _check_member(folder, name)
     try:
         judge = JudgeSpec(
             provider=provider,
@@ -101,16 +101,16 @@ def swap(
         )
     except ValidationError as error:
         raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
-    check_judge(settings, name, judge)  # what cannot be asked is not sent
-    found = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
-    say(json.dumps(found.fields()) if as_json else found.line())
-    if found.code:
-        raise typer.Exit(found.code)
+    check_judge(settings, name, judge)
+    result = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
+    say(json.dumps(result.fields()) if as_json else result.line())
+    if result.code:
+        raise typer.Exit(result.code)
 
 
 def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
-    """Stop asking this member; its weight counts for the others meanwhile. `swap` it, or `set committee.NAME MODEL`, to
-    have it back.
+    """Stop asking this member. Meanwhile the others share its weight. To use it again, `swap` it or `set
+    committee.NAME MODEL`.
 
     Example: oven-controller judge mute style --reason "it marks length"
     """
@@ -118,8 +118,9 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
     from oven_runs.home.run_folder import Home
 
     folder = Home().find(run, running=True)
-    _known(folder, name)
-    _say(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
+    _check_member(folder, name)
+    if code := _send(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason):
+        raise typer.Exit(code)
 
 
 def add(
@@ -128,10 +129,11 @@ def add(
     model: Model,
     role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
     weight: Annotated[
-        float | None, typer.Option(help="Its share of the whole weight, 0 to 1.", show_default="as the average member")
+        float | None,
+        typer.Option(help="Its share of the total weight, 0 to 1.", show_default="that of an average member"),
     ] = None,
-    domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
-    rubric: Annotated[str, typer.Option(help="A text file in the place of the role's instructions.")] = "",
+    domain: Annotated[str, typer.Option(help="Field of a specialist.")] = "",
+    rubric: Annotated[str, typer.Option(help="A text file instead of the role's instructions.")] = "",
     base_url: BaseUrl = "",
     key_env: KeyEnv = "",
     logprobs: Logprobs = False,
@@ -140,8 +142,8 @@ def add(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Start another member under the running stack. It judges as soon as it has answered a question, and is removed
-    again if it does not. It stays when the run is resumed.
+    """Start another member under the running stack. It judges once it has answered a test question, and is removed if
+    it does not. It stays when the run is resumed.
 
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
@@ -159,7 +161,9 @@ def add(
         raise ConfigError(f"{name!r} is a member of {folder.run} already; choose another name, or `judge swap {name}`")
     share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight
     if not 0 < share < 1:
-        raise ConfigError(f"--weight {share:g} is not between 0 and 1: it is the new member's share of the whole")
+        raise ConfigError(
+            f"--weight {share:g} is not between 0 and 1: it is the new member's share of the total weight"
+        )
     member = new_member(
         settings,
         name,
@@ -174,35 +178,37 @@ def add(
         top_logprobs=top_logprobs,
     )
     admit_member(folder, name)
-    folder.change_settings(lambda found: found["committee"]["members"].update({name: member.model_dump()}))
-    said = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
+    folder.change_settings(
+        lambda all_settings: all_settings["committee"]["members"].update({name: member.model_dump()})
+    )
+    command = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
     code = 1
     try:
-        code = _said(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **said, reason=reason)
+        code = _send(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **command, reason=reason)
     finally:
-        if code == 1:  # its process ends by the learner's answer, and nothing of it stays
-            _taken_out(folder, name)
+        if code == 1:  # the learner refused it, which also ends its process
+            _remove_settings(folder, name)
     if code:
         raise typer.Exit(code)
 
 
 def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
-    """Let a member go: its process ends, the others have its weight, and the quorum no longer counts it.
+    """Remove a member: its process ends, the others share its weight, and the quorum no longer counts it.
 
     Example: oven-controller judge remove tone
     """
     from oven_runs.home.run_folder import Home
 
     folder = Home().find(run, running=True)
-    _known(folder, name)
-    code = _said(folder, as_json, None, action="remove", actuator=f"committee.{name}", reason=reason)
+    _check_member(folder, name)
+    code = _send(folder, as_json, None, action="remove", actuator=f"committee.{name}", reason=reason)
     if code:
         raise typer.Exit(code)
-    _taken_out(folder, name)
+    _remove_settings(folder, name)
 
 
-def _known(folder: RunFolder, name: str) -> None:
-    """Raises UnknownNameError."""
+def _check_member(folder: RunFolder, name: str) -> None:
+    """Raises UnknownNameError if the committee has no such member."""
     from oven_core.errors import UnknownNameError
 
     known = _view(folder).members
@@ -210,8 +216,8 @@ def _known(folder: RunFolder, name: str) -> None:
         raise UnknownNameError("committee member", name, known)
 
 
-def _said(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
-    """The exit code of a command, whose outcome is printed."""
+def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
+    """Give a command, print its outcome, and return the exit code."""
     import asyncio
     import json
 
@@ -224,21 +230,16 @@ def _said(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any
     return result.code
 
 
-def _say(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> None:
-    if code := _said(folder, as_json, limit_s, **fields):
-        raise typer.Exit(code)
-
-
-def _taken_out(folder: RunFolder, name: str) -> None:
-    """Of the settings, and its key opens nothing any more."""
+def _remove_settings(folder: RunFolder, name: str) -> None:
+    """Remove a member from the settings, and revoke its key."""
     import contextlib
 
     from oven_controller.stack.agent_keys import revoke
     from oven_core.errors import OvenError
 
-    folder.change_settings(lambda found: found["committee"]["members"].pop(name, None))
+    folder.change_settings(lambda all_settings: all_settings["committee"]["members"].pop(name, None))
     if folder.info().embedded:
-        with contextlib.suppress(OvenError):  # the process ends all the same
+        with contextlib.suppress(OvenError):  # the process ends even with its key
             revoke(folder, name)
 
 

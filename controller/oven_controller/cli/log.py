@@ -1,19 +1,23 @@
-"""`log`: reading a run's log."""
+"""`log`: prints a run's log, or its sampled completions."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, exit_if_incomplete, from_anywhere, one_run
-from oven_controller.cli.sampled_completions import LAST, print_completions
 from oven_runs.access.endpoint import Endpoint
 
 if TYPE_CHECKING:
+    from oven_core.protocol.completion_messages import StoredGroup
     from oven_core.protocol.events import Event
     from oven_runs.access.run_access import RunAccess
+
+LAST_GROUPS = 10
+"""Default number of groups that --completions prints."""
 
 
 @from_anywhere
@@ -22,20 +26,25 @@ def log(
     run_: SameRun = None,
     as_json: Json = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new events as they come, until the stack is down.")
+        bool, typer.Option("--follow", "-f", help="Continue with new events until the stack is down.")
     ] = False,
     completions: Annotated[
         bool,
-        typer.Option("--completions", help="Print sampled prompts, completions and scores instead, which no log has."),
+        typer.Option(
+            "--completions", help="Print sampled prompts, completions and scores instead. They are not in the log."
+        ),
     ] = False,
     last: Annotated[
         int | None,
-        typer.Option(min=1, max=2000, help="With --completions: the newest so many groups.", show_default=str(LAST)),
+        typer.Option(
+            min=1, max=2000, help="With --completions: the number of newest groups.", show_default=str(LAST_GROUPS)
+        ),
     ] = None,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
-    """Print a run's log, one event per line, whether its stack is up or down. Exit code 3 if it is known to lack
-    messages of the learner.
+    """Print a run's log, one event per line, whether its stack is up or down.
+
+    Exit code 3 if the log is known to lack messages of the learner.
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """
@@ -44,31 +53,31 @@ def log(
     from oven_core.errors import ConfigError
     from oven_runs.access.run_finder import find_run
 
-    access = find_run(one_run(run, run_), at)
+    access = find_run(one_run(run, run_), endpoint)
     if completions:
-        asyncio.run(print_completions(access, last=last or LAST, as_json=as_json, follow=follow))
+        asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
         return
     if last is not None:
-        raise ConfigError("--last is for --completions: add it, or leave --last out")
+        raise ConfigError("--last needs --completions: add it, or omit --last")
     asyncio.run(_print(access, as_json, follow))
 
 
 async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
     if follow and access.up():
         async for event in access.follow():
-            _show(event, as_json, flush=True)
+            _print_event(event, as_json, flush=True)
         return
     async for event in access.events():
-        _show(event, as_json)
+        _print_event(event, as_json)
     exit_if_incomplete(access)
 
 
-def _show(event: Event, as_json: bool, flush: bool = False) -> None:
+def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
     print(event.line() if as_json else readable(event), flush=flush)
 
 
 def readable(event: Event) -> str:
-    """One line for people: sequence, time, type, author where the subject names one, and the fields that are set."""
+    """One line for people: sequence, time, type, author if the subject names one, and the fields that are set."""
     from oven_core.protocol.codec import Malformed
     from oven_core.terminal_text import clean
 
@@ -78,11 +87,34 @@ def readable(event: Event) -> str:
     fields = body.model_dump(
         mode="json", exclude_defaults=True, exclude={"v", "type", "incarnation", "n", "tally", "rules"}
     )
-    who = f" {event.author}" if event.subject.count(".") > 2 else ""
-    said = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
-    return clean(f"{event.seq:>6} {event.time:%H:%M:%S} {body.type}{who}  {said}")
+    author = f" {event.author}" if event.subject.count(".") > 2 else ""
+    values = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
+    return clean(f"{event.seq:>6} {event.time:%H:%M:%S} {body.type}{author}  {values}")
 
 
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 160 else text[:159] + "…"
+
+
+async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
+    """Print the newest sampled groups and, with `follow`, new ones until the stack is down. Raises OvenError."""
+    from oven_runs.access.completion_reader import followed, newest
+
+    if not follow or not access.up():
+        _print_groups(await newest(access, last), as_json)
+        return
+    async with contextlib.aclosing(followed(access, last)) as batches:
+        async for groups in batches:
+            _print_groups(groups, as_json)
+
+
+def _print_groups(groups: list[StoredGroup], as_json: bool) -> None:
+    from oven_core.terminal_text import say
+    from oven_runs.log.sampled_text import group_lines
+
+    for group in groups:
+        if as_json:  # in ASCII, because texts may contain control sequences for the terminal
+            print(json.dumps(json.loads(group.model_dump_json())), flush=True)
+        else:
+            say(*group_lines(group), "", flush=True)

@@ -1,4 +1,4 @@
-"""`mcp`: a server of the Model Context Protocol over stdin and stdout, for coding agents."""
+"""`mcp`: a server for coding agents that speaks the Model Context Protocol over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ def mcp(
     control: Annotated[
         bool,
         typer.Option(
-            "--control", help="Also offer approve, veto, set, hold and resume, under a key of the server's own."
+            "--control", help="Also offer approve, veto, set, hold and resume, signed with the server's own key."
         ),
     ] = False,
     agent_files: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Python files of agents in it may be backtested, which runs them.", exists=True
+            metavar="FOLDER",
+            help="Allow backtests of the Python files in this folder, which executes them.",
+            exists=True,
         ),
     ] = None,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
-    """Serve runs to a coding agent by the Model Context Protocol, over stdin and stdout. With RUN, that run alone.
-    Needs the extra `mcp`.
+    """Serve runs to a coding agent by the Model Context Protocol, over stdin and stdout. With RUN, serve only that run.
+
+    It needs the extra `mcp`.
 
     Example: claude mcp add oven -- oven-controller mcp
 
@@ -46,12 +49,12 @@ def mcp(
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise ConfigError(
-            'the package "mcp", by which coding agents are served, is not installed or is older than 2.3; '
+            'the package "mcp" for coding agents is not installed, or is older than 2.3; '
             '`pip install "oven-controller[mcp]"` installs it'
         ) from error
-    reach = Reach(one_run(run, run_), at, agent_files)
+    reach = Reach(one_run(run, run_), endpoint, agent_files)
     if reach.run is not None or reach.elsewhere:
-        reach.find(None)  # a name that is none is said at once, and not at the first question
+        reach.find(None)  # reports an unknown name now instead of at the first call
     if sys.stdin.isatty():
-        print("a coding agent starts this command and talks to it on stdin; Ctrl-C ends it", file=sys.stderr)
+        print("this command is started by a coding agent, which talks to it on stdin; Ctrl-C ends it", file=sys.stderr)
     serve(reach, control)

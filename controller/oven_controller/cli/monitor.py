@@ -1,4 +1,4 @@
-"""`monitor`: the run in the terminal, drawn by the process of that name."""
+"""`monitor`: shows runs in the terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_runs.access.endpoint import Endpoint
 if TYPE_CHECKING:
     from oven_runs.home.run_folder import Home
 
-MOST = 4
-"""Runs over each other."""
+MAX_RUNS = 4
+"""Maximum runs in one overlay."""
 
 
 @from_anywhere
@@ -23,21 +23,21 @@ def monitor(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Run name; two to four are shown over each other.",
+            help="Run name; two to four runs are overlaid.",
             show_default="the list of runs, or the only one",
             autocompletion=completion.runs,
         ),
     ] = None,
     runs_: SameRuns = None,
     play: Annotated[bool, typer.Option("--play", help="Play the run from its log.")] = False,
-    speed: Annotated[float, typer.Option(min=0.25, help="With --play: times the run's own pace.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.25, help="With --play: speed relative to the run's own pace.")] = 1.0,
     light: Annotated[
-        bool, typer.Option("--light", envvar="OVEN_LIGHT", help="A light theme (ctrl+t changes it).")
+        bool, typer.Option("--light", envvar="OVEN_LIGHT", help="Use a light theme (ctrl+t changes it).")
     ] = False,
     colour_blind: Annotated[
         bool,
         typer.Option(
-            "--colour-blind", envvar="OVEN_COLOUR_BLIND", help="Colours that hold apart for the colour-blind, too."
+            "--colour-blind", envvar="OVEN_COLOUR_BLIND", help="Use colours that colour-blind people can tell apart."
         ),
     ] = False,
     ascii_only: Annotated[
@@ -45,23 +45,23 @@ def monitor(
         typer.Option(
             "--ascii/--no-ascii",
             envvar="OVEN_ASCII",
-            help="No braille, frames or signs beyond ASCII [default: as the terminal's locale says].",
+            help="Use ASCII characters only [default: as the terminal's locale says].",
             show_default=False,
         ),
     ] = None,
     control: Annotated[
-        bool, typer.Option("--control", help="Act on the run, with the operator's key: approve, set, hold …")
+        bool, typer.Option("--control", help="Allow actions with the operator's key: approve, set, hold …")
     ] = False,
     web: Annotated[
-        bool, typer.Option("--web", help="Show it in a browser of this machine, behind a one-time address.")
+        bool, typer.Option("--web", help="Show it in a browser of this machine, at a one-time address.")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --web.", show_default="a free one")] = 0,
-    at: Endpoint = HERE,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --web.", show_default="a free one")] = 0,
+    endpoint: Endpoint = HERE,
 ) -> None:
-    """Watch a run: curves, agents, decisions and their ballots. Without --control it only reads; closing it leaves the
-    run as it is.
+    """Watch a run: curves, agents, decisions and their ballots. It only reads without --control, and closing it does
+    not affect the run.
 
-    Without RUN it lists the runs, where there are several; with two to four it shows them over each other.
+    Without RUN it lists the runs if there are several. With two to four runs it overlays them.
 
     Example: oven-controller monitor grpo-1121-0231
 
@@ -74,27 +74,27 @@ def monitor(
     from oven_runs.home.run_folder import Home
 
     names = several_runs(runs, runs_, least=0)
-    if len(names) > MOST or (play and len(names) > 1):
-        most = "only one can be played" if play else f"at most {MOST} are shown over each other"
-        raise ConfigError(f"{len(names)} runs are named, and {most}: name fewer")
-    if at.completed().named:
+    if len(names) > MAX_RUNS or (play and len(names) > 1):
+        limit = "only one can be played" if play else f"at most {MAX_RUNS} can be overlaid"
+        raise ConfigError(f"{len(names)} runs are named, and {limit}: name fewer")
+    if endpoint.completed().named:
         if len(names) > 1:
-            raise ConfigError(f"an address and {len(names)} runs are named, and it is of one: name one")
-        where = [*at.arguments(), *(["--run", names[0]] if names else [])]
+            raise ConfigError(f"an address serves one run, and {len(names)} are named: name one")
+        source = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]
     else:
         home = Home()
-        where = [str(home.find(name).path) for name in names] or _all_runs(home)
-    where += ["--play"] if play else []
-    where += ["--speed", str(speed)] if speed != 1 else []
+        source = [str(home.find(name).path) for name in names] or _all_runs(home)
+    source += ["--play"] if play else []
+    source += ["--speed", str(speed)] if speed != 1 else []
     process = process_function("monitor")
-    looks = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
-    looks += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
-    looks += ["--control"] if control else []
-    looks += ["--web", "--port", str(port)] if web else []
-    raise typer.Exit(int(process([*where, *looks])))
+    options = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
+    options += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
+    options += ["--control"] if control else []
+    options += ["--web", "--port", str(port)] if web else []
+    raise typer.Exit(int(process([*source, *options])))
 
 
 def _all_runs(home: Home) -> list[str]:
-    """The only run, or the list of all. Raises ConfigError where there is none."""
+    """Arguments for the only run, or for the list of all runs. Raises ConfigError if there is none."""
     runs = home.runs()
     return ["--home", str(home.path)] if len(runs) > 1 else [str(home.find(None).path)]

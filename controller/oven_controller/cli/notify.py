@@ -1,4 +1,4 @@
-"""`notify test | watch`: messages about a run, to a webhook, a chat or by e-mail."""
+"""`notify test | watch`: messages about a run, to a webhook, to a chat or by e-mail."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def try_out(
     run: RunOption = None,
     as_json: Json = False,
 ) -> None:
-    """Send one message to each address, and say what came back. Without an address: to those of the settings (--config,
-    --set, OVEN_SET_NOTIFY__TO), or of the run that --run names. Exit code 3 if one did not take it.
+    """Send one message to each address and print the results. Without an address, use those of the settings (--config,
+    --set, OVEN_SET_NOTIFY__TO), or of the run that --run names.
+
+    Exit code 3 if a message was not accepted.
 
     Example: oven-controller notify test env:OPS_HOOK
     """
@@ -73,10 +75,10 @@ def watch(
     urls: Urls = None,
     config: Config = None,
     sets: Sets = None,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
-    """Call about a run that is up already, here or elsewhere, until it is over or Ctrl-C. What waits for an approval
-    now is told at once, and nothing else of the past.
+    """Send messages about a run that is up already, here or elsewhere, until it ends or Ctrl-C. Advice that waits for
+    approval now is sent at once; earlier events are not.
 
     Example: oven-controller notify watch grpo-1121-0231 --notify env:OPS_HOOK
     """
@@ -91,7 +93,7 @@ def watch(
 
     settings = _settings(urls, config, sets, None)
     recipients = resolve(settings, os.environ)
-    access = find_run(one_run(run, run_), at, running=True)
+    access = find_run(one_run(run, run_), endpoint, running=True)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     names = ", ".join(recipient.name for recipient in recipients)
@@ -103,7 +105,7 @@ def watch(
 def _settings(
     urls: list[str] | None, config: Path | None, sets: list[str] | None, folder: RunFolder | None
 ) -> NotifySettings:
-    """What is said here; without an address, what the run was configured with. Raises ConfigError where there is no
+    """The settings of the command line or, if they have no address, those of the run. Raises ConfigError if there is no
     address at all."""
     import os
 
@@ -118,7 +120,7 @@ def _settings(
         settings = settings_of(folder)
     if not settings.to:
         raise ConfigError(
-            "no address is given: name one, e.g. env:OPS_HOOK for the one in that environment variable, or have it in "
+            "there is no address: name one, e.g. env:OPS_HOOK for the one in that environment variable, or write it to "
             "the settings (`notify: {to: […]}`, --config FILE)"
         )
     return settings

@@ -1,4 +1,4 @@
-"""`review`: all agents over one finished run, from a training's own logs or from a run's."""
+"""`review`: all agents over one finished run, or over another training's logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oven_core.protocol.messages import RunStarted
 
     Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
-    """The run's name, its log as often as it is asked for, and what is to be said of the source."""
+    """The run's name, a function that reads its log, and a function that returns notes on the source."""
 
 
 def review(
@@ -29,8 +29,8 @@ def review(
             metavar="PATH",
             show_default="the run of --run",
             autocompletion=completion.runs_or_paths,
-            help="What `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B offline "
-            "run, CSV, JSONL), a log.jsonl, or the name of a run.",
+            help="A source that `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B "
+            "offline run, CSV, JSONL), a log.jsonl, or the name of a run.",
         ),
     ] = None,
     agent: Annotated[
@@ -38,16 +38,16 @@ def review(
         typer.Option(
             "--agent",
             metavar="NAME",
-            help="Ask this agent, or this Python file; repeatable.",
-            show_default="all that are installed",
+            help="Ask only this agent, or this Python file; repeatable.",
+            show_default="all installed ones",
             autocompletion=completion.agents_or_files,
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write the report to this file, with charts.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the report with charts to this file.")
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="A rule to decide by; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Decide with this rule; repeatable.")
     ] = None,
     run: Annotated[
         str | None,
@@ -55,7 +55,7 @@ def review(
             "--run",
             "-r",
             metavar="NAME",
-            help="With PATH: keep what was imported as a run of that name. Without: review the run of that name.",
+            help="With PATH: keep the import as a run with this name. Without PATH: review the run with this name.",
             autocompletion=completion.runs,
         ),
     ] = None,
@@ -67,38 +67,38 @@ def review(
     ] = True,
     as_json: Json = False,
 ) -> int:
-    """Ask all agents what they would have flagged in a run that is over, and judge their false alarms.
+    """Ask all agents what they would have flagged in a finished run, and judge their false alarms.
 
-    Nothing has to be attached or imported before. An imported run is decided on as if all knobs were granted (autonomy
-    auto); --set rules.autonomy=advise asks otherwise.
+    Nothing has to be attached or imported before. The review of an imported run assumes autonomy auto for all knobs;
+    --set rules.autonomy=advise changes that.
 
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
     from oven_agents.review.review_command import main
-    from oven_controller.importing.declared_knobs import asked
+    from oven_controller.importing.declared_knobs import declared
     from oven_core import plugins
     from oven_runs.settings.resolution import rules_set
 
-    _writable(html)
+    _check_report_file(html)
     if source is None:
-        source, run = _named(run), None
-    rules, knobs = rules_set(sets or ()), asked(knob or [])
-    named = [name for said in agent or () for name in said.split(",") if name]
-    wanted = named or list(plugins.points("agents"))
+        source, run = _run_folder(run), None
+    rules, knobs = rules_set(sets or ()), declared(knob or [])
+    chosen = [name for names in agent or () for name in names.split(",") if name]
+    agents = chosen or list(plugins.points("agents"))
     with _opened(source, run, renames(rename or []), knobs) as (name, events, notes):
         return main(
             name,
             events,
-            agents=named,
-            change=_changed(rules, knobs, assume, wanted),
+            agents=chosen,
+            change=_start_change(rules, knobs, assume, agents),
             notes=notes,
             as_json=as_json,
             html=html,
         )
 
 
-def _named(run: str | None) -> str:
-    """The folder of the run to review, where no path is given. Raises ConfigError and UnknownNameError."""
+def _run_folder(run: str | None) -> str:
+    """The folder of the run to review if no path is given. Raises ConfigError and UnknownNameError."""
     from oven_core.errors import ConfigError
     from oven_runs.home.run_folder import Home
 
@@ -107,8 +107,8 @@ def _named(run: str | None) -> str:
     return str(Home().find(run).path)
 
 
-def _writable(html: Path | None) -> None:
-    """Raises ConfigError before the work is done, not after it."""
+def _check_report_file(html: Path | None) -> None:
+    """Raises ConfigError if the report cannot be written, before the review instead of after it."""
     from oven_core.errors import ConfigError
 
     if html is None:
@@ -119,11 +119,10 @@ def _writable(html: Path | None) -> None:
         raise ConfigError(f"--html {html} is a folder; name a file in it, e.g. {html / 'review.html'}")
 
 
-def _changed(
+def _start_change(
     rules: dict[str, Any], knobs: Sequence[Knob], assume: bool, agents: Sequence[str]
 ) -> Callable[[RunStarted], RunStarted]:
-    """What a start is replaced by: other rules, more knobs. Agents that were shadows count, since what they would do is
-    the question."""
+    """Return a function that changes a recorded start: other rules, more knobs, and no reviewed agent is a shadow."""
     from oven_controller.importing.declared_knobs import ASSUMED, Knob
     from oven_runs.home.run_folder import IMPORTED
     from oven_runs.settings.resolution import with_rules
@@ -132,25 +131,25 @@ def _changed(
 
     def change(start: RunStarted) -> RunStarted:
         imported = start.recipe == IMPORTED
-        decided = with_rules(start.rules, ({"autonomy": "auto"} if imported else {}) | rules)
+        changed = with_rules(start.rules, ({"autonomy": "auto"} if imported else {}) | rules)
         if "shadow" not in rules:
-            decided = decided.model_copy(update={"shadow": tuple(n for n in decided.shadow if n not in names)})
-        decided = decided.trusting(names)
+            changed = changed.model_copy(update={"shadow": tuple(n for n in changed.shadow if n not in names)})
+        changed = changed.trusting(names)
         metrics = [spec.name for spec in start.metrics]
         specs = {spec.name: spec for spec in start.actuators}
-        asked = {knob.name for knob in knobs}
+        declared = {knob.name for knob in knobs}
         for knob in [*(map(Knob, ASSUMED) if imported and assume else ()), *knobs]:
-            if knob.name not in specs or (knob.name in asked and imported):
+            if knob.name not in specs or (knob.name in declared and imported):
                 specs[knob.name] = knob.spec(metrics)
-        return start.model_copy(update={"rules": decided, "actuators": tuple(specs.values())})
+        return start.model_copy(update={"rules": changed, "actuators": tuple(specs.values())})
 
     return change
 
 
 @contextlib.contextmanager
 def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
-    """Raises ConfigError, and UnknownNameError where it is neither a path nor a run."""
-    from oven_controller.importing.command import hints, import_run, read
+    """Open a source by its path or its run's name. Raises ConfigError, and UnknownNameError if it is neither."""
+    from oven_controller.importing.import_run import hints, import_run, read
     from oven_controller.importing.log_source import logged, reader, report_name
     from oven_core.errors import ConfigError
     from oven_runs.home.run_folder import Home
@@ -159,20 +158,26 @@ def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequen
     folder = logged(source)
     if folder is not None:
         if renamed or (run and run != folder.run):
-            raise ConfigError(f"{source} is a run's own log: --rename and --run are for what `import` reads")
+            raise ConfigError(f"{source} is a run's own log: --rename and --run are for sources that `import` reads")
         yield folder.run, reader(folder), lambda start: hints(spec.name for spec in start.metrics)
         return
     if run is not None:
-        made = import_run(path, home, run, renamed, knobs)
-        yield run, reader(home.find(run)), lambda _: _source(made)
+        summary = import_run(path, home, run, renamed, knobs)
+        yield run, reader(home.find(run)), lambda _: _source_notes(summary)
         return
-    found = read(path, renamed)
-    with found.rows:
+    recording = read(path, renamed)
+    with recording.rows:
         name = report_name(path)
-        yield name, lambda: found.rows.events(name, knobs, found.detail), lambda _: _source(found.summary(knobs))
+        yield (
+            name,
+            lambda: recording.rows.events(name, knobs, recording.detail),
+            lambda _: _source_notes(recording.summary(knobs)),
+        )
 
 
-def _source(made: dict[str, Any]) -> list[str]:
-    again = f", {resumed(made['incarnations'])}" if made["incarnations"] > 1 else ""
-    metrics = f"{len(made['metrics'])} metric{'s' * (len(made['metrics']) != 1)}"
-    return [f"from {made['source']} ({made['format']}), {metrics}{again}", *source_lines(made)]
+def _source_notes(summary: dict[str, Any]) -> list[str]:
+    """Notes on an imported source: its format, its metrics, and what was skipped."""
+    count, incarnations = len(summary["metrics"]), summary["incarnations"]
+    again = f", {resumed(incarnations)}" if incarnations > 1 else ""
+    metrics = f"{count} metric{'s' * (count != 1)}"
+    return [f"from {summary['source']} ({summary['format']}), {metrics}{again}", *source_lines(summary)]

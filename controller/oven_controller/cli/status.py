@@ -2,95 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
 from oven_runs.access.endpoint import Endpoint
 
+if TYPE_CHECKING:
+    from oven_controller.stack.run_status import RunStatus
+
 
 @from_anywhere
-def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at: Endpoint = HERE) -> None:
-    """Show how a run is doing: its processes and memory, agents, ticks and decisions. It works when the stack is down,
-    too.
+def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, endpoint: Endpoint = HERE) -> None:
+    """Show how a run is doing: processes and memory, agents, ticks and decisions, also when the stack is down.
 
     Example: oven-controller status --json
     """
     import asyncio
 
     from oven_controller.stack.run_status import run_status
+    from oven_core.terminal_text import say
     from oven_runs.access.run_finder import find_run
 
-    found = asyncio.run(run_status(find_run(one_run(run, run_), at)))
+    report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
     if as_json:
-        print(found.model_dump_json(ensure_ascii=True))
+        print(report.model_dump_json(ensure_ascii=True))
     else:
-        _show(found.model_dump())
+        say(*_lines(report))
 
 
-def _show(found: dict[str, Any]) -> None:
-    from oven_core.terminal_text import say
+def _lines(status: RunStatus) -> Iterator[str]:
     from oven_runs.home.judge_costs import cost_lines
     from oven_runs.log.run_summary import text
 
-    drill = f", DRILL: {found['drill']}" if found["drill"] else ""
-    say(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
-    for entry in found["processes"]:
-        life = f"{entry['memory_mb']:.0f} MB" if entry["alive"] else "not alive"
-        say(f"  {entry['name']:<22} pid {entry['pid']:<8} {life}")
-    if found["processes"]:
-        say(f"  {'together':<22}{'':13}{found['memory_mb']:.0f} MB")
-    for note in found["notes"]:
-        say(f"! {note}")
-    if found["log_unread"]:
-        say(f"the log could not be read: {found['log_unread']}")
+    drill = f", DRILL: {status.drill}" if status.drill else ""
+    yield f"run {status.run}: {status.status} ({status.recipe}, start {status.start or 'its own'}{drill})"
+    yield from _process_lines(status)
+    yield from (f"! {note}" for note in status.notes)
+    if status.log_unread:
+        yield f"the log could not be read: {status.log_unread}"
         return
-    say(f"step {found['step']}, tick {found['tick']}, {found['progress']:.0%} done; {found['events']} events")
-    shown = [found["target"], *(name for name in found["metrics"] if name.startswith("eval/"))]
+    yield f"step {status.step}, tick {status.tick}, {status.progress:.0%} done; {status.events} events"
+    shown = [status.target, *(name for name in status.metrics if name.startswith("eval/"))]
     for name in dict.fromkeys(name for name in shown if name):
-        say(f"  {name} {found['metrics'][name]:.3f}")
-    for name, value in found["knobs"].items():
+        yield f"  {name} {status.metrics[name]:.3f}"
+    for name, value in status.knobs.items():
         if value is not None:
-            say(f"  {name} = {text(value)}")
-    _show_decisions(found["decisions"], found["prompts"])
-    for line in cost_lines(found["judge_costs"]):
-        say(line)
-    for actuator, level in found["autonomy"].items():
-        say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
-    if found["held"]:
-        say(f"held: {found['held']}")
-    if found["ended_with"]:
-        say(f"end: {found['ended_with']}")
-    _show_alerts(found["alerts"])
-    _show_voices(found)
+            yield f"  {name} = {text(value)}"
+    yield from _decision_lines(status)
+    yield from cost_lines(status.judge_costs)
+    for actuator, level in status.autonomy.items():
+        yield f"autonomy{' of ' + actuator if actuator else ''}: {level}"
+    if status.held:
+        yield f"held: {status.held}"
+    if status.ended_with:
+        yield f"end: {status.ended_with}"
+    yield from _agent_lines(status)
 
 
-def _show_voices(found: dict[str, Any]) -> None:
-    from oven_core.terminal_text import say
-    from oven_runs.home.judge_states import JudgeState
-
-    for name, judge in found["judges"].items():
-        say(f"  judge {name}, when it started: {JudgeState.model_validate(judge).line()}")
-    for name, agent in found["agents"].items():
-        life = "live" if agent["live"] else "not live"
-        why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""
-        why += f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
-        say(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
+def _process_lines(status: RunStatus) -> Iterator[str]:
+    for process in status.processes:
+        memory = f"{process.memory_mb:.0f} MB" if process.alive else "not alive"
+        yield f"  {process.name:<22} pid {process.pid:<8} {memory}"
+    if status.processes:
+        yield f"  {'together':<22}{'':13}{status.memory_mb:.0f} MB"
 
 
-def _show_alerts(alerts: list[dict[str, Any]]) -> None:
-    from oven_core.terminal_text import say
+def _agent_lines(status: RunStatus) -> Iterator[str]:
+    for alert in status.alerts:
+        figures = f"{alert.metric} {float(alert.value):.3g}, expected bound {float(alert.expected):.3g}"
+        yield f"! {alert.agent}: {alert.symptom} since tick {alert.tick} ({figures})"
+    for name, judge in status.judges.items():
+        yield f"  judge {name}, when it started: {judge.line()}"
+    for name, agent in status.agents.items():
+        life = "live" if agent.live else "not live"
+        limits = f"; shadow: {agent.shadow}" if agent.shadow else ""
+        limits += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
+        yield f"  agent {name}: {life}, {agent.proposals} proposals, in {agent.in_adopted} adopted{limits}"
 
-    for one in alerts:
-        said = f"{one['metric']} {float(one['value']):.3g}, expected bound {float(one['expected']):.3g}"
-        say(f"! {one['agent']}: {one['symptom']} since tick {one['tick']} ({said})")
 
-
-def _show_decisions(decisions: dict[str, Any], prompts: dict[str, int]) -> None:
-    from oven_core.terminal_text import say
-
-    say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected")
-    if prompts["injected"]:
-        say(f"  {prompts['injected']} prompts injected, {prompts['evicted']} made room")
-    for decision, actuator in decisions["advised"].items():
-        left = decisions["lapses"][decision]
-        say(f"  advised on {actuator}, lapses in {left}: `oven-controller approve {decision}`")
+def _decision_lines(status: RunStatus) -> Iterator[str]:
+    decisions, prompts = status.decisions, status.prompts
+    yield f"decisions: {decisions.adopted} adopted, {decisions.rejected} rejected"
+    if prompts.injected:
+        yield f"  {prompts.injected} prompts injected, {prompts.evicted} removed for them"
+    for decision, actuator in decisions.advised.items():
+        lapse = decisions.lapses[decision]
+        yield f"  advised on {actuator}, lapses in {lapse}: `oven-controller approve {decision}`"

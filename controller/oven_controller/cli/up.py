@@ -20,32 +20,37 @@ if TYPE_CHECKING:
     from oven_runs.settings.layers import Layer
     from oven_runs.settings.resolution import Resolved
 
-Recipe = Annotated[str | None, typer.Option(help="What to train: an entry point of oven.recipes.")]
-StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or drill:NAME.")]
+Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
+StartAt = Annotated[str | None, typer.Option("--start", help="Start of the training: tuned, drawn, or drill:NAME.")]
 Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
 Run = Annotated[
     str | None,
-    typer.Option("--run", "-r", help="Run name; with --resume: which run.", autocompletion=completion.runs),
+    typer.Option("--run", "-r", help="Run name; with --resume, the run to continue.", autocompletion=completion.runs),
 ]
 Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed.")]
 Nats = Annotated[str | None, typer.Option(metavar="URL", help="A NATS server to use instead of the embedded one.")]
 Creds = Annotated[Path | None, typer.Option(help="With --nats: an .nk file, or a folder with one per role.")]
-TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="With --nats tls://…: the authority to trust, PEM.")]
+TlsCa = Annotated[
+    Path | None, typer.Option("--tls-ca", help="With --nats tls://…: the certificate authority to trust (PEM).")
+]
 Port = Annotated[int | None, typer.Option(help="Port of the embedded server.", show_default="a free one")]
-Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces there: OTLP over HTTP.")]
-Meshes = Annotated[int | None, typer.Option(help="Number of mesh replicas (1–5); one is enough to keep deciding.")]
+Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces to this address (OTLP over HTTP).")]
+Meshes = Annotated[
+    int | None, typer.Option(help="Number of mesh replicas, 1 to 5. One that runs is enough for decisions.")
+]
 Notify = Annotated[
     list[str] | None,
     typer.Option(
         "--notify",
         metavar="URL",
-        help="Call there: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
+        help="Send messages to this address: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; "
+        "repeatable.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the processes and settings, and start nothing.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
 DOWN_S = 45.0
 """Seconds that `down` waits for the stack to end."""
@@ -81,18 +86,23 @@ def up(
         bool,
         typer.Option(
             "--json",
-            help="With --no-learner: print run, URL, folder and environment as a line of JSON, and the summary as "
-            "another; the rest to stderr.",
+            help="With --no-learner: print run, URL, folder and environment as one line of JSON, and the summary as "
+            "another; "
+            "everything else goes to stderr.",
         ),
     ] = False,
     until_eof: Annotated[
-        bool, typer.Option("--until-eof", help="End when standard input ends: who started it is gone then.")
+        bool,
+        typer.Option(
+            "--until-eof", help="End when standard input ends, because the program that started it has ended."
+        ),
     ] = False,
 ) -> None:
-    """Start a run: the bus, the mesh, the agents and the learner, until it ends or Ctrl-C.
+    """Start a run (the bus, the mesh, the agents and the learner) and stay with it until it ends or Ctrl-C.
+
+    Each setting of the recipe is also an option: `up --recipe NAME --help` lists them.
 
     Example: oven-controller up --headless --start tuned --steps 120 --set rules.window_ticks=5
-    Each setting of the recipe is an option, too: `up --recipe NAME --help` lists them.
 
     Example: oven-controller up --recipe pretrain --corpus ~/texts --batch 32
     """
@@ -108,16 +118,18 @@ def up(
         **_notify_flags(notify),
     }
     if no_learner and (
-        meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
+        ignored := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
         + [layer.source for layer in options]
     ):
         from oven_core.errors import ConfigError
 
-        raise ConfigError(f"{', '.join(meant)} has no meaning with --no-learner: the script of your own decides that")
+        raise ConfigError(
+            f"{', '.join(ignored)} has no effect with --no-learner, because your own script decides that: omit it"
+        )
     if as_json and not no_learner:
         from oven_core.errors import ConfigError
 
-        raise ConfigError("--json says what a learner needs: give --no-learner with it")
+        raise ConfigError("--json prints what a learner needs: add --no-learner")
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner, options=options)
     if until_eof:
         from oven_runs.process.child import end_with_input
@@ -130,7 +142,7 @@ up_command = single_command(up, command_class=RecipeCommand)
 
 
 def run_script(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="Your training script.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="Command of your training script.")],
     config: Config = None,
     sets: Sets = None,
     run: Run = None,
@@ -142,10 +154,10 @@ def run_script(
     otlp: Otlp = None,
     meshes: Meshes = None,
     notify: Notify = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="The script's output goes to its log only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Write the script's output to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Start the stack around your own script; it ends with the script, and with its exit code.
+    """Start the stack around your own training script. It ends with the script, with the same exit code.
 
     Example: oven-controller run -- accelerate launch train.py
     """
@@ -186,7 +198,9 @@ def _resolve(
 
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
-        raise ConfigError("a run of a recipe resumes with `up`, one around a script with `run --` or `up --no-learner`")
+        raise ConfigError(
+            "resume a run of a recipe with `up`, and a run around a script with `run --` or `up --no-learner`"
+        )
     resolved = resolve(
         config=config,
         sets=sets or (),
@@ -196,7 +210,7 @@ def _resolve(
         attached=attached,
         earlier=earlier,
     )
-    conceal(one.url for one in resolved.settings.notify.to if not is_reference(one.url))
+    conceal(recipient.url for recipient in resolved.settings.notify.to if not is_reference(recipient.url))
     return resolved
 
 
@@ -212,32 +226,32 @@ def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: 
     if dry:
         print("\n".join(dry_run(request, Home())))
         return
-    raise typer.Exit(asyncio.run(up(request, Home(), _line if request.announced is None else _beside)))
+    raise typer.Exit(asyncio.run(up(request, Home(), _print_line if request.announced is None else _print_to_stderr)))
 
 
-def _announced(what: Mapping[str, Any]) -> None:
+def _announced(facts: Mapping[str, Any]) -> None:
     import json
 
-    _line(json.dumps(what))
+    _print_line(json.dumps(facts))
 
 
-def _beside(line: str) -> None:
-    _line(line, sys.stderr)
+def _print_to_stderr(line: str) -> None:
+    _print_line(line, sys.stderr)
 
 
-def _line(line: str, to: TextIO | None = None) -> None:
-    """To the terminal. One that was closed takes nothing more: then it goes nowhere, and the run ends cleanly."""
+def _print_line(line: str, to: TextIO | None = None) -> None:
+    """Print a line. If the terminal was closed, discard all further output, so that the run ends cleanly."""
     try:
         print(line, file=to, flush=True)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+        null = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):
-            os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+            os.dup2(null, descriptor)
+        os.close(null)
 
 
 def down(run: LiveRunName = None, run_: SameRun = None) -> None:
-    """Shut a running stack down cleanly, with a checkpoint, and wait for it.
+    """Shut a running stack down cleanly, with a checkpoint, and wait until it has ended.
 
     Example: oven-controller down grpo-1121-0231
     """
@@ -249,11 +263,11 @@ def down(run: LiveRunName = None, run_: SameRun = None) -> None:
 
     folder = Home().find(one_run(run, run_), running=True)
     pid = folder.info().pid
-    print(f"ending {folder.run} (pid {pid}) in order", flush=True)
+    print(f"shutting {folder.run} down (pid {pid})", flush=True)
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it ended in this moment
+        pass  # it has just ended
     except PermissionError as error:
         raise ProcessError(f"pid {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
     deadline = time.monotonic() + DOWN_S

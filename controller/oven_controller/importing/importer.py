@@ -1,4 +1,4 @@
-"""The protocol of readers, and the choice of the one that reads what a person named."""
+"""The interface of importers, and the choice of the importer that can read a file or folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol
 from oven_core.errors import ConfigError
 from oven_core.plugins import imported
 
-CUT = "rows that were cut off"
-"""A key of what was skipped: the last row of a program that was killed."""
+CUT: Final = "rows that were cut off"
+"""Key in the counts of what was skipped: the last row of a program that was killed."""
 IMPORTERS: Final = {
     "history": "oven_controller.importing.csv_jsonl:IMPORTER",
     "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
@@ -23,23 +23,23 @@ IMPORTERS: Final = {
 
 
 class Logged(NamedTuple):
-    """One call of the source's logger, as it stands there. `rows` makes measurements of it."""
+    """One call of the source's logger, unchanged. `rows` turns it into measurements."""
 
     step: object
     values: Mapping[str, object]
     time: float | None = None
-    """Seconds since the epoch; None where the source has none."""
+    """Seconds since 1970; None if the source has no times."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """An opened source. `logged` is read once, in the source's own order."""
+    """An opened source. `logged` can be read once, in the source's order."""
 
     logged: Iterator[Logged]
     max_steps: int | None = None
-    """How far the training was meant to go, if the source says so."""
+    """The planned number of steps, if the source has it."""
     reached: int | None = None
-    """How far it came, likewise: the last steps need not have been logged."""
+    """The number of steps reached, if the source has it. The last steps may not have been logged."""
 
 
 class Importer(Protocol):
@@ -49,40 +49,43 @@ class Importer(Protocol):
     """What it reads, for people: "the log history of a Hugging Face trainer"."""
 
     def find(self, source: Path) -> Path | None:
-        """The file or folder that it would read for `source`, an existing path; None: this is not its format."""
+        """Return the file or folder to read for `source`, an existing path; None if it is another format."""
         ...
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
-        """What `find` returned, to be read once. `step` is the column with the step, where a person named it. Raises
-        ConfigError on a damaged or an empty file, here or while it is read. What it leaves out it counts in `skipped`,
-        under a name for people."""
+        """Open what `find` returned. `step` is the column with the step, if the user named it.
+
+        Counts what it skips in `skipped`, under a description for people. Raises ConfigError for a damaged or empty
+        file, here or while the recording is read.
+        """
         ...
 
 
 def recognise(source: Path) -> tuple[str, Importer, Path]:
-    """The importer's name, the importer, and what it reads. Raises ConfigError where none knows `source`, or several
-    do."""
+    """Return the importer's name, the importer, and the path that it reads.
+
+    Raises ConfigError if no importer, or more than one, can read `source`.
+    """
     if not source.exists():
         raise ConfigError(f"there is no file or folder {source}; name what the training wrote")
-    known: dict[str, Importer] = {name: imported("importer", name, target) for name, target in IMPORTERS.items()}
-    found = [(name, importer, path) for name, importer in known.items() if (path := importer.find(source)) is not None]
-    if not found:
-        below = _below(source, known)
-        if below:
-            raise ConfigError(
-                f"there is no log in {source} itself; name one of {', '.join(below[:5])}{', …' * (len(below) > 5)}"
-            )
-        raise ConfigError(f"{source} is none of: {'; '.join(importer.summary for importer in known.values())}")
-    if len(found) > 1:
+    importers: dict[str, Importer] = {name: imported("importer", name, target) for name, target in IMPORTERS.items()}
+    matches = [(name, i, path) for name, i in importers.items() if (path := i.find(source)) is not None]
+    if not matches:
+        folders = _readable_folders(source, importers)
+        if folders:
+            more = ", …" if len(folders) > 5 else ""
+            raise ConfigError(f"there is no log in {source} itself; name one of {', '.join(folders[:5])}{more}")
+        raise ConfigError(f"{source} is none of: {'; '.join(importer.summary for importer in importers.values())}")
+    if len(matches) > 1:
         raise ConfigError(
-            f"{source} can be read as several: {', '.join(str(path) for _, _, path in found)}; name one of them"
+            f"{source} can be read in several ways: {', '.join(str(path) for _, _, path in matches)}; name one of them"
         )
-    return found[0]
+    return matches[0]
 
 
-def _below(source: Path, known: Mapping[str, Importer]) -> list[str]:
-    """Folders in `source` that could be read: one of them was meant."""
+def _readable_folders(source: Path, importers: Mapping[str, Importer]) -> list[str]:
+    """Folders in `source` that can be read, one of which was probably meant."""
     if not source.is_dir():
         return []
     folders = [path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern))]
-    return [str(folder) for folder in folders if any(importer.find(folder) for importer in known.values())]
+    return [str(folder) for folder in folders if any(importer.find(folder) for importer in importers.values())]

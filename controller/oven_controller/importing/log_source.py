@@ -1,4 +1,4 @@
-"""A log to look at, wherever it is: a run's, by its name or folder, a log.jsonl alone, or another training's own."""
+"""Open a log by its source: a run's name or folder, a log.jsonl, or another training's logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from oven_controller.importing.command import read
+from oven_controller.importing.import_run import read
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
@@ -19,40 +19,43 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[tuple[str, Callable[[], Iterable[Event]], Path | None]]:
-    """Its name, its events, judged, as often as they are asked for, and the run's folder where there is one.
-    Raises ConfigError where there is nothing that can be read."""
+    """Yield the log's name, a function that returns its verified events, and the run's folder if it has one.
+
+    Raises ConfigError if nothing can be read.
+    """
     folder = logged(source)
     if folder is not None:
         yield folder.run, reader(folder), folder.path if (folder.path / "run.json").is_file() else None
         return
     path = Path(source)
-    found = read(path, {})
-    with found.rows:
+    imported = read(path, {})
+    with imported.rows:
         name = report_name(path)
-        yield name, lambda: found.rows.events(name, (), found.detail), None
+        yield name, lambda: imported.rows.events(name, (), imported.detail), None
 
 
 def logged(source: str) -> RunFolder | None:
-    """The run that is meant, by its path or its name; None: a path that holds no run's log. Raises ConfigError for what
-    is neither a path nor a run."""
+    """Return the run at a path or with a name; None for a path without a run's log.
+
+    Raises ConfigError if `source` is neither a path nor a run.
+    """
     if Path(source).exists():
         return _log(Path(source))
-    known = [folder.run for folder in Home().runs()]
-    if source not in known:
-        near = UnknownNameError("run", source, known)
-        raise ConfigError(f"there is no file or folder {source}, and {near}")
+    runs = [folder.run for folder in Home().runs()]
+    if source not in runs:
+        unknown = UnknownNameError("run", source, runs)
+        raise ConfigError(f"there is no file or folder {source}, and {unknown}")
     return Home().find(source)
 
 
 def report_name(path: Path) -> str:
-    """What a report calls it: the file's or folder's name, in the letters that a run's may have."""
+    """Return a name for reports: the file's or folder's name, limited to the characters of a run's name."""
     text = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
     return text[:48] if names.NAME.fullmatch(text[:48]) else "run"
 
 
 def _log(path: Path) -> RunFolder | None:
-    """A run's folder, or what stands for one where only its log is there; None: it is not a run's log."""
-
+    """Return a run's folder, or a substitute if only its log exists; None if it is not a run's log."""
     file = path / "log.jsonl" if path.is_dir() else path
     if path.is_dir() and (path / "run.json").is_file():
         return RunFolder(path.absolute())
@@ -72,8 +75,7 @@ def _log(path: Path) -> RunFolder | None:
 
 
 def reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
-    """Its log, judged by its keys; by those that it names itself where the run's folder has none."""
-
+    """Return a function that reads the run's log, verified by the folder's keys, else by those in the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 
     def events() -> Iterable[Event]:

@@ -1,8 +1,8 @@
-"""Logged figures as measurements: named as `attach` names them, numbers only, one row per step.
+"""Convert logged values into measurements: names as in `attach`, only numbers, one row per step.
 
-Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. What counts
-(step, epoch, tokens so far) or sums a whole training up is not a gauge, and left out. What a person renames goes before
-all of that, by its name in the source or by the name that it would have got.
+Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. Counters
+(step, epoch, tokens so far) and totals of a whole training are not gauges and are left out. Names that the user changes
+come first, by the name in the source or by the name that it would get.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from oven_core.protocol.messages import MetricSpec
 
 NO_STEP = "rows without a step"
 NO_NUMBER = "values that are not numbers"
-TWICE = "values of a metric that its row had already"
+TWICE = "duplicate values of a metric in a row"
 
 STEP = "step"
 STEPS = ("train/global_step", "trainer/global_step", "training/global_step", "global_step", "step", "Step", "_step")
-"""Where loggers keep the optimizer step, the surest first: W&B's own `_step` counts calls of its logger."""
+"""Columns with the optimizer step, the most reliable first. W&B's own `_step` counts calls of its logger."""
 TIMES = ("_timestamp", "timestamp", "wall_time")
 _COUNTERS = frozenset((*STEPS, *TIMES, "epoch", "num_tokens", "total_flos"))
 _ALIASES = {"lr": "learning_rate", "train_loss": "loss"}
@@ -33,7 +33,7 @@ _TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
 
 class Row(NamedTuple):
-    """What was measured at one step."""
+    """The measurements of one step."""
 
     step: int
     metrics: dict[str, float]
@@ -41,78 +41,84 @@ class Row(NamedTuple):
 
 
 class Names(dict[str, str | None]):
-    """What each column of a source is called in the run: as a person says (`--rename`), else as `attach` would; None:
-    it is not a gauge. It holds the columns that were asked for."""
+    """Column in the source → name in the run: from `--rename`, else as in `attach`; None if it is not a gauge.
+
+    It contains the columns that were looked up.
+    """
 
     def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.renamed = dict(renamed or {})
-        self.step = next((name for name, called in self.renamed.items() if called == STEP), None)
-        """The column that a person named as the step."""
+        self.step = next((name for name, new in self.renamed.items() if new == STEP), None)
+        """The column that the user named as the step."""
 
     def __missing__(self, name: str) -> str | None:
-        usual = named(name)
-        asked = self.renamed.get(name) or (self.renamed.get(usual) if usual else None)
+        usual = metric_name(name)
+        new = self.renamed.get(name) or (self.renamed.get(usual) if usual else None)
         if usual in self.renamed.values():
-            usual = None  # a person gave its name to another column
-        self[name] = found = None if asked == STEP else asked or usual
-        return found
+            usual = None  # the user gave its name to another column
+        self[name] = result = None if new == STEP else new or usual
+        return result
 
     def check(self, source: object) -> None:
-        """Raises ConfigError where a column that was to be renamed was not there."""
-        known = self.keys() | {called for name in self if (called := named(name))}
-        for name, called in self.renamed.items():
-            if name not in known:
-                shown = [name for name in known if not name.startswith("_")]
-                raise ConfigError(f"--rename {name}={called}: there is no {name} in {source}; {nearest(name, shown)}")
+        """Raise ConfigError if a column that should be renamed does not exist."""
+        columns = self.keys() | {usual for name in self if (usual := metric_name(name))}
+        for name, new in self.renamed.items():
+            if name not in columns:
+                shown = [column for column in columns if not column.startswith("_")]
+                raise ConfigError(f"--rename {name}={new}: there is no {name} in {source}; {nearest(name, shown)}")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names that come closest, or some of them, as the end of an error."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+def nearest(name: str, columns: Iterable[str]) -> str:
+    """Return similar columns, or some columns, as the end of an error message."""
+    columns = sorted(columns)
+    near = difflib.get_close_matches(name, columns, n=3, cutoff=0.4)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"its columns are {', '.join(known[:8])}{', …' * (len(known) > 8)}" if known else "it has no columns"
+    more = ", …" if len(columns) > 8 else ""
+    return f"its columns are {', '.join(columns[:8])}{more}" if columns else "it has no columns"
 
 
 def rows(logged: Iterable[Logged], skipped: Counter[str], names: Names) -> Iterator[Row]:
-    """Calls that follow one another at one step become one row. What is not a number, or has no step, is counted in
-    `skipped`; a value that was not measured (None) is absent; NaN and infinities stay."""
-    waiting: Row | None = None
+    """Merge consecutive calls at the same step into one row.
+
+    Values that are not numbers and rows without a step are counted in `skipped`. A value that was not measured (None)
+    is absent. NaN and infinities stay.
+    """
+    pending: Row | None = None
     for entry in logged:
         step = whole(entry.step)
         if step is None:
             skipped[NO_STEP] += 1
             for name in entry.values:
-                _ = names[name]  # it was there, whatever becomes of the row
+                _ = names[name]  # remember the column, even though the row is skipped
             continue
         metrics: dict[str, float] = {}
         for name, value in entry.values.items():
-            called = names[name]
-            if called is None or value is None:
+            metric = names[name]
+            if metric is None or value is None:
                 continue
             measured = value if type(value) is float else number(value)
             if measured is None:
                 skipped[NO_NUMBER] += 1
-            elif called in metrics:
+            elif metric in metrics:
                 skipped[TWICE] += 1
             else:
-                metrics[called] = measured
+                metrics[metric] = measured
         if not metrics:
             continue
-        if waiting is not None and waiting.step == step and waiting.metrics.keys().isdisjoint(metrics):
-            waiting.metrics.update(metrics)
+        if pending is not None and pending.step == step and pending.metrics.keys().isdisjoint(metrics):
+            pending.metrics.update(metrics)
             continue
-        if waiting is not None:
-            yield waiting
-        waiting = Row(step, metrics, entry.time)
-    if waiting is not None:
-        yield waiting
+        if pending is not None:
+            yield pending
+        pending = Row(step, metrics, entry.time)
+    if pending is not None:
+        yield pending
 
 
-def named(name: str) -> str | None:
-    """What `attach` would call this metric; None: it is not a gauge."""
+def metric_name(name: str) -> str | None:
+    """Return the name of this metric in `attach`; None if it is not a gauge."""
     bare = name.removeprefix("train/")
     if not bare or bare in _COUNTERS or name.startswith("_") or (bare is not name and bare.startswith("train_")):
         return None
@@ -123,7 +129,7 @@ def named(name: str) -> str | None:
 
 
 def number(value: object) -> float | None:
-    """None for what is not a number; a truth value is none."""
+    """Convert a value to a number; None if it is not one. Booleans are not numbers."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -135,13 +141,18 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """A step: 0 or more, without a fraction; else None."""
-    found = number(value)
-    return int(found) if found is not None and found >= 0 and found.is_integer() else None
+    """Convert a value to a step, an integer from 0 on; None if it is not one."""
+    step = number(value)
+    return int(step) if step is not None and step >= 0 and step.is_integer() else None
+
+
+def time_of(values: Mapping[str, object]) -> float | None:
+    """Return a row's time in seconds since 1970, if it has one."""
+    return next((time for name in TIMES if (time := number(values.get(name))) is not None), None)
 
 
 def gauge(name: str) -> MetricSpec:
-    """What can be said of a metric by its name alone."""
+    """Describe a metric as far as its name allows."""
     last = name.rsplit("/", 1)[-1]
     if name.startswith("eval/") and last not in _TIMINGS:
         return MetricSpec(

@@ -1,8 +1,8 @@
-"""Reader of TensorBoard event files by TensorBoard's own loader (extra `[import]`), one by one.
+"""Importer of TensorBoard event files with TensorBoard's own loader (extra `[import]`).
 
-Not by its EventAccumulator, which holds all of them, sorts each tag apart, and forgets what a restart overwrote. The
-loader that TensorBoard calls legacy yields events as they were written; the other one rewrites each first, at three
-times the cost.
+TensorBoard's EventAccumulator is not used: it keeps all events in memory, separates the tags, and forgets what a
+restart overwrote. The loader that TensorBoard calls legacy yields events as they were written. The other one rewrites
+each event first, at three times the cost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _MARK = ".tfevents."
 
 
 class TensorBoard:
+    """The scalars in event files."""
+
     summary = "a TensorBoard event file (…tfevents…), or the folder that has them"
 
     def find(self, source: Path) -> Path | None:
@@ -39,14 +41,16 @@ class TensorBoard:
 
 
 def _files(folder: Path) -> list[Path]:
-    """In the order in which they were opened, which their names say by numbers: the second, then a count. A resumed
-    training has one each."""
-    found = [path for path in folder.iterdir() if _MARK in path.name and path.is_file()]
-    return sorted(found, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
+    """The event files in the order of the numbers in their names: the time in seconds, then a count.
+
+    Each restart of a training writes another file.
+    """
+    files = [path for path in folder.iterdir() if _MARK in path.name and path.is_file()]
+    return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
 
 
 def _logged(files: list[Path], loader: Any, step: str | None) -> Iterator[Logged]:
-    """`step`: the tag whose values are the steps. It is its own call, so that it is looked for first."""
+    """`step`: the tag whose values are the steps. It is logged in a separate call, so it is read first."""
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:
@@ -62,7 +66,7 @@ def _calls(path: Path, loader: Any) -> Iterator[Any]:
 
 
 def _scalar(value: Any) -> object:
-    """A simple value, or TensorFlow's array of one number. Texts, histograms and pictures come as a word."""
+    """Return a simple value, or TensorFlow's array of one number. For anything else return a text, which is skipped."""
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":

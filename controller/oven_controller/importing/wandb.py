@@ -1,12 +1,12 @@
-"""Reader of Weights & Biases run files of offline runs, by wandb's own package (in no extra).
+"""Importer of the files of offline Weights & Biases runs, with wandb's own package (in no extra).
 
-Metrics stand where their x-axis says, as the run defined it (`define_metric`): at the value that the axis has in their
-row, else at its newest. An axis that counts no steps (epochs, tokens, seconds) cannot place anything among steps; what
-is on it stands at its row's step. So does what has no axis of its own.
+A metric is placed at the step of its x-axis (`define_metric`): the axis's value in the same row, else its newest value.
+An axis that does not count steps (epochs, tokens, seconds) is ignored; its metrics are placed at the step of their row,
+and so are metrics without an axis.
 
-The file around them is LevelDB's log format (github.com/google/leveldb, doc/log_format.md): blocks of 32 KiB, in them
-fragments of 7 bytes (CRC-32, length, kind) and data. wandb had a reader of it until 0.2x; in 0.31 it is part of a Go
-program, so the 7 bytes are read here. Its checksum is zlib's, unmasked, over kind and data.
+The file has LevelDB's log format (github.com/google/leveldb, doc/log_format.md): blocks of 32 KiB with fragments, each
+of which has a header of 7 bytes (CRC-32, length, kind) and data. wandb had a Python reader until 0.2x; in 0.31 it is
+part of a Go program, so the headers are read here. The checksum is zlib's, unmasked, over kind and data.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from oven_controller.importing.csv_jsonl import time_of
 from oven_controller.importing.importer import CUT, Logged, Recording
-from oven_controller.importing.rows import STEPS, whole
+from oven_controller.importing.rows import STEPS, time_of, whole
 from oven_core.errors import ConfigError
 
 _MAGIC = b":W&B\xe1\xbe\x00"
@@ -31,10 +30,12 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 _CALLS = "_step"
 """W&B's own counter of calls."""
 _NO_STEPS = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
-"""Last parts of the names of axes that count something else."""
+"""Last parts of the names of axes that do not count steps."""
 
 
 class WandB:
+    """The history in a run's .wandb file."""
+
     summary = "a W&B run folder (wandb/offline-run-…) or its run-….wandb"
 
     def find(self, source: Path) -> Path | None:
@@ -49,45 +50,48 @@ class WandB:
         except ImportError as error:
             raise ConfigError(
                 f"{path} needs the package wandb ({error}): `pip install wandb`; or export the run's history as CSV or "
-                "JSONL, which needs none"
+                "JSONL, which does not need it"
             ) from error
         return Recording(_logged(path, wandb_internal_pb2, skipped, step))
 
 
 class Axes:
-    """Which step each metric of a run stands at. Feed it the definitions and the rows, in the run's order."""
+    """Finds the step of each metric. Feed it the definitions and the rows in the run's order."""
 
     def __init__(self, step: str | None = None) -> None:
-        """`step`: the column with the step of everything, where a person named it."""
+        """`step`: the column with the step of all metrics, if the user named it."""
         self._step = step
         self._exact: dict[str, str] = {}
         self._globs: dict[str, str] = {}
-        self._of: dict[str, str] = {}  # metric → axis, as far as it was asked for; empty: it has none
+        self._axis_of: dict[str, str] = {}  # metric → axis, as far as looked up; empty: it has none
         self._newest: dict[str, object] = {}  # axis → its newest value
-        self._key = ""  # the column that rows without another axis have their step in
+        self._key = ""  # the column with the step of rows without another axis
 
     def define(self, name: str, glob: str, axis: str) -> None:
-        """A later definition replaces an earlier one of the same name."""
-        counts = axis if axis.rsplit("/", 1)[-1] not in _NO_STEPS else ""
-        (self._globs if glob else self._exact)[glob or name] = counts
-        self._of.clear()
+        """Add a definition, which replaces an earlier one of the same name."""
+        step_axis = axis if axis.rsplit("/", 1)[-1] not in _NO_STEPS else ""
+        (self._globs if glob else self._exact)[glob or name] = step_axis
+        self._axis_of.clear()
 
-    def place(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
-        """(step, values) of one row: those of one step together."""
+    def by_step(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
+        """Split one row by step. Returns (step, values) pairs."""
         axes = {name: self._axis(name) for name in values}
         for axis in filter(None, axes.values()):
             if axis in values:
                 self._newest[axis] = values[axis]
         usual = self._usual(values, axes)
-        found: dict[object, dict[str, object]] = {}
+        steps: dict[object, dict[str, object]] = {}
         for name, value in values.items():
             own = self._newest.get(axes[name], usual) if axes[name] else usual
-            found.setdefault(own if whole(own) is not None else usual, {})[name] = value
-        return list(found.items())
+            steps.setdefault(own if whole(own) is not None else usual, {})[name] = value
+        return list(steps.items())
 
     def _usual(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
-        """The step of what has no axis of its own. W&B's count of calls is in no unit that another axis is in: where
-        there is one, the row's is taken, else its newest value."""
+        """The step of metrics without an axis.
+
+        W&B's count of calls is in a different unit than other axes. So if there is another axis, its value in the row
+        is used, else its newest value.
+        """
         if self._step:
             return values.get(self._step)
         if self._key in ("", _CALLS):
@@ -100,12 +104,12 @@ class Axes:
     def _axis(self, name: str) -> str:
         if self._step:
             return ""
-        if name not in self._of:
+        if name not in self._axis_of:
             axis = self._exact.get(name)
             if axis is None:
                 axis = next((axis for glob, axis in self._globs.items() if fnmatchcase(name, glob)), "")
-            self._of[name] = "" if name == axis or name.startswith("_") else axis
-        return self._of[name]
+            self._axis_of[name] = "" if name == axis or name.startswith("_") else axis
+        return self._axis_of[name]
 
 
 def _logged(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[Logged]:
@@ -117,24 +121,26 @@ def _logged(path: Path, protocol: Any, skipped: Counter[str], step: str | None) 
         if not entry.HasField("history"):
             continue
         items = [(item.key or "/".join(item.nested_key), item.value_json) for item in entry.history.item]
-        # A histogram, a table or a picture comes as several values, one of them its type.
+        # A histogram, a table or a picture has several values, one of which is its type.
         media = {name.rsplit("/", 1)[0] for name, _ in items if name.endswith("/_type")}
         values = {name: _value(text) for name, text in items if name.rsplit("/", 1)[0] not in media}
-        for at, placed in axes.place(values | dict.fromkeys(media, "media")):
-            yield Logged(at, placed, time_of(values))
+        for row_step, row in axes.by_step(values | dict.fromkeys(media, "media")):
+            yield Logged(row_step, row, time_of(values))
 
 
 def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
-    """Raises ConfigError on another format, and where a checksum does not hold. What a killed program left of its last
-    record is counted."""
+    """Yield the records. An incomplete last record of a killed program is counted in `skipped`.
+
+    Raises ConfigError for another format or a wrong checksum.
+    """
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ConfigError(f"{path} is not a W&B run file: it does not begin with {_MAGIC!r}")
         parts: list[bytes] = []
         while True:
-            left = _BLOCK - file.tell() % _BLOCK
-            if left < _HEAD.size:
-                file.seek(left, 1)
+            rest_of_block = _BLOCK - file.tell() % _BLOCK
+            if rest_of_block < _HEAD.size:
+                file.seek(rest_of_block, 1)
             head = file.read(_HEAD.size)
             if len(head) < _HEAD.size:
                 break
@@ -144,7 +150,7 @@ def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
                 parts.append(data)
                 break
             if zlib.crc32(data, zlib.crc32(bytes((kind,)))) != crc:
-                raise ConfigError(f"{path} is damaged at byte {file.tell() - length}: a checksum does not hold")
+                raise ConfigError(f"{path} is damaged at byte {file.tell() - length}: a checksum is wrong")
             parts = [data] if kind in (_FULL, _FIRST) else [*parts, data]
             if kind in (_FULL, _LAST):
                 yield b"".join(parts)

@@ -1,4 +1,4 @@
-"""`up`'s lines: progress now and then, every decision, every receipt, and a summary at the end."""
+"""The lines of `up`: progress at intervals, every decision and receipt, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ from oven_runs.log.run_summary import RunSummary, text, training_signal
 from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.resolution import Resolved
 
-LINES_A_RUN = 24
-LEAST_STEPS = 5
-EVERY_STEPS = 10
+PROGRESS_LINES = 24
+"""Progress lines of a run with a known number of steps."""
+MIN_INTERVAL_STEPS = 5
+INTERVAL_STEPS = 10
+"""Steps between two progress lines if the number of steps is unknown."""
+
+
+ASKED_TO_STOP = "asked to stop"
+"""The reason of an agent that leaves at the end of the stack. One line counts them."""
 
 
 def first_line(resolved: Resolved) -> str:
-    """A drill is called one before anything else is said."""
+    """The first line of a run: its start. A drill is announced as one."""
     start = resolved.start
     if start is None:
         return "attached: decisions are logged, and knobs turn only where rules.autonomy says auto"
@@ -45,8 +51,8 @@ def first_line(resolved: Resolved) -> str:
     return f"DRILL {start.name.removeprefix('drill:')}: {label}. This was staged on purpose; no agent is told."
 
 
-def said(command: OperatorCommand) -> str:
-    """A command in words: its action, what it is about, and why."""
+def command_text(command: OperatorCommand) -> str:
+    """A command in words: its action, its object and its reason."""
     about = [command.subject_id, command.actuator, command.agent, command.autonomy or ""]
     if command.value is not None:
         about.append(text(command.value))
@@ -54,18 +60,18 @@ def said(command: OperatorCommand) -> str:
 
 
 def outcome(body: Outcome) -> str:
-    """What a target did after a change, against the forecast; or why nothing can be said."""
-    what = f"{body.actuator or 'clear harm'} on {body.target}"
+    """The effect of a change on its target against the forecast, or why there is no score."""
+    subject = f"{body.actuator or 'clear harm'} on {body.target}"
     if not body.scored:
-        return f"{what} says nothing: {body.reason}"
+        return f"{subject} has no score: {body.reason}"
     pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))
     figures = ", ".join(f"{name} {value:.3g}" for name, value in pairs if value is not None)
     moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in body.lines if not line.shadow)
-    return f"{what}: {figures or 'no figures'}" + (f"; reputations {moved}" if moved else "")
+    return f"{subject}: {figures or 'no figures'}" + (f"; reputations {moved}" if moved else "")
 
 
 class Headless:
-    """Prints what happens. Everything that it knows comes from the log."""
+    """Prints the events of a run. All its facts come from the log."""
 
     def __init__(self, out: Callable[[str], None], began: datetime) -> None:
         self.out = out
@@ -74,10 +80,11 @@ class Headless:
         self._began = began
         self._printed_step = -1
         self._reminders = Reminders()
-        self._unfit: dict[str, str] = {}  # agent → why it cannot fire, as it was printed
+        self._unfit: dict[str, str] = {}  # agent → the printed reason why it cannot fire
+        self._stopped_agents = 0
 
     def replayed(self, event: Event) -> None:
-        """An event of an earlier incarnation: counted, not printed."""
+        """Count an event of an earlier incarnation without printing it."""
         self._feed(event)
 
     def event(self, event: Event) -> None:
@@ -106,7 +113,7 @@ class Headless:
             case AgentStatus() as body:
                 self._status(event, body, event.author in known)
             case OperatorCommand() as body:
-                self._say(event, f"operator {event.author}: {said(body)}")
+                self._say(event, f"operator {event.author}: {command_text(body)}")
             case OperatorKey() as body:
                 self._say(event, f"operator {body.name}: the key {'counts' if body.key else 'counts no longer'}")
             case CommandAnswer() as body:
@@ -115,10 +122,10 @@ class Headless:
             case Outcome() as body:
                 self._say(event, f"outcome  {outcome(body)}")
             case _:
-                self._beside(event)
+                self._announcement(event)
 
-    def _beside(self, event: Event) -> None:
-        """What the learner says beside its steps and at its end, and agents beside their votes."""
+    def _announcement(self, event: Event) -> None:
+        """Print other messages of the learner and of agents."""
         match event.body:
             case ActuatorAnnounced() as body:
                 self._say(event, f"learner  {announced(body)}")
@@ -133,15 +140,18 @@ class Headless:
                 pass
 
     def _status(self, event: Event, body: AgentStatus, known: bool) -> None:
-        words = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}.get(body.state, "")
+        verb = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}.get(body.state, "")
         if body.state == "notice":
             self._say(event, f"notice   {event.author}: {body.reason}")
-        if not words or (body.state == "joined" and known):
-            return  # it says so again when a run starts, and after every loss of its connection
+        if not verb or (body.state == "joined" and known):
+            return  # agents join again when a run starts, and after each loss of the connection
+        if body.state == "left" and body.reason == ASKED_TO_STOP and self.view.ended is not None:
+            self._stopped_agents += 1
+            return
         if body.state == "cannot_fire" and self._unfit.get(event.author) == body.reason:
             return
         why = f": {body.reason}" if body.reason else ""
-        self._say(event, f"agent    {event.author} {words}{why}")
+        self._say(event, f"agent    {event.author} {verb}{why}")
         self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
 
     def _feed(self, event: Event) -> None:
@@ -151,11 +161,13 @@ class Headless:
 
     def _observation(self, event: Event, body: Observation) -> None:
         for advice in self._reminders.due(self.view):
-            left = remaining(advice, self.view.tick)
-            self._say(event, f"advice   on {advice.actuator} lapses in {left}: `oven-controller approve {advice.id}`")
+            time_left = remaining(advice, self.view.tick)
+            self._say(
+                event, f"advice   on {advice.actuator} lapses in {time_left}: `oven-controller approve {advice.id}`"
+            )
         started = self.view.started
-        most = started.horizon.max_steps if started else None
-        every = max(LEAST_STEPS, most // LINES_A_RUN) if most else EVERY_STEPS
+        max_steps = started.horizon.max_steps if started else None
+        every = max(MIN_INTERVAL_STEPS, max_steps // PROGRESS_LINES) if max_steps else INTERVAL_STEPS
         target = self.view.target()
         held_out = [target] if target in self.view.held_out() and target in body.metrics else []
         due = body.step // every != self._printed_step // every or self._printed_step < 0
@@ -168,13 +180,13 @@ class Headless:
         for name, value in self.view.knobs.items():
             if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial.get(name)):
                 parts.append(f"{name.rsplit('.', 1)[-1]} {text(value)}")
-        self._say(event, f"step {body.step:>4}{f'/{most}' if most else ''}  " + "  ".join(parts))
+        self._say(event, f"step {body.step:>4}{f'/{max_steps}' if max_steps else ''}  " + "  ".join(parts))
 
     def _say(self, event: Event, line: str) -> None:
         self.out(f"{(event.time - self._began).total_seconds():7.1f} s  {clean(line)}")
 
     def summary(self) -> list[str]:
-        """The outcome of the run, a fact a line."""
+        """The outcome of the run, one fact per line."""
         view = self.view
         how = view.ended.reason if view.ended else "no end in the log"
         took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0
@@ -201,6 +213,8 @@ class Headless:
             did = f"{agent.proposals} proposals, {agent.against} against, in {agent.backed} adopted decisions"
             lines.append(f"agent {name}: {did}{fate}")
         lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.standing()]
+        if self._stopped_agents:
+            lines.append(f"{self._stopped_agents} agents stopped")
         if silent:
             lines.append(f"neither proposed nor objected: {', '.join(silent)}")
         if view.malformed:

@@ -1,4 +1,4 @@
-"""The log during a run: what its learner kept goes in, and log.jsonl is whole at the end."""
+"""Keeps a run's log complete: appends messages that its learner kept, and finishes log.jsonl at the end."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from oven_runs.home.spool import Spool, append, look
 from oven_runs.process.child import short
 
 DRAIN_S = 12.0
-"""A server is tried again at most 4 s after its last death; on a busy machine it takes seconds more to start, to be
-found, or to fail again first."""
+"""Patience for a server that may come back: it is restarted at most 4 s after its death, and needs seconds more on a
+busy machine."""
 AWAY_S = 0.5
+"""Patience once DRAIN_S has passed."""
 LOOK_S = 1.0
-"""Between two looks at the run's folder: log.jsonl is no further behind, unless somebody kills this process."""
+"""Seconds between two flushes of log.jsonl."""
 
 
 class LogKeeper:
-    """The log of one run, from the start of its stack to what is missing of it in the end."""
+    """The log of one run, from the start of its stack to its end."""
 
     def __init__(self, folder: RunFolder, report: Headless, out: Callable[[str], None]) -> None:
         self.missing = ""
-        """What the log lacks in the end."""
+        """What the log lacks at the end, in words."""
         self.kept_end: RunEnded | None = None
-        """The learner's last word, which waits to be appended."""
+        """The learner's last message, if it still waits to be appended."""
         self._folder, self._report, self._out = folder, report, out
-        self._restored = False  # messages that the learner kept went into the log after its end
+        self._restored = False  # whether kept messages were appended after the learner's end
         self._patience_s = DRAIN_S
 
     async def drain(self, bus: Bus, watch: Watch) -> None:
-        """Until all that is in the log was read. A server that is being started again just now is waited for."""
+        """Wait until the whole log was read, also by a server that is just being restarted."""
         async with self._patiently():
             while True:
                 try:
@@ -50,8 +51,8 @@ class LogKeeper:
                     await asyncio.sleep(0.1)
 
     async def append_kept(self, bus: Bus) -> None:
-        """Log what a learner kept when it ended without its server, which may be back within DRAIN_S. Raises
-        ConfigError for what another run's learner kept."""
+        """Append the messages that a learner kept because it ended without its server, which may be back within
+        DRAIN_S. Raises ConfigError for messages of another run's learner."""
         spool = await asyncio.to_thread(Spool.take, self._folder.path, self._folder.run, wait_s=DRAIN_S)
         if spool is None:
             return
@@ -62,7 +63,7 @@ class LogKeeper:
 
     @contextlib.asynccontextmanager
     async def _patiently(self) -> AsyncIterator[None]:
-        """For what needs the server, which may come back: DRAIN_S at most, and once that has passed AWAY_S."""
+        """A time limit for work that needs the server: DRAIN_S, and AWAY_S once that has passed."""
         try:
             async with asyncio.timeout(self._patience_s):
                 yield
@@ -70,7 +71,7 @@ class LogKeeper:
             self._patience_s = AWAY_S
 
     async def _logged(self, bus: Bus, spool: Spool) -> bool:
-        """Whether there is no more to be done about it."""
+        """Append the messages. Return whether nothing remains to be done."""
         try:
             if not await streams.exists(bus.jetstream, self._folder.run):
                 return True  # the store is gone
@@ -86,31 +87,31 @@ class LogKeeper:
         return True
 
     async def keep(self, mirror: Mirror, embedded: bool) -> None:
-        """Have log.jsonl on the disk, and say what happens to it or to the store, once each."""
-        store, told = self._folder.server.folder / "store" / "jetstream", set[str]()
+        """Flush log.jsonl regularly, and report problems with it or with the store, each once."""
+        store, reported = self._folder.server.folder / "store" / "jetstream", set[str]()
 
-        def tell(line: str) -> None:
-            if line not in told:
-                told.add(line)
+        def report(line: str) -> None:
+            if line not in reported:
+                reported.add(line)
                 self._out(line)
 
         while True:
             await asyncio.sleep(LOOK_S)
             mirror.flush()
             if mirror.fault:
-                tell(f"log.jsonl cannot be written ({mirror.fault}): make room; it is finished from the store later")
+                report(f"log.jsonl cannot be written ({mirror.fault}): make room; it is finished from the store later")
             if embedded and not store.exists():
-                tell(
-                    f"the store of the log is gone ({short(store)} was removed): what was logged so far is in "
-                    "log.jsonl, and what the learner says from now on is kept for it; end the run with "
+                report(
+                    f"the store of the log is gone ({short(store)} was removed): the log so far is in "
+                    "log.jsonl, and the learner keeps its further messages for it; end the run with "
                     f"`oven-controller stop {self._folder.run}`"
                 )
 
     async def finish(self, bus: Bus, watch: Watch, mirror: Mirror) -> None:
-        """log.jsonl holds the whole log, as far as one can come by it."""
+        """Complete log.jsonl as far as possible."""
         try:
             async with asyncio.timeout(60):
-                await self.append_kept(bus)  # a server that took longer to come back
+                await self.append_kept(bus)  # if the server took longer to come back
                 await self.drain(bus, watch)
                 if not await streams.exists(bus.jetstream, self._folder.run):
                     mirror.close()
@@ -130,8 +131,8 @@ class LogKeeper:
                 f"the log could not be exported ({error}); `oven-controller log {self._folder.run}` reads the store"
             )
 
-    def look_what_is_missing(self, ended: bool) -> None:
-        """What the log lacks, for the exit code and the summary. `ended`: it should have the learner's end."""
+    def find_missing(self, ended: bool) -> None:
+        """Set `missing`, for the exit code and the summary. `ended`: the log should have the learner's end."""
         view = self._report.view
         try:
             self.missing = self._folder.missing()

@@ -1,4 +1,4 @@
-"""`up`'s output: its lines, or the monitor, which then has the terminal; and a script's, which goes to a file."""
+"""The output of `up`: its lines or the monitor, and the output of the user's script."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from oven_runs.process.child import how, short
 from oven_runs.process.terminal import Foreground
 
 GRACE_S = 5.0
-KEPT_LINES = 200
-"""Lines that are printed when the monitor ends; all of them are in the log."""
+HELD_LINES = 200
+"""Maximum lines that are printed after the monitor ends. The log has all of them."""
 
 
 class Screen:
-    """Call it with a line. Every line goes to `log` at once; to the terminal too, unless the monitor is open."""
+    """Prints lines: to `log` at once, and to the terminal unless the monitor is open there."""
 
     def __init__(self, out: Callable[[str], None], log: Path) -> None:
         self._out = out
@@ -30,28 +30,29 @@ class Screen:
 
     def __call__(self, line: str) -> None:
         line = clean(line)
-        with contextlib.suppress(OSError), self._log.open("a") as log:  # a full disk ends no run
+        with contextlib.suppress(OSError), self._log.open("a") as log:  # a full disk must not end the run
             log.write(line + "\n")
         if self._monitor is None:
             self._out(line)
             return
         self._held.append(line)
-        if len(self._held) > KEPT_LINES:
+        if len(self._held) > HELD_LINES:
             del self._held[0]
             self._missed += 1
 
     async def open(self, command: Sequence[str], env: Mapping[str, str], closed: Callable[[], str]) -> None:
-        """Hand the terminal to the monitor. `closed` makes the line to say when it was quit. Raises ProcessError."""
+        """Give the terminal to the monitor. `closed` returns the line to print when a person quits it. Raises
+        ProcessError."""
         self._monitor = monitor = await Foreground.start(command, env)
         self._closing = asyncio.create_task(self._until_closed(monitor, closed), name="monitor")
 
     @property
     def pid(self) -> int:
-        """Of the monitor; 0 while none is open."""
+        """The monitor's process id; 0 while none is open."""
         return self._monitor.pid if self._monitor else 0
 
     async def closed(self) -> None:
-        """Until the person quits the monitor; at once if none is open."""
+        """Wait until the person quits the monitor; return at once if none is open."""
         if self._closing is not None:
             await self._closing
 
@@ -78,9 +79,9 @@ POLL_S = 0.1
 
 
 async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:
-    """Copy what is appended after `offset` to stdout until `ended` is set and all is copied."""
+    """Copy the file from `offset` on to stdout, until `ended` is set and everything is copied."""
     while True:
-        last = ended.is_set()
+        final = ended.is_set()
         if log.exists():
             with log.open("rb") as source:
                 source.seek(offset)
@@ -90,7 +91,7 @@ async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:
                 with contextlib.suppress(OSError):  # the terminal was closed
                     sys.stdout.write(new.decode(errors="replace"))
                     sys.stdout.flush()
-        if last:
+        if final:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):

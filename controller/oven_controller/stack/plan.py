@@ -1,4 +1,4 @@
-"""Plan of a run's processes: command, environment and log of each. Nothing is started here."""
+"""The plan of a run's processes: the command, environment and log of each. It starts nothing."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from oven_runs.settings.agent_options import arguments
 from oven_runs.settings.agents import AgentSpec
 
 LEARNER_ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads cost 7 to 10 times on cores that are shared
+    "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads cost 7 to 10 times as much on shared cores
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""What the learner gets unless the user's own environment says otherwise."""
+"""The learner's environment, unless the user's own has other values."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """One process of the stack. `foreign`: a program that cannot watch its parent, so a guard does. `whole`: the guard
-    ends all that it started, too."""
+    """One process of the stack."""
 
     name: str
     command: tuple[str, ...]
     log: Path
     env: dict[str, str] = field(default_factory=dict)
     foreign: bool = False
+    """The program cannot watch its parent, so a guard does."""
     whole: bool = False
+    """The guard also ends all processes that it started."""
 
     async def start(self) -> Child:
         return await Child.start(
@@ -46,8 +47,8 @@ class Service:
 
 @dataclass(frozen=True)
 class Pool:
-    """The agents of one process. They share its connection and its key, which may say what each of them says; one that
-    hangs keeps the others from speaking, one that raises does not."""
+    """The agents of one process. They share its connection, and its key is valid for all of them. An agent that hangs
+    blocks the others; an agent that raises does not."""
 
     key: str
     agents: tuple[AgentSpec, ...]
@@ -62,27 +63,30 @@ class Pool:
 
     @property
     def arguments(self) -> list[str]:
-        """On the command line of its process."""
-        told = [part for spec in self.agents for part in arguments(spec.name, spec.options)]
-        named = [part for name in self.names for part in ("--name", name)]
-        return [*(spec.target for spec in self.agents), *named, *told]
+        """The command-line arguments of its process."""
+        options = [part for spec in self.agents for part in arguments(spec.name, spec.options)]
+        names = [part for name in self.names for part in ("--name", name)]
+        return [*(spec.target for spec in self.agents), *names, *options]
 
 
 def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
-    """The agents in their order, `size` to a process. None: the installed ones share a process, for each process costs
-    the training's machine as much as what its agents compute; each of the others has one, for no one knows how long it
-    thinks. One that must be alone is. Raises ConfigError for an agent that has the name of a key."""
+    """Distribute the agents, in their order, over processes with `size` agents each.
+
+    None: installed agents share one process, because a process costs as much as the work of its agents; every other
+    agent has its own, because its votes may take any time. Agents that must be alone always have their own process.
+    Raises ConfigError for an agent with the name of a shared process.
+    """
     if size == 1:
         return [Pool(spec.name, (spec,)) for spec in specs]
     if size is None:
         installed = tuple(spec for spec in specs if spec.installed and not spec.alone)
-        parts = [installed] if len(installed) > 1 else []
-        alone = [Pool(spec.name, (spec,)) for spec in specs if not parts or spec not in installed]
+        groups = [installed] if len(installed) > 1 else []
+        alone = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
     else:
         sharing = [spec for spec in specs if not spec.alone]
-        parts = [tuple(sharing[at : at + size]) for at in range(0, len(sharing), size)]
+        groups = [tuple(sharing[start : start + size]) for start in range(0, len(sharing), size)]
         alone = [Pool(spec.name, (spec,)) for spec in specs if spec.alone]
-    shared = [Pool(f"agents-{number}", part) for number, part in enumerate(parts, 1)]
+    shared = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
     keys = {pool.key for pool in shared}
     for spec in specs:
         if spec.name in keys:
@@ -92,17 +96,17 @@ def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the processes of one run are started."""
+    """Makes the services of one run."""
 
     folder: RunFolder
     url: str
     otlp: str = ""
     agents_memory_mb: int | None = None
     kg_folder: str = ""
-    """Of a large graph that the prior service has beside the built-in one."""
+    """The folder of a large graph that the prior service has in addition to the built-in one."""
 
     def mesh(self, number: int = 1) -> Service:
-        """The `number`-th replica, from 1: mesh, mesh-2, mesh-3. All have the key of the role."""
+        """The replica with this number, from 1: mesh, mesh-2, mesh-3. All share the key of the role."""
         name = "mesh" if number == 1 else f"mesh-{number}"
         env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key("history"), "OVEN_REPLICA": name}
         return self._own(name, "mesh", (), env)
@@ -111,12 +115,12 @@ class Plan:
         return self._agent(pool.process, pool.arguments, pool.key)
 
     def guest(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
-        """An agent beside those that the stack started."""
-        told = [spec.target, "--name", name, *arguments(name, spec.options), *(["--shadow"] if shadow else [])]
-        return self._agent(f"agent-{name}", told, name)
+        """An agent that joins those of the stack."""
+        command = [spec.target, "--name", name, *arguments(name, spec.options), *(["--shadow"] if shadow else [])]
+        return self._agent(f"agent-{name}", command, name)
 
     def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:
-        """Guarded: what agents do, and what they start, is their authors' affair."""
+        """A guarded process, because agents are other people's code and may start processes."""
         limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
         own = self._own(process, "agent", arguments, self.environment("agent", key) | limit)
         return replace(own, foreign=True, whole=True)
@@ -128,43 +132,47 @@ class Plan:
         return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
     def notifier(self) -> Service:
-        """It reads the log with the monitor's key; whom it calls, and their addresses, are in the run's folder."""
+        """It reads the log with the monitor's key. The recipients and their addresses are in the run's folder."""
         return self._own("notify", "notify", (), self.environment("monitor"))
 
     def probes(self) -> Service:
-        """It fetches the calibrator's answers, and ends; it needs no bus."""
+        """It fetches the frontier calibrator's answers and ends. It needs no bus."""
         run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
         return self._own("probes", "probes", (), run)
 
     def learner(self, resume_from: str = "") -> Service:
-        """`resume_from`: as relaunch.RESUME_FROM has it; empty: the learner begins anew, or where its recipe says."""
+        """`resume_from`: as in relaunch.RESUME_FROM; empty: a new start, or where the recipe says."""
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}
-        return self._own("learner", "learner", (), self.environment("learner") | defaults | _again(resume_from))
+        return self._own(
+            "learner", "learner", (), self.environment("learner") | defaults | _restart_environment(resume_from)
+        )
 
     def script(self, command: Sequence[str], resume_from: str = "") -> Service:
-        """A command of the user's in the learner's place; `resume_from` as above."""
-        env = self.environment("learner") | {"PYTHONUNBUFFERED": "1"} | _again(resume_from)
+        """The user's command instead of the learner; `resume_from` as in `learner`."""
+        env = self.environment("learner") | {"PYTHONUNBUFFERED": "1"} | _restart_environment(resume_from)
         return Service("script", tuple(command), self.folder.logs / "script.log", env, foreign=True)
 
     def environment(self, role: str, name: str = "") -> dict[str, str]:
-        """What a process needs to take part; a script of the user's gets the learner's. The learner announces the keys
-        of all who sign; the others know it by its own."""
-        found = {
+        """The environment that a process needs to take part; the user's script gets the learner's.
+
+        The learner announces the keys of everyone who signs. The others recognise the learner by its own key.
+        """
+        environment = {
             "OVEN_URL": self.url,
             "OVEN_RUN": self.folder.run,
             "OVEN_RUN_DIR": str(self.folder.path),
             "OVEN_CREDS": self._key(role, name),
         }
         if ca := self.folder.info().tls_ca:
-            found[tls.ENVIRONMENT] = ca
+            environment[tls.ENVIRONMENT] = ca
         if pin := self.folder.pin():
-            found["OVEN_LEARNER_KEY"] = pin
+            environment["OVEN_LEARNER_KEY"] = pin
         if role == "learner" and (keys := self.folder.keys()):
-            found["OVEN_KEYS"] = str(keys)
-        return found | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
+            environment["OVEN_KEYS"] = str(keys)
+        return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 
     def attached_learner(self, *, resumed: bool) -> dict[str, str]:
-        """What a learner needs that the stack does not start; in a resumed run it continues from its newest
+        """The environment of a learner that the stack does not start. In a resumed run it continues from its newest
         checkpoint."""
         return self.environment("learner") | ({relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {})
 
@@ -176,16 +184,16 @@ class Plan:
         return Service(name, own_command(process, *args), self.folder.logs / f"{name}.log", dict(env))
 
 
-def _again(resume_from: str) -> dict[str, str]:
-    """It is started again where a rollback takes that."""
+def _restart_environment(resume_from: str) -> dict[str, str]:
+    """Tell the learner that it is restarted if a rollback needs that, and where to continue."""
     return {relaunch.OFFERED: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
 
 
 def own_command(process: str, *args: str) -> tuple[str, ...]:
-    """How one of our own processes is called, by its name in `process_table`."""
+    """The command of one of the stack's own processes, by its name in `process_table`."""
     return (sys.executable, "-P", "-m", "oven_controller.stack.entry", process, *args)
 
 
 def export_lines(env: Mapping[str, str]) -> list[str]:
-    """The environment as lines for a shell."""
+    """The environment as export commands of a shell."""
     return [f"export {key}={shlex.quote(value)}" for key, value in env.items()]

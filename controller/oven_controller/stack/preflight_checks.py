@@ -1,4 +1,4 @@
-"""Checks of `up`'s request before anything is started or made; a dry run makes them, too."""
+"""Checks of a request to `up`, before anything is started or created. A dry run makes them too."""
 
 from __future__ import annotations
 
@@ -26,33 +26,36 @@ from oven_runs.settings.model import ATTACHED, Settings
 from oven_runs.settings.resolution import Resolved
 
 GRAPH = "graph.json"
-"""In the folder of every large graph; the prior service checks the rest of it."""
+"""A file in the folder of every large graph. The prior service checks the other files."""
 LOAD_S = 60.0
-"""For the agents' files: as long as a process of theirs has to be ready."""
+"""Timeout for loading the agents' files, the same as for their process to become ready."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for. `command`: a script in the learner's place; `learner` False: no one yet;
-    `announced` is then told the run and the environment that a learner needs, instead of a person."""
+    """What the command line asks for."""
 
     resolved: Resolved
     run: str | None = None
     resume: bool = False
     learner: bool = True
+    """Whether the stack starts a learner. If not, it waits for one to connect."""
     command: tuple[str, ...] = ()
+    """The user's script, which takes the learner's place."""
     quiet: bool = False
     announced: Callable[[Mapping[str, Any]], None] | None = None
+    """Without a learner: called with the run and the environment that a learner needs, instead of printing them."""
 
     @property
     def monitored(self) -> bool:
-        """Whether the monitor opens in the terminal. Around a script the terminal is the script's, and who is asked to
-        start their own learner has to see with what."""
+        """Whether the monitor opens in the terminal. It does not around a script, which uses the terminal itself, nor
+        without a learner, because the user has to see how to start one."""
         return self.learner and not self.command and not self.resolved.settings.headless
 
 
 def check(request: Request, home: Home) -> None:
-    """Raises OvenError for names, keys and ports that cannot be used, and for a run that cannot continue."""
+    """Check names, keys, ports and the run. Raises OvenError for those that cannot be used, or a run that cannot
+    continue."""
     settings = request.resolved.settings
     if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
         raise ConfigError(
@@ -74,7 +77,7 @@ def check(request: Request, home: Home) -> None:
             "`oven-controller kg import FILE --to FOLDER`"
         )
     if settings.agent_options:
-        check_agents(settings)  # an option that is wrong shows only where the agent is loaded
+        check_agents(settings)  # a wrong option is found only by loading the agent
     if request.resume:
         check_resumable(home.find(request.run), request.learner)
     else:
@@ -82,8 +85,10 @@ def check(request: Request, home: Home) -> None:
 
 
 def check_resumable(folder: RunFolder, learner: bool = True) -> None:
-    """Raises ConfigError for a run that has nothing left to train. Where another machine's learner trains, what is
-    around it may be up again all the same: the learner says for itself whether it continues."""
+    """Raises ConfigError for a run that has nothing left to train.
+
+    Without a `learner` here, the stack may be up again in any case: the learner elsewhere decides whether it continues.
+    """
     recipe = folder.info().recipe
     if recipe == IMPORTED:
         raise ConfigError(f"run {folder.run!r} was imported and cannot continue; start one by `oven-controller run`")
@@ -91,8 +96,8 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
         remedy = f"start another with `oven-controller up --recipe {recipe}`"
         if recipe == ATTACHED:
             remedy = (
-                "start another with `oven-controller run -- COMMAND`; to train on with this one's weights, remove "
-                "oven.json from the checkpoint that it shall begin with"
+                "start another with `oven-controller run -- COMMAND`; to continue with these weights, remove "
+                "oven.json from the checkpoint to start from"
             )
         raise ConfigError(
             f"run {folder.run!r} is completed, and only runs that were stopped, interrupted or failed resume; {remedy}"
@@ -100,28 +105,28 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
 
 
 def check_agents(settings: Settings) -> None:
-    """Loads the agents as their process does, in one that ends then. Raises ConfigError for one that cannot be."""
+    """Load the agents once in a process of their own. Raises ConfigError for an agent that cannot be loaded."""
     if specs := agent_specs(settings):
         load_agents(specs, "--check")
 
 
 def load_agents(specs: Sequence[AgentSpec], then: str) -> str:
-    """What a process of these agents prints that loads them, does what `then` says, and ends: `--check`, or `--options`
-    for their options as JSON. Raises ConfigError for one that cannot be loaded."""
+    """Load the agents in a process and return its output. `then`: `--check`, or `--options` to print their options as
+    JSON. Raises ConfigError for an agent that cannot be loaded."""
     command = own_command("agent", *Pool("", tuple(specs)).arguments, then)
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
     except subprocess.TimeoutExpired as error:
         files = ", ".join(spec.target for spec in specs if not spec.installed) or "the agents"
-        raise ConfigError(f"{files}: not imported within {LOAD_S:g} s; a file must not wait while it is") from error
+        raise ConfigError(f"{files}: not imported within {LOAD_S:g} s; the import of a file must not wait") from error
     if done.returncode:
-        last = next(reversed(done.stderr.splitlines()), "it says nothing")
+        last = next(reversed(done.stderr.splitlines()), "it printed nothing")
         raise (ConfigError if done.returncode == ConfigError.exit_code else ProcessError)(last.removeprefix("error: "))
     return done.stdout
 
 
 async def check_server(request: Request) -> None:
-    """Connects to the server of --nats as `up` does. Raises BusError and what else keeps a run from it."""
+    """Connect to the server of --nats as `up` does. Raises BusError, and other errors that prevent the run."""
     settings = request.resolved.settings
     trust = tls.trusting(settings.tls_ca) if settings.tls_ca else None
     await exposure_warning(settings.nats, settings.tls_ca, trust)
@@ -133,7 +138,7 @@ async def check_server(request: Request) -> None:
 
 
 def _keys(request: Request) -> list[str]:
-    """The names of the keys without which a process does not start."""
+    """The names of the keys that the stack's processes need."""
     settings = request.resolved.settings
     learner = ["learner"] if request.learner or request.command else []
     agents = [pool.key for pool in pools(agent_specs(settings), per_process(settings))]
@@ -143,21 +148,23 @@ def _keys(request: Request) -> list[str]:
 def _credentials(settings: Settings, name: str) -> Credentials | None:
     if not settings.creds:
         return None
-    given = Path(settings.creds).absolute()
-    return Credentials.load(given / f"{name}.nk" if given.is_dir() else given)
+    path = Path(settings.creds).absolute()
+    return Credentials.load(path / f"{name}.nk" if path.is_dir() else path)
 
 
 async def exposure_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
-    """What to warn of; empty if nothing. `url`: one server, or several with commas. Raises ConfigError for a
-    server that lets anybody in, unless none but this machine can reach it. A server that does not answer is for anyone
-    who connects in earnest to tell of."""
-    found = [await _exposed(one, ca, trust) for one in url.split(",")]
-    return next((warning for warning in found if warning), "")
+    """A warning about an exposed server, or an empty text. `url`: one address, or several with commas.
+
+    Raises ConfigError for a server that admits anyone, unless only this machine can reach it. A server that does not
+    answer is reported later, by the real connection.
+    """
+    warnings = [await _exposed(address, ca, trust) for address in url.split(",")]
+    return next((warning for warning in warnings if warning), "")
 
 
 async def _exposed(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
     if ca and not url.startswith("tls://"):
-        raise ConfigError(f"--tls-ca {ca} has no meaning with {url}: write tls:// where TLS is meant")
+        raise ConfigError(f"--tls-ca {ca} has no effect with {url}: use tls:// for a connection by TLS")
     if tls.is_loopback(tls.host_of(url)):
         return ""
     try:
@@ -166,6 +173,6 @@ async def _exposed(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
     except BusError:
         return tls.open_to_readers(url)
     raise ConfigError(
-        f"{url} accepts anybody: who reaches it could vote, decide and delete; give it users "
+        f"{url} admits anyone, who could then vote, decide and delete; give it users "
         "(`oven-controller creds server` makes them), or use a server on 127.0.0.1"
     )

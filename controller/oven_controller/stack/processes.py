@@ -1,4 +1,4 @@
-"""A run's processes: each is started when the one before is ready, and all are ended cleanly."""
+"""Starts a run's processes one after another, each when the previous one is ready, and ends them cleanly."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from oven_runs.server.embedded import EmbeddedServer
 
 
 class Members:
-    """Give `hear` the judged events of the log that are new. One change at a time, in their order."""
+    """Starts and ends committee members as the log's new events say, one change at a time."""
 
     def __init__(self, processes: Processes, tell: Callable[[str], None]) -> None:
-        """`tell` takes lines for people."""
+        """`tell` prints a line."""
         self._processes, self._tell = processes, tell
-        self._one = asyncio.Lock()
+        self._change = asyncio.Lock()
         self._adding: dict[str, str] = {}  # command → member
         self._removing: dict[str, str] = {}
         self._changing: set[asyncio.Task[None]] = set()
 
     def hear(self, event: Event) -> None:
-        """Start the process of a member that an operator adds: its key and settings are there by then. It ends where
-        the learner does not take it, and when the learner has let it go, so that no request is out to it then."""
+        """React to a verified event. A member's process starts when an operator adds it, with its key and settings
+        ready. It ends if the learner refuses it, or after the learner has removed it, when it has no open request."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._adding[command.id] = member
@@ -49,7 +49,7 @@ class Members:
             case Receipt() as receipt if receipt.command in self._adding:
                 member = self._adding.pop(receipt.command)
                 if receipt.status != "applied":
-                    self._later(self._end(member), f"turn {member} down")
+                    self._later(self._end(member), f"refuse {member}")
             case Receipt() as receipt if receipt.command in self._removing:
                 member = self._removing.pop(receipt.command)
                 if receipt.status == "applied":
@@ -58,7 +58,7 @@ class Members:
                 pass
 
     async def close(self) -> None:
-        """The stack ends: what is on its way comes no more."""
+        """Cancel the changes in progress."""
         await end(*self._changing)
 
     def _later(self, change: Coroutine[Any, Any, None], name: str) -> None:
@@ -67,7 +67,7 @@ class Members:
         task.add_done_callback(self._changing.discard)
 
     async def _start(self, member: str) -> None:
-        async with self._one:
+        async with self._change:
             if self._processes.has_member(member):
                 return
             try:
@@ -78,25 +78,25 @@ class Members:
                 self._tell(f"member {member} does not come: {error}")
 
     async def _end(self, member: str) -> None:
-        async with self._one:
+        async with self._change:
             await self._processes.end_member(member)
             self._tell(f"member {member} has left")
 
 
 READY_S = 60.0
-"""A process that ends is noticed at once. One that imports an SDK for the first time, on a busy machine, takes 20 s."""
+"""Timeout for a process to become ready. Importing an SDK for the first time takes 20 s on a busy machine."""
 KG_READY_S = 20.0
 LEARNER_GRACE_S = 20.0
 GRACE_S = 5.0
-ASK_AGAIN_S = 0.05
+POLL_S = 0.05
 
 
 class Stopped(Exception):
-    """The end was asked for while the stack was being started."""
+    """The user stopped the stack while it was starting."""
 
 
 class Processes:
-    """All but the learner are kept up from the moment that they are ready; the learner's own end is the run's."""
+    """The processes of a run. All but the learner are restarted if they die; the learner's end is the run's end."""
 
     def __init__(
         self,
@@ -107,23 +107,23 @@ class Processes:
         tell: Callable[[str], None],
         note: Callable[[str, int], None],
     ) -> None:
-        """`stop`: the end was asked for. `tell` takes lines for people, `note` (name, pid) of each process."""
+        """`stop`: the stack shall end. `tell` prints a line. `note` records the name and pid of each process."""
         self.learner: Child | None = None
         self._plan, self._bus, self._watch = plan, bus, watch
         self._stop, self._tell, self._note = stop, tell, note
         self._unready: list[Child] = []
-        self._around: list[Supervised] = []  # agents, members, the prior service
+        self._others: list[Supervised] = []  # agents, members, the prior service, the notifier
         self._meshes: list[Supervised] = []
         self._server: Supervised | None = None
         self._fetching: asyncio.Task[None] | None = None
 
     def keep_server(self, server: EmbeddedServer) -> None:
         without = "the bus is gone, training continues with its last settings"
-        kept = Restartable("nats-server", server.restart, self._bus_answers, lambda: without)
-        self._server = Supervised(kept, server.child, self._tell, self._note)
+        restartable = Restartable("nats-server", server.restart, self._bus_answers, lambda: without)
+        self._server = Supervised(restartable, server.child, self._tell, self._note)
 
     async def start_meshes(self, count: int) -> None:
-        """The replicas, all together: any of them does for the run."""
+        """Start the replicas together. One is enough for decisions."""
         services = [self._plan.mesh(number) for number in range(1, count + 1)]
         signs = [partial(self._mesh_answers, service.name) for service in services]
         await self._start_all(
@@ -138,13 +138,13 @@ class Processes:
         return "no decisions are made, training continues with its last settings"
 
     async def start_kg(self) -> bool:
-        """Whether it answers. It helps the agents to judge and is not needed: that it does not start ends nothing."""
+        """Start the prior service, and return whether it answers. The run continues without it."""
         service = self._plan.kg()
         child = await self._child(service)
         answers = await self._shown(child, self._kg_answers(), KG_READY_S)
         if not answers and child.returncode is None:
             self._tell(f"kg does not answer after {KG_READY_S:g} s; the run starts without it; see {short(child.log)}")
-        self._around.append(self._keep(service, child, self._kg_answers, lambda: "agents go without priors"))
+        self._others.append(self._keep(service, child, self._kg_answers, lambda: "agents go without priors"))
         return answers
 
     async def start_agents(self, pools: list[Pool]) -> None:
@@ -152,47 +152,47 @@ class Processes:
             without = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
             return self._plan.agents(pool), partial(self._watch.joins, *pool.names), lambda: without
 
-        await self._start_all([started(pool) for pool in pools], self._around)
+        await self._start_all([started(pool) for pool in pools], self._others)
 
     async def start_members(self, members: list[str]) -> None:
         without = "the committee scores without it"
-        ready = {name: partial(self._heard, names.reward(name)) for name in members}
+        ready = {name: partial(self._has_listener, names.reward(name)) for name in members}
         await self._start_all(
-            [(self._plan.member(name), ready[name], lambda: without) for name in members], self._around
+            [(self._plan.member(name), ready[name], lambda: without) for name in members], self._others
         )
 
     async def start_notifier(self) -> None:
-        """It is not waited for: what happens before it reads the log is in there."""
+        """Start the notifier without waiting for it: it reads earlier events from the log."""
         service = self._plan.notifier()
         child = await self._child(service)
-        self._around.append(self._keep(service, child, self._notifier_reads, lambda: "no messages are sent"))
+        self._others.append(self._keep(service, child, self._notifier_reads, lambda: "no messages are sent"))
 
     async def start_probes(self) -> None:
-        """It is not waited for, and ends by itself."""
+        """Fetch the probes in the background; the process ends by itself."""
         child = await self._child(self._plan.probes())
-        self._fetching = asyncio.create_task(self._told_end(child), name="probes")
+        self._fetching = asyncio.create_task(self._report_end(child), name="probes")
 
-    async def _told_end(self, child: Child) -> None:
+    async def _report_end(self, child: Child) -> None:
         await child.wait()
         if child.returncode and not self._stop.is_set():
             last = (child.tail().splitlines() or [how(child.returncode)])[-1].removeprefix("error: ")
             self._tell(f"the frontier metrics stay absent: {last}; see {short(child.log)}")
 
     def has_member(self, name: str) -> bool:
-        """Whether its process is kept up."""
-        return any(kept.name == f"member-{name}" for kept in self._around)
+        """Whether the member has a process."""
+        return any(process.name == f"member-{name}" for process in self._others)
 
     async def end_member(self, name: str) -> None:
-        """One that leaves; nothing where there is none. A process that never got ready ends, too."""
-        for kept in [kept for kept in self._around if kept.name == f"member-{name}"]:
-            self._around.remove(kept)
-            await kept.end(GRACE_S)
+        """End a member's process, if it has one, whether it became ready or not."""
+        for process in [process for process in self._others if process.name == f"member-{name}"]:
+            self._others.remove(process)
+            await process.end(GRACE_S)
         for child in [child for child in self._unready if child.name == f"member-{name}"]:
             self._unready.remove(child)
             await child.end(GRACE_S)
 
     async def start_learner(self, service: Service) -> Child:
-        """For the first time, or again when the one before has ended."""
+        """Start the learner, or restart it after its end."""
         if self.learner is not None:
             self.learner.close()
         self.learner = await self._child(service)
@@ -204,10 +204,10 @@ class Processes:
             await self.learner.end(LEARNER_GRACE_S)
 
     async def end_others(self) -> None:
-        """All but the server, which has their last words to log. The meshes go last."""
+        """End all but the server, which still has to log their last messages. The meshes end last."""
         if self._fetching is not None:
             await end(self._fetching)
-        ending = [supervised.end(GRACE_S) for supervised in self._around]
+        ending = [supervised.end(GRACE_S) for supervised in self._others]
         await asyncio.gather(*ending, *(child.end(GRACE_S) for child in self._unready))
         await asyncio.gather(*(mesh.end(GRACE_S) for mesh in self._meshes))
 
@@ -216,21 +216,23 @@ class Processes:
             await self._server.end(GRACE_S)
 
     def kill(self) -> None:
-        """Everything but the server, at once."""
-        for process in (self.learner, *self._unready, *self._around, *self._meshes):
+        """Kill everything but the server."""
+        for process in (self.learner, *self._unready, *self._others, *self._meshes):
             if process is not None:
                 process.kill()
 
     async def _start_all(
-        self, services: list[tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]], kept: list[Supervised]
+        self,
+        services: list[tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]],
+        supervised: list[Supervised],
     ) -> None:
-        """Together; each is kept up, and stands in `kept`, as soon as it is ready."""
+        """Start the services together, and append each to `supervised` as soon as it is ready."""
         signs = [asyncio.ensure_future(ready()) for _, ready, _ in services]
         try:
             children = [await self._child(service) for service, _, _ in services]
             for (service, ready, without), child, sign in zip(services, children, signs, strict=True):
                 await self._ready(child, sign)
-                kept.append(self._keep(service, child, ready, without))
+                supervised.append(self._keep(service, child, ready, without))
         finally:
             await end(*signs)
 
@@ -249,7 +251,7 @@ class Processes:
         return Supervised(Restartable(service.name, service.start, ready, without), child, self._tell, self._note)
 
     async def _ready(self, child: Child, sign: Awaitable[None]) -> None:
-        """Until the child shows that it is ready. Raises OvenError when it ends or says nothing for too long."""
+        """Wait until the child is ready. Raises OvenError if it ends or is not ready in time."""
         if await self._shown(child, sign, READY_S):
             return
         if child.returncode is not None:
@@ -259,7 +261,7 @@ class Processes:
         )
 
     async def _shown(self, child: Child, sign: Awaitable[None], limit_s: float) -> bool:
-        """Whether the sign came within the limit, and before the child's end. Raises Stopped."""
+        """Whether the sign of readiness came in time, and before the child's end. Raises Stopped."""
         ready = asyncio.ensure_future(sign)
         ended = asyncio.ensure_future(child.wait())
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -286,30 +288,30 @@ class Processes:
                 await self._bus.request(subject, request, 1)
                 return
             except BusError:
-                await asyncio.sleep(ASK_AGAIN_S)
+                await asyncio.sleep(POLL_S)
 
     async def _notifier_reads(self) -> None:
-        """It writes its cursor when it has read the log."""
+        """Wait until the notifier has written its cursor, which it does after reading the log."""
         before = cursor.written(self._plan.folder.path)
         while cursor.written(self._plan.folder.path) == before:
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(POLL_S)
 
-    async def _heard(self, subject: str) -> None:
+    async def _has_listener(self, subject: str) -> None:
         while not await self._bus.has_listener(subject):
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(POLL_S)
 
     async def _bus_answers(self) -> None:
-        """The server itself is waited for while it starts; here, that its log can be read again."""
+        """Wait until the restarted server can read the log again."""
         while True:
             try:
                 await self._bus.head(self._plan.folder.run)
                 return
             except BusError:
-                await asyncio.sleep(ASK_AGAIN_S)
+                await asyncio.sleep(POLL_S)
 
 
 def _start_failure(child: Child) -> OvenError:
-    """Why it did not start: its own words when they are one error line, else the end of its log."""
+    """Why a process did not start: its own error line if there is one, else the end of its log."""
     tail = child.tail()
     last = tail.splitlines()[-1] if tail else ""
     if last.startswith("error: "):

@@ -1,4 +1,4 @@
-"""How a run is doing, as `status --json` prints it: from its log, and from its folder where that is on this machine."""
+"""The status of a run, as `status --json` prints it, from its log and, if it is on this machine, from its folder."""
 
 from __future__ import annotations
 
@@ -23,51 +23,7 @@ from oven_runs.log.open_advice import remaining, waiting
 from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
-"""A log that takes nothing for so long is told of. A step may take longer; then this is how one sees that it does."""
-
-
-def notes(
-    view: RunSummary, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_words: Callable[[str], str]
-) -> list[str]:
-    """A line each, none when all is well. `processes` are as `status` lists them (name, alive, stopped); `unread` says
-    why the log cannot be read, if so; `last_words` gives the end of a process's log."""
-    found: list[str] = []
-    away = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
-    frozen = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
-    if frozen:
-        verb = "is" if len(frozen) == 1 else "are"
-        found.append(f"{', '.join(frozen)} {verb} frozen (stopped by a signal; `kill -CONT PID` wakes a process)")
-    if "nats-server" in away:
-        found.append("the bus does not answer: training continues with its last settings")
-    meshes = [entry["name"] for entry in processes if _is_mesh(entry["name"])]
-    gone = [name for name in meshes if name in away]
-    if meshes and len(gone) == len(meshes):
-        found.append("no mesh runs: no decisions are made, training continues with its last settings")
-    elif gone:
-        found.append(f"{len(gone)} of {len(meshes)} meshes is away ({', '.join(gone)}): the others decide")
-    if unread or not processes:
-        return found
-    if view.started is not None and view.ended is None:
-        found += _silent(view)
-        quiet_s = (now - view.last_time).total_seconds() if view.last_time else 0.0
-        if quiet_s > QUIET_S and not view.held:
-            learner = last_words("learner" if any(e["name"] == "learner" for e in processes) else "script")
-            found.append(f"nothing was logged for {quiet_s:.0f} s; the learner's last words: {learner or 'none'}")
-    return found
-
-
-def _silent(view: RunSummary) -> list[str]:
-    limit = view.started.rules.silent_ticks if view.started else 0
-    silent = {name: view.tick - agent.heard_tick for name, agent in view.agents.items() if agent.live}
-    return [
-        f"agent {name} has said nothing for {ticks} ticks: it is lost until it speaks (silent_ticks {limit})"
-        for name, ticks in sorted(silent.items())
-        if ticks > limit
-    ]
-
-
-def _is_mesh(name: str) -> bool:
-    return name == "mesh" or name.startswith("mesh-")
+"""Seconds without a log message after which a note says so. A step may take longer."""
 
 
 class _Part(BaseModel):
@@ -75,13 +31,13 @@ class _Part(BaseModel):
 
 
 class ProcessStatus(_Part):
-    """A process of the stack with what it started."""
+    """A process of the stack, with its child processes."""
 
     name: str
     pid: int
     alive: bool
     stopped: bool = Field(description="frozen by a signal")
-    memory_mb: float = Field(description="resident")
+    memory_mb: float = Field(description="resident memory")
 
 
 class DecisionCounts(_Part):
@@ -89,98 +45,100 @@ class DecisionCounts(_Part):
 
     adopted: int
     rejected: int
-    advised: dict[str, str] = Field(description="decision → actuator: those that may be approved now")
-    lapses: dict[str, str] = Field(description="the same decisions → for how long they may be, in words")
+    advised: dict[str, str] = Field(description="decision → actuator, of the decisions that may be approved now")
+    lapses: dict[str, str] = Field(description="decision → how long it may still be approved, in words")
 
 
 class PromptCounts(_Part):
-    """Prompts that were added to those that training draws."""
+    """Prompts that agents added to the training."""
 
     injected: int
     evicted: int
 
 
 class AgentState(_Part):
-    """One agent."""
+    """The state of one agent."""
 
     live: bool
-    cannot_fire: str = Field(description="why it can never vote; empty: it can")
-    shadow: str = Field(description="why its votes do not count; empty: they do")
+    cannot_fire: str = Field(description="why it can never vote; empty if it can")
+    shadow: str = Field(description="why its votes do not count; empty if they do")
     newcomer: bool
     proposals: int
     against: int
-    in_adopted: int = Field(description="adopted decisions that it was for")
+    in_adopted: int = Field(description="adopted decisions that it voted for")
 
 
 class AlertState(_Part):
-    """A symptom that an agent raised and did not clear."""
+    """A symptom that an agent reported and has not cleared."""
 
     agent: str
     symptom: str
     metric: str
     value: Real
-    expected: Real = Field(description="the bound that the value was beyond")
-    tick: int = Field(description="when it was raised")
+    expected: Real = Field(description="the bound that the value exceeded")
+    tick: int = Field(description="when it was reported")
     reason: str
 
 
 class RunStatus(_Part):
-    """All of it."""
+    """The status of a run."""
 
     run: str
     status: str = Field(description="running, completed, stopped, failed or interrupted; elsewhere also unreachable")
     recipe: str
     start: str
-    drill: str = Field(description="what was staged on purpose, if this run is a drill")
+    drill: str = Field(description="the planted problem, if this run is a drill")
     url: str
     processes: tuple[ProcessStatus, ...]
     memory_mb: float
     tick: int
     step: int
     progress: Real
-    target: str | None = Field(description="the metric that says how the run is doing")
-    metrics: Metrics = Field(description="each one's newest value")
+    target: str | None = Field(description="the metric that judges the run")
+    metrics: Metrics = Field(description="newest value of each")
     knobs: dict[str, Value]
     decisions: DecisionCounts
     outcomes: int
     prompts: PromptCounts
-    judge_costs: dict[str, Any] = Field(description="dollars, tokens and calls of remote judges; empty: none was paid")
-    held: str = Field(description="why it is held; empty: it is not")
+    judge_costs: dict[str, Any] = Field(
+        description="dollars, tokens and calls of remote judges; empty if there were none"
+    )
+    held: str = Field(description="why the run is held; empty if it is not")
     ended_with: str
-    autonomy: dict[str, str] = Field(description='actuator → observe, advise or auto; "" for every other one')
-    receipts: dict[str, int] = Field(description="status → how many")
+    autonomy: dict[str, str] = Field(description='actuator → observe, advise or auto; "" is for all others')
+    receipts: dict[str, int] = Field(description="status → count")
     agents: dict[str, AgentState]
-    alerts: tuple[AlertState, ...] = Field(description="symptoms that agents see")
+    alerts: tuple[AlertState, ...] = Field(description="symptoms that agents report")
     judges: dict[str, JudgeState]
     events: int
-    log_unread: str = Field(description="why the log could not be read; empty: it was")
-    missing: str = Field(description="what the log is known to lack; empty: nothing")
-    notes: tuple[str, ...] = Field(description="what is wrong, a sentence each")
+    log_unread: str = Field(description="why the log could not be read; empty if it was")
+    missing: str = Field(description="what the log is known to lack; empty if nothing")
+    notes: tuple[str, ...] = Field(description="problems, one sentence each")
 
 
 async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> RunStatus:
-    """The status of the run; a log that cannot be read is said in it. `hear` is called with each event, and may raise
-    to end it."""
-    view, unread, missing, told = RunSummary(), "", "", list[str]()
+    """Read the status of a run. If its log cannot be read, the status says so. `hear` is called with each event, and
+    may raise to stop."""
+    view, unread, missing, warnings = RunSummary(), "", "", list[str]()
     try:
-        async for event in access.events(tell=told.append):
+        async for event in access.events(tell=warnings.append):
             view.feed(event)
             hear(event)
         missing = access.missing()
     except OvenError as error:
         unread = str(error)
-    info, beside = access.info(), _beside_the_log(access, view, unread, told)
-    running = beside.status == "running"
+    info, local = access.info(), _folder_facts(access, view, unread, warnings)
+    running = local.status == "running"
     lacking = [missing] if missing else []
     return RunStatus(
         run=access.run,
-        status=beside.status,
+        status=local.status,
         recipe=info.recipe or (view.started.recipe if view.started else ""),
         start=info.start,
         drill=info.drill,
         url=tls.shown(info.url) if running else "",
-        processes=tuple(ProcessStatus.model_validate(entry) for entry in beside.processes),
-        memory_mb=round(sum(entry["memory_mb"] for entry in beside.processes), 1),
+        processes=tuple(ProcessStatus.model_validate(entry) for entry in local.processes),
+        memory_mb=round(sum(entry["memory_mb"] for entry in local.processes), 1),
         tick=view.tick,
         step=view.step,
         progress=view.progress,
@@ -190,18 +148,18 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
         decisions=_decisions(view),
         outcomes=view.outcomes,
         prompts=PromptCounts(injected=view.injected, evicted=view.evicted),
-        judge_costs=beside.judge_costs,
+        judge_costs=local.judge_costs,
         held=view.held if running else "",
         ended_with=view.ended_with,
         autonomy=_autonomy(view),
         receipts=view.receipts,
         agents=_agents(view, running),
         alerts=_alerts(view),
-        judges=beside.judges,
+        judges=local.judges,
         events=view.seq,
         log_unread=unread,
         missing=missing,
-        notes=(*told, *lacking, *notes(view, beside.processes, unread, datetime.now(UTC), beside.last_words)),
+        notes=(*warnings, *lacking, *notes(view, local.processes, unread, datetime.now(UTC), local.last_words)),
     )
 
 
@@ -235,16 +193,60 @@ def _alerts(view: RunSummary) -> tuple[AlertState, ...]:
 
 
 def _autonomy(view: RunSummary) -> dict[str, str]:
-    """What is in force, by actuator; "" for every actuator that is not named."""
+    """The autonomy in force, by actuator; "" is for all others."""
     if view.started is None:
         return {}
     rules = {"": view.started.rules.autonomy, **view.started.rules.autonomy_of}
     return {**({} if "" in view.autonomy else rules), **view.autonomy}
 
 
+def notes(
+    view: RunSummary, processes: Sequence[dict[str, Any]], unread: str, now: datetime, last_words: Callable[[str], str]
+) -> list[str]:
+    """The problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `unread` is why the
+    log cannot be read; empty: it can. `last_words` returns the last line of a process's log."""
+    problems: list[str] = []
+    away = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
+    frozen = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
+    if frozen:
+        verb = "is" if len(frozen) == 1 else "are"
+        problems.append(f"{', '.join(frozen)} {verb} frozen (stopped by a signal; `kill -CONT PID` wakes a process)")
+    if "nats-server" in away:
+        problems.append("the bus does not answer: training continues with its last settings")
+    meshes = [entry["name"] for entry in processes if _is_mesh(entry["name"])]
+    gone = [name for name in meshes if name in away]
+    if meshes and len(gone) == len(meshes):
+        problems.append("no mesh runs: no decisions are made, training continues with its last settings")
+    elif gone:
+        problems.append(f"{len(gone)} of {len(meshes)} meshes is away ({', '.join(gone)}): the others decide")
+    if unread or not processes:
+        return problems
+    if view.started is not None and view.ended is None:
+        problems += _silent_agents(view)
+        quiet_s = (now - view.last_time).total_seconds() if view.last_time else 0.0
+        if quiet_s > QUIET_S and not view.held:
+            learner = last_words("learner" if any(e["name"] == "learner" for e in processes) else "script")
+            problems.append(f"nothing was logged for {quiet_s:.0f} s; the learner's last words: {learner or 'none'}")
+    return problems
+
+
+def _silent_agents(view: RunSummary) -> list[str]:
+    limit = view.started.rules.silent_ticks if view.started else 0
+    silent = {name: view.tick - agent.heard_tick for name, agent in view.agents.items() if agent.live}
+    return [
+        f"agent {name} has said nothing for {ticks} ticks: it is lost until it speaks (silent_ticks {limit})"
+        for name, ticks in sorted(silent.items())
+        if ticks > limit
+    ]
+
+
+def _is_mesh(name: str) -> bool:
+    return name == "mesh" or name.startswith("mesh-")
+
+
 @dataclass
-class _BesideTheLog:
-    """What the run's folder says."""
+class _FolderFacts:
+    """What the run's folder adds to its log."""
 
     status: str
     last_words: Callable[[str], str]
@@ -253,40 +255,40 @@ class _BesideTheLog:
     judges: dict[str, JudgeState] = field(default_factory=dict)
 
 
-def _beside_the_log(access: RunAccess, view: RunSummary, unread: str, told: list[str]) -> _BesideTheLog:
-    """Of a run on another machine the log has to do. `told` hears what cannot be read."""
+def _folder_facts(access: RunAccess, view: RunSummary, unread: str, warnings: list[str]) -> _FolderFacts:
+    """Read the folder; for a run on another machine, the log has to do. Appends to `warnings` what cannot be read."""
     if not isinstance(access, LocalRun):
         ended = view.ended.reason if view.ended else "running"
-        return _BesideTheLog("unreachable" if unread else ended, lambda _: "on its own machine")
+        return _FolderFacts("unreachable" if unread else ended, lambda _: "on its own machine")
     folder = access.folder
-    found = _BesideTheLog(folder.status(), folder.last_log_line, judges=judge_states.read(folder.path))
-    if found.status == "running":
-        found.processes = _processes(folder)
+    facts = _FolderFacts(folder.status(), folder.last_log_line, judges=judge_states.read(folder.path))
+    if facts.status == "running":
+        facts.processes = _processes(folder)
     try:
-        found.judge_costs = judge_costs(folder, view)
+        facts.judge_costs = judge_costs(folder, view)
     except OvenError as error:
-        told.append(str(error))
-    return found
+        warnings.append(str(error))
+    return facts
 
 
 def _processes(folder: RunFolder) -> list[dict[str, Any]]:
-    """The stack's processes, each with what it started, in MB of resident memory."""
+    """The stack's processes. The memory of each includes its child processes."""
     import psutil
 
     info = folder.info()
-    found = []
+    processes = []
     for name, pid in {"up": info.pid, **info.children}.items():
         memory, alive, stopped = 0, False, False
         try:
             process = psutil.Process(pid)
             alive = process.status() != psutil.STATUS_ZOMBIE
-            below = [] if name == "up" else process.children(recursive=True)
-            stopped = psutil.STATUS_STOPPED in [one.status() for one in (process, *below)]
-            for one in (process, *below):
-                memory += one.memory_info().rss
+            family = [process, *([] if name == "up" else process.children(recursive=True))]
+            stopped = psutil.STATUS_STOPPED in [member.status() for member in family]
+            for member in family:
+                memory += member.memory_info().rss
         except psutil.Error:
             pass
-        found.append(
+        processes.append(
             {"name": name, "pid": pid, "alive": alive, "stopped": stopped, "memory_mb": round(memory / 1e6, 1)}
         )
-    return found
+    return processes

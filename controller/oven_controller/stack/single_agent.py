@@ -1,7 +1,6 @@
-"""`agent run`: one agent beside a stack, until either ends.
+"""`agent run`: runs one agent next to a stack, until either ends.
 
-It ends with the stack, or with a signal to this process, whatever its code is doing, and all that it started ends
-with it.
+The agent ends with the stack or on a signal to this process, even if its code hangs, and so do its child processes.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from oven_runs.operator.operator_client import carried_out, new_command
 from oven_runs.process.child import Child
 
 GRACE_S = 3.0
-"""To finish the vote that it is at, and to say goodbye."""
-LOOK_S = 0.5
-"""How often it looks whether the stack is up, and whether the agent has joined."""
+"""Time for the agent to finish a vote and to leave."""
+POLL_S = 0.5
+"""Seconds between two checks that the stack is up, and that the agent has joined."""
 ANSWER_S = 5.0
-"""For the mesh's answer to a grant."""
+"""Timeout for the mesh's answer to a grant of trust."""
 TRIES = 20
-"""Grants before the agent's joining is given up."""
+"""Maximum grants while the agent has not joined."""
 
 
 async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Sequence[str] = ()) -> int:
-    """Its exit code, when it ended by itself or was told to; what it says is in its log and on the terminal. With
-    `trust` the operator's word on these actuators follows as soon as the agent has joined."""
+    """Run the agent and return its exit code. Its output goes to its log and to the terminal. The agent is trusted with
+    the actuators in `trust` as soon as it has joined."""
     stop = asyncio.Event()
     offset = service.log.stat().st_size if service.log.exists() else 0
     child = await service.start()
@@ -46,24 +45,24 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
     call_at_end(on_signal, signal.SIGHUP)
     copied = asyncio.Event()
     copying = asyncio.create_task(relay(service.log, offset, copied))
-    trusting = asyncio.create_task(_trusted(folder, agent, trust))
-    waiting = {ended, asyncio.create_task(stop.wait()), asyncio.create_task(_down(folder))}
+    trusting = asyncio.create_task(_grant_trust(folder, agent, trust))
+    waiting = {ended, asyncio.create_task(stop.wait()), asyncio.create_task(_until_down(folder))}
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         down = not ended.done() and not stop.is_set()
         if down:
             print(f"{folder.run} is down, and {service.name} ends with it", flush=True)
-        code = await _ended(child)
-        return 0 if down and code == BusError.exit_code else code  # it was about to connect
+        code = await _end_child(child)
+        return 0 if down and code == BusError.exit_code else code  # it was just connecting
     finally:
         await end(*waiting, trusting)
         copied.set()
-        with contextlib.suppress(OSError):  # nobody reads it any more
+        with contextlib.suppress(OSError):  # the terminal was closed
             await copying
 
 
-async def _trusted(folder: RunFolder, agent: str, actuators: Sequence[str]) -> None:
-    """Say it until the mesh has seen the agent join, and print the answer."""
+async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) -> None:
+    """Repeat the grant until the mesh has seen the agent join, and print the answer."""
     for attempt in range(TRIES if actuators else 0):
         command = new_command("trust", agent=agent, actuators=tuple(actuators))
         try:
@@ -74,21 +73,21 @@ async def _trusted(folder: RunFolder, agent: str, actuators: Sequence[str]) -> N
         if result.code == 0 or attempt == TRIES - 1:
             print(result.line(), flush=True)
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
-async def _ended(child: Child) -> int:
-    """Its code; a signal that was ours is a clean end."""
+async def _end_child(child: Child) -> int:
+    """End the child if it runs, and return its exit code; 0 if it ended by a signal from here."""
     if child.returncode is not None:
         child.close()
         return child.returncode
     code = await child.end(GRACE_S)
-    killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or with a guard that was too slow for it
+    killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with a slow guard
     if killed:
-        print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code does not come back", flush=True)
+        print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code does not return", flush=True)
     return 0 if killed or code == 128 + signal.SIGTERM else code
 
 
-async def _down(folder: RunFolder) -> None:
+async def _until_down(folder: RunFolder) -> None:
     while folder.locked():
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)

@@ -217,7 +217,7 @@ class _Up:
             await self._end(processes, bus, watch, code)
             await self.log.finish(bus, watch, mirror)
         own = processes.learner if code == 0 and not self.request.command else None
-        self.log.look_what_is_missing(own is not None and own.returncode == 0)
+        self.log.find_missing(own is not None and own.returncode == 0)
         noted = self._note(ended=self._status(code), children={})
         return 3 if code == 0 and (self.log.missing or not noted) else code
 

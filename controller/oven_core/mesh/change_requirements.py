@@ -16,7 +16,7 @@ FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
     """Return whether a run that announces these has what is needed. A need in an unknown form is never met, because
-    nobody can check it."""
+    it cannot be checked."""
     kind, _, name = need.partition(":")
     if kind == "actuator":
         return name in actuators

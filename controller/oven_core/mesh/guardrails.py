@@ -63,7 +63,7 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[
 
 
 def _for_a_person(state: State, spec: ActuatorSpec, tally: Tally) -> str:
-    """Why a person has to approve although autonomy does not require it; empty if nobody has to."""
+    """Why a person has to approve although autonomy does not require it; empty if none has to."""
     if tally.newcomers:
         backing = (line for line in tally.lines if line.newcomer and line.stance in ("propose", "for"))
         names = clip(", ".join(line.agent for line in backing), 200)

@@ -8,7 +8,7 @@ the step it left as it was taken back.
 **Votes.** A limited number of an agent's votes counts per tick, and it may have opened a limited number of the open
 ballots. An agent whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down,
 twice that after the next failure, at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after advice that
-nobody followed. A proposal that failed is refused with the same reasons for REPEAT_COOLDOWNS. A proposal that a
+no one followed. A proposal that failed is refused with the same reasons for REPEAT_COOLDOWNS. A proposal that a
 guardrail rejected is not a failure, because it passed the vote.
 
 **Reversals.** An actuator that changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows

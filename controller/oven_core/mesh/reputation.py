@@ -8,7 +8,7 @@
        merit = clip(½ · s · (2y − 1) + ½ · (1 − 4 · (y · (1 − p)² + (1 − y) · p²)), −1, 1)
 
 s is 1 for `propose` and `for`, −1 for `against`. p is the probability that the change beats doing nothing, and y that
-it did. The score is the expected one, so that nobody gains at y = ½. Taking a side claims at least even odds: a
+it did. The score is the expected one, so that no agent gains at y = ½. Taking a side claims at least even odds: a
 confidence below ½ counts as ½. Otherwise an agent could back harm forever at a confidence so low that it is "right"
 about it. And credit needs a stake: a confidence below ½ earns nothing. A `for` earns half (and loses in full): agreeing
 with good agents is cheap, and should not pay for one's own harm.

@@ -25,7 +25,7 @@ _PARAMETERS: Final = {
     "tick": "the tick that it closes",
 }
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
-"""Roles whose operations are listed. The others are parts of the stack that nobody writes in another language."""
+"""Roles whose operations are listed. The others are parts of the stack and are not written in another language."""
 _REQUEST_NAMES: Final = {request.name for request in REQUESTS}
 
 
@@ -46,7 +46,7 @@ def asyncapi() -> dict[str, Any]:
                 "host": "127.0.0.1:{port}",
                 "protocol": "nats",
                 "description": "The server of a run; OVEN_URL says which. Set the client's inbox prefix to "
-                "`_INBOX_.<name>`: the server lets nobody subscribe to another.",
+                "`_INBOX_.<name>`: the server allows no other inbox.",
                 "variables": {"port": {"default": "4222"}},
                 "security": [{"$ref": "#/components/securitySchemes/nkey"}],
             }

@@ -129,7 +129,7 @@ class Keyring:
             return None
         name = SIGNERS.get(kind, event.author)
         if kind not in SIGNERS and (kind != "operator" or name in (LEARNER, MESH)):
-            return _unsigned(f"nobody signs as {name!r} on subjects of the kind {kind!r}")
+            return _unsigned(f"no one signs as {name!r} on subjects of the kind {kind!r}")
         if name not in self._verify_keys:
             return _unsigned(f"RunStarted has no key of {name!r}")
         changes = isinstance(event.body, OperatorKey)

@@ -42,7 +42,7 @@ class Slow(Endpoint):
         return await super()._serve(request, body, user, schema, wrap)
 
 
-async def test_a_cap_holds_although_a_member_is_killed_and_the_run_resumed(
+async def test_a_cap_holds_after_a_member_is_killed_and_the_run_resumed(
     stack: Stack, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     async with Slow().running() as endpoint, connection(server, "learner") as learner:
@@ -92,7 +92,7 @@ async def test_a_cap_holds_although_a_member_is_killed_and_the_run_resumed(
     assert spent["judges/critic"].unanswered == spent["judges/critic"].calls == CAP - scored - 1
 
 
-async def test_a_prompt_of_a_megabyte_is_cut_or_an_abstention_by_its_kind(
+async def test_a_prompt_of_a_megabyte_is_shortened_or_an_abstention(
     stack: Stack, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     async with Endpoint().running() as endpoint, connection(server, "learner") as learner:

@@ -177,7 +177,7 @@ async def test_a_members_process_from_start_to_end(
             assert await child.end(grace_s=WAIT_S) == 0
         logs = "".join(child.log.read_text() for child in children.values())
     assert "abstained: auth" in logs
-    assert "takes no JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
+    assert "does not support a JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
     assert judge_states.read(tmp_path)["adversary"].failure == "auth"
     assert any("songs of birds" in str(body["messages"]) for body in endpoint.requests)
     assert sum(b"ScoreReply" in message for message in heard) == 2
@@ -206,7 +206,7 @@ def tree(pid: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-async def test_a_new_process_does_not_free_a_judge_from_quarantine(
+async def test_a_restart_does_not_end_a_quarantine(
     stack: Stack, server: EmbeddedServer, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     configured(
@@ -236,7 +236,7 @@ async def test_a_new_process_does_not_free_a_judge_from_quarantine(
         ("dear", "the price of 'm', the model of judges/dear, is not known"),
     ],
 )
-async def test_what_is_wrong_at_the_start_is_one_line(
+async def test_a_faulty_setting_ends_the_start_with_one_line(
     stack: Stack, server: EmbeddedServer, tmp_path: Path, name: str, says: str
 ) -> None:
     dear = {"provider": "compatible", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
@@ -303,7 +303,7 @@ async def serving(
             await provider.close()
 
 
-async def test_what_is_under_way_does_not_hold_up_the_end(server: EmbeddedServer, endpoint: Endpoint) -> None:
+async def test_requests_under_way_do_not_delay_the_end(server: EmbeddedServer, endpoint: Endpoint) -> None:
     async with connection(server, "learner") as learner, asyncio.timeout(WAIT_S):
         async with serving(server, endpoint, "critic", "hangx9") as critic:
             asked = request(1, deadline_s=600)

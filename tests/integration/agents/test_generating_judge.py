@@ -83,7 +83,7 @@ async def ask(asked: RemoteModel, schema: dict[str, Any] = SCHEMA, tokens: int =
         await asked.close()
 
 
-async def test_an_answer_follows_the_schema_whatever_the_model_is(server: tuple[str, Any]) -> None:
+async def test_replies_follow_the_schema_whatever_the_model(server: tuple[str, Any]) -> None:
     for _ in range(3):
         answer = await ask(provider(server[0]))
         assert answer.outcome == "complete"
@@ -94,7 +94,7 @@ async def test_an_answer_follows_the_schema_whatever_the_model_is(server: tuple[
         assert answer.usage.input_tokens == len(b"Judge.\n\nWho?")
 
 
-async def test_log_probabilities_are_the_models_own(server: tuple[str, Any]) -> None:
+async def test_log_probabilities_equal_the_models(server: tuple[str, Any]) -> None:
     url, module = server
     answer = await ask(provider(url, 4))
     assert answer.logprobs is not None
@@ -112,7 +112,7 @@ async def test_log_probabilities_are_the_models_own(server: tuple[str, Any]) -> 
         assert [logprob for _, logprob in token.top] == pytest.approx(row, abs=1e-4), "before the grammar's mask"
 
 
-async def test_any_object_where_that_is_asked_for(server: tuple[str, Any], tmp_path: Path) -> None:
+async def test_json_object_mode_returns_any_object(server: tuple[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "providers.yaml"
     file.write_text("compatible: {schema: json_object}")
     asked = endpoint_of("critic", MemberSettings(provider="compatible", model="m", base_url=server[0]), catalogue(file))
@@ -122,7 +122,7 @@ async def test_any_object_where_that_is_asked_for(server: tuple[str, Any], tmp_p
         assert isinstance(json.loads(answer.text), dict)
 
 
-async def test_the_probe_sees_that_it_is_held_to_the_schema(server: tuple[str, Any]) -> None:
+async def test_the_probe_detects_the_enforced_schema(server: tuple[str, Any]) -> None:
     """With no mind to judge: what it says is in form, and names the wrong answers."""
     asked = provider(server[0], 2)
     found = await probe(asked, timeout_s=60)
@@ -132,7 +132,7 @@ async def test_the_probe_sees_that_it_is_held_to_the_schema(server: tuple[str, A
         assert (found.schema, found.top_logprobs) == ("strict", 2)
 
 
-async def test_what_it_does_not_serve_is_refused(server: tuple[str, Any]) -> None:
+async def test_unsupported_requests_are_refused(server: tuple[str, Any]) -> None:
     url, module = server
     judge = module.Handler.judge
     about = {"messages": [{"role": "user", "content": "?"}]}

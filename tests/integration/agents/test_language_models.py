@@ -13,12 +13,9 @@ import pytest
 from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
-from oven_agents.review.backtest import main as backtest
-from oven_agents.review.review_command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
-from oven_core.errors import ConfigError
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -33,7 +30,6 @@ from oven_llm.language_models.author import Author
 from oven_llm.language_models.tuner import Tuner
 from oven_runs.home.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
 from oven_runs.home.model_spend import NAME, read_spend
-from oven_runs.home.run_folder import RunFolder
 
 RATE = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
 MIXTURE = ActuatorSpec(
@@ -159,7 +155,7 @@ async def test_an_answer_becomes_a_vote_at_a_later_tick(tmp_path: Path) -> None:
         assert schema["actuator"]["enum"] == [RATE.name] and "eval/accuracy" in schema["target"]["enum"]
 
 
-async def test_late_and_overtaken_answers_expire_and_are_counted(tmp_path: Path) -> None:
+async def test_late_and_superseded_replies_are_discarded_and_counted(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=1, expires=5) as run:
         run.ticks(12)
         await run.agent.desk.ready.wait()
@@ -192,7 +188,7 @@ BAD: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_an_answer_that_cannot_be_used_is_an_abstention_of_its_kind(tmp_path: Path, name: str) -> None:
+async def test_an_unusable_reply_is_an_abstention_of_its_kind(tmp_path: Path, name: str) -> None:
     text, told = BAD[name]
     async with ScriptedModel(lambda data: text).running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
         run.ticks(12)
@@ -201,7 +197,7 @@ async def test_an_answer_that_cannot_be_used_is_an_abstention_of_its_kind(tmp_pa
         assert "lower the" not in notices(said)[0].lower(), "nothing of the answer is quoted"
 
 
-async def test_faults_on_the_way_are_counted_and_the_key_is_in_none_of_them(tmp_path: Path) -> None:
+async def test_faults_are_counted_and_never_show_the_key(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint:
         for model, kind in {"m@401": "auth", "m@echo400x3": "bad_request", "m@refusal": "refusal"}.items():
             async with playing(Tuner(), tmp_path / kind, endpoint, model=model, every=1) as run:
@@ -215,7 +211,7 @@ async def test_faults_on_the_way_are_counted_and_the_key_is_in_none_of_them(tmp_
             assert "timeout 1" in notices(await run.answer())[0]
 
 
-async def test_calls_are_bounded_over_restarts_and_said(tmp_path: Path) -> None:
+async def test_the_limit_of_calls_holds_across_restarts(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint:
         for made in (1, 2):
             async with playing(Tuner(), tmp_path, endpoint, every=1, calls=2) as run:
@@ -232,23 +228,13 @@ async def test_calls_are_bounded_over_restarts_and_said(tmp_path: Path) -> None:
             assert "what was spent on models cannot be read" in str(run.said) and "remove it" in str(run.said)
 
 
-async def test_without_a_model_or_its_key_the_tuner_says_that_it_cannot_fire(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_model_or_key_the_tuner_cannot_fire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OVEN_TEST_KEY")
     async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
         run.ticks(1)
         assert "OVEN_TEST_KEY is not set" in next(m.reason for m in run.said if isinstance(m, AgentStatus) and m.reason)
     for agent in (load("tuner")[1], load("author")[1]):
         assert "no model is configured" in str(agent.cannot_fire(started()))
-
-
-@pytest.mark.parametrize("name", ["tuner", "author"])
-def test_what_it_would_say_on_a_recording_is_not_made_up(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"the agent '{name}' asks a language model"):
-        backtest(name, RunFolder(tmp_path), until=None, as_json=False)
-    with pytest.raises(ConfigError, match=f"the agent '{name}' asks a language model"):
-        review("run", agents=[name], events=None, change=None, notes=None)  # type: ignore[arg-type]
 
 
 def topics(folder: Path) -> None:
@@ -259,7 +245,7 @@ def passed_on(folder: Path) -> tuple[AuthoredPrompt, ...]:
     return read_prompts(folder, 0).prompts
 
 
-async def test_an_author_writes_for_what_lags_with_its_provenance_and_proposes_a_share(tmp_path: Path) -> None:
+async def test_the_author_writes_prompts_for_lagging_topics_and_proposes_a_share(tmp_path: Path) -> None:
     topics(tmp_path)
     async with ScriptedModel().running() as endpoint, playing(Author(), tmp_path, endpoint, every=20) as run:
         assert isinstance(endpoint, ScriptedModel)
@@ -279,7 +265,7 @@ async def test_an_author_writes_for_what_lags_with_its_provenance_and_proposes_a
         assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SHARE.name, 0.1, 0.5, "eval/accuracy")
 
 
-async def test_an_author_that_floods_is_cut_and_counted(tmp_path: Path) -> None:
+async def test_a_flood_of_prompts_is_cut_and_counted(tmp_path: Path) -> None:
     topics(tmp_path)
     odd = ["what is  1 + 1?", "a\u202eb", "", "y" * 5000, "z" * 1_000_000]
     flood = [{"topic": "sums", "prompt": text} for text in odd + [f"{n} + 1?" for n in (0, 0, *range(10_000))]]
@@ -299,7 +285,7 @@ async def test_an_author_that_floods_is_cut_and_counted(tmp_path: Path) -> None:
         assert "all 12 prompts of author.total are written" in notices(run.ticks(3))[-1]
 
 
-async def test_an_author_without_topics_or_with_prose_abstains_by_kind(tmp_path: Path) -> None:
+async def test_the_author_abstains_without_topics_or_after_prose(tmp_path: Path) -> None:
     prose = ScriptedModel(lambda data: "1. What is 2 + 2?")
     async with prose.running() as endpoint, playing(Author(), tmp_path, endpoint, every=1) as run:
         run.ticks(5)

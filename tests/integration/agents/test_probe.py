@@ -64,16 +64,23 @@ async def probed(endpoint: Endpoint, name: str, model: str = "m", top_logprobs: 
     ("name", "model", "wanted", "schema", "given", "lacks"),
     [
         ("claude", "m", 0, "strict", 0, ()),
-        ("claude", "m", 5, "strict", 0, ("gives no log-probabilities",)),
+        ("claude", "m", 5, "strict", 0, ("offers no log-probabilities",)),
         ("openai", "m", 20, "strict", 20, ()),
-        ("openai", "o3", 20, "strict", 0, ("gives no log-probabilities",)),
-        ("deepseek", "deepseek-chat", 20, "json_object", 20, ("takes no JSON Schema",)),
-        ("deepseek", "deepseek-reasoner", 20, "json_object", 0, ("takes no JSON Schema", "gives no log-probabilities")),
-        ("grok", "grok-3", 20, "strict", 8, ("gives 8 alternatives a token at most, not 20",)),
+        ("openai", "o3", 20, "strict", 0, ("offers no log-probabilities",)),
+        ("deepseek", "deepseek-chat", 20, "json_object", 20, ("does not support a JSON Schema",)),
+        (
+            "deepseek",
+            "deepseek-reasoner",
+            20,
+            "json_object",
+            0,
+            ("does not support a JSON Schema", "offers no log-probabilities"),
+        ),
+        ("grok", "grok-3", 20, "strict", 8, ("offers at most 8 alternatives per token, not 20",)),
         ("compatible", "m", 3, "strict", 3, ()),
     ],
 )
-async def test_what_the_catalogue_knows_is_not_asked_for(
+async def test_features_that_the_catalogue_denies_are_not_requested(
     endpoint: Endpoint, name: str, model: str, wanted: int, schema: str, given: int, lacks: tuple[str, ...]
 ) -> None:
     """One request, and none refused, although the endpoint has each provider's own refusals."""
@@ -84,12 +91,12 @@ async def test_what_the_catalogue_knows_is_not_asked_for(
     assert endpoint.served == {"ok": 1}
 
 
-async def test_what_an_endpoint_refuses_is_found_out_once(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_feature_is_requested_once(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     endpoint.formats, endpoint.top_logprobs = {"json_object"}, 0
     asked = provider(endpoint, "compatible", "m", 5)
     found = await probe(asked, timeout_s=20)
     assert found.can_judge and (found.schema, found.top_logprobs) == ("json_object", 0)
-    assert sum("takes no JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
+    assert sum("does not support a JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
     before = endpoint.served["ok"], endpoint.served.total()
     request = ScoreRequest(
         run="r", group="g", prompt="?", completions=(Completion(id="a1", text="worth 7"),), deadline_s=20
@@ -101,13 +108,13 @@ async def test_what_an_endpoint_refuses_is_found_out_once(endpoint: Endpoint, ca
     assert len(caplog.records) == 2, "nor said again"
 
 
-async def test_an_endpoint_that_ignores_both_without_a_word_is_found_out(endpoint: Endpoint) -> None:
+async def test_silently_ignored_features_are_detected(endpoint: Endpoint) -> None:
     """As `transformers serve` does: the answer is right only because the model is."""
     endpoint.ignores = True
     found = await probed(endpoint, "compatible", "m", 5)
     assert found.can_judge and (found.schema, found.top_logprobs) == ("none", 0)
     said = " ".join(found.lacks)
-    assert "takes a JSON Schema and does not keep to it" in said and "gives no log-probabilities" in said
+    assert "accepts a JSON Schema but does not follow it" in said and "offers no log-probabilities" in said
     assert endpoint.served == {"ok": 1}
 
 
@@ -117,14 +124,14 @@ async def test_an_endpoint_that_ignores_both_without_a_word_is_found_out(endpoin
         ("401", "auth", "name the variable that holds it with key_env"),
         ("404", "not_found", "check `model`"),
         ("400x9", "bad_request", "refuses even a plain question"),
-        ("html", "bad_response", "is not the API of"),
-        ("prose", "bad_json", "does not keep to the form of a verdict"),
-        ("refusal", "refusal", "take another one"),
+        ("html", "bad_response", "does not speak the API of"),
+        ("prose", "bad_json", "does not follow the form of a verdict"),
+        ("refusal", "refusal", "use another one"),
         ("529x9", "overloaded", "try again later"),
     ],
 )
 @pytest.mark.parametrize("name", ["claude", "compatible"])
-async def test_a_judge_that_cannot_judge_says_why_and_what_to_do(
+async def test_a_failed_probe_has_a_reason_and_a_remedy(
     endpoint: Endpoint, name: str, script: str, kind: str, words: str
 ) -> None:
     found = await probed(endpoint, name, f"m@{script}")
@@ -132,14 +139,14 @@ async def test_a_judge_that_cannot_judge_says_why_and_what_to_do(
     assert words in found.remedy
 
 
-async def test_a_hung_endpoint_ends_with_the_time(endpoint: Endpoint) -> None:
+async def test_the_probe_of_a_hanging_endpoint_ends_in_time(endpoint: Endpoint) -> None:
     asked = provider(endpoint, "claude", "m@hangx9")
     found = await probe(asked, timeout_s=0.5)
     await asked.close()
     assert (found.failure, found.detail) == ("timeout", "no answer within 0.5 s")
 
 
-async def test_the_tokens_of_an_answer_come_with_their_alternatives(endpoint: Endpoint) -> None:
+async def test_tokens_have_their_alternatives(endpoint: Endpoint) -> None:
     asked = provider(endpoint, "openai", "m", 3)
     tally = CallTally()
     found = await probe(asked, tally=tally, timeout_s=20)
@@ -166,7 +173,7 @@ async def doctor(endpoint: Endpoint, folder: Path, *args: str) -> subprocess.Com
     return await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, cwd=folder)
 
 
-async def test_doctor_asks_every_judge_and_tells_no_key(tmp_path: Path) -> None:
+async def test_doctor_probes_every_judge_and_shows_no_key(tmp_path: Path) -> None:
     endpoint = Watched()
     async with endpoint.running():
         await _doctor_with_every_provider(endpoint, tmp_path)

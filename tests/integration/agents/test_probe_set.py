@@ -49,7 +49,7 @@ async def fetch() -> None:
     await asyncio.to_thread(probe_set_process.fetch)
 
 
-async def test_answers_come_once_with_their_alternatives_and_stay_private(
+async def test_replies_are_fetched_once_with_alternatives_and_stay_private(
     endpoint: Endpoint, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -76,7 +76,7 @@ async def test_answers_come_once_with_their_alternatives_and_stay_private(
 
 
 @pytest.mark.parametrize("provider", ["claude", "compatible"])
-async def test_without_log_probabilities_there_are_texts_and_a_sentence(
+async def test_without_log_probabilities_the_set_has_texts_and_a_note(
     endpoint: Endpoint, folder: Path, provider: str
 ) -> None:
     endpoint.top_logprobs = 0
@@ -85,10 +85,12 @@ async def test_without_log_probabilities_there_are_texts_and_a_sentence(
     await fetch()
     found = probe_set.read(folder, key(settings))
     assert found is not None and not found.has_logprobs and len(found.probes) == 3
-    assert found.lacks == (f"m at {provider} gives no log-probabilities: bits per byte are measured, and no divergence")
+    assert found.lacks == (
+        f"m at {provider} offers no log-probabilities: bits per byte are measured, and no divergence"
+    )
 
 
-async def test_an_endpoint_that_answers_too_little_leaves_no_set(endpoint: Endpoint, folder: Path) -> None:
+async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) -> None:
     settings = configure(folder, provider="compatible", model="m@401x2,400x1", base_url=endpoint.openai_url)
     with pytest.raises(ProcessError, match=r"m@401x2,400x1 answered [01] of 3 prompts.*frontier metrics stay absent"):
         await fetch()
@@ -106,13 +108,8 @@ async def test_an_endpoint_that_answers_too_little_leaves_no_set(endpoint: Endpo
         ("nothing", None, "cannot read the prompts of committee.frontier"),
     ],
 )
-def test_prompts_that_cannot_be_used_are_turned_down(folder: Path, name: str, text: str | None, said: str) -> None:
+def test_unusable_prompts_are_refused(folder: Path, name: str, text: str | None, said: str) -> None:
     if text is not None:
         (folder / name).write_text(text)
     with pytest.raises(ConfigError, match=said):
         probe_set.read_prompts(folder / name)
-
-
-def test_a_line_of_json_ends_at_a_newline_alone(folder: Path) -> None:
-    (folder / "p.jsonl").write_bytes(b'{"prompt": "one\xe2\x80\xa8line"}\r\n\r\n{"prompt": "b"}\n')
-    assert probe_set.read_prompts(folder / "p.jsonl") == ("one\u2028line", "b")

@@ -87,7 +87,7 @@ async def test_each_request_is_scored_by_the_model_that_it_names(endpoint: Endpo
     assert "style" in at.endpoint.requests[2]["messages"][0]["content"].lower(), "the role stays"
 
 
-async def test_what_is_out_when_a_judge_is_swapped_ends_with_it(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_requests_under_way_during_a_swap_end_with_their_judge(endpoint: Endpoint, tmp_path: Path) -> None:
     async with seated(endpoint, tmp_path) as at:
         both = await asyncio.gather(at.score(at.spec("m@500"), 1), at.score(at.spec("second"), 2))
         many = await asyncio.gather(*(at.score(at.spec(f"m{n}"), n) for n in range(3, 9)))
@@ -131,7 +131,7 @@ async def test_a_probe_says_why_a_model_cannot_judge(
     assert named.scores is None and named.failure, "one that is named all the same abstains"
 
 
-async def test_a_key_is_taken_from_this_process_alone(
+async def test_a_key_comes_from_this_process_only(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)

@@ -62,43 +62,43 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return code, " ".join(capsys.readouterr().out.split())
 
 
-def test_without_a_model_alarms_and_the_graph_name_the_cause(log: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = run(capsys, log)
-    assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in said
-    assert "update_ratio_high: optim/update_ratio 0.005" in said and "no model was asked" in said
-    assert "by statistics and the graph alone: lr_too_high since tick" in said
+def test_alarms_and_the_graph_name_the_cause_without_a_model(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = run(capsys, log)
+    assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in output
+    assert "update_ratio_high: optim/update_ratio 0.005" in output and "no model was asked" in output
+    assert "by statistics and the graph alone: lr_too_high since tick" in output
     code, text = run(capsys, log, "--until", "40", "--json")
-    found = json.loads(text)
-    assert code == 0 and found["ticks"] == [1, 40] and not found["alarms"] and found["model"] is None
-    assert found["by_detectors"]["cause"] == "none"
+    result = json.loads(text)
+    assert code == 0 and result["ticks"] == [1, 40] and not result["alarms"] and result["model"] is None
+    assert result["by_detectors"]["cause"] == "none"
 
 
 @pytest.mark.parametrize("model", [program(HONEST), script])
-def test_a_models_programs_are_run_and_its_answer_held_against_the_log(
+def test_a_models_programs_run_and_its_answer_is_checked_against_the_log(
     model: Any, log: str, tmp_path: Path, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint.script = model
-    asked = ["--model", "m", "--base-url", endpoint.openai_url]
-    code, text = run(capsys, log, *asked, "--json", "--log-dir", str(tmp_path / "kept"), "--knob", SCALE)
-    found = json.loads(text)["model"]
-    assert code == 0 and found["diagnosis"]["cause"] == "lr_too_high" and found["failure"] is None
-    assert abs(found["diagnosis"]["onset"] - ONSET) <= 1 and found["diagnosis"]["knob"] == SCALE
-    assert found["calls"] == len(endpoint.requests) and (tmp_path / "kept" / "supervisor.jsonl").is_file()
-    code, said = run(capsys, log, *asked)
-    assert code == 0 and "by the model: lr_too_high since tick" in said and "at an unknown price" in said
+    options = ["--model", "m", "--base-url", endpoint.openai_url]
+    code, text = run(capsys, log, *options, "--json", "--log-dir", str(tmp_path / "kept"), "--knob", SCALE)
+    result = json.loads(text)["model"]
+    assert code == 0 and result["diagnosis"]["cause"] == "lr_too_high" and result["failure"] is None
+    assert abs(result["diagnosis"]["onset"] - ONSET) <= 1 and result["diagnosis"]["knob"] == SCALE
+    assert result["calls"] == len(endpoint.requests) and (tmp_path / "kept" / "supervisor.jsonl").is_file()
+    code, output = run(capsys, log, *options)
+    assert code == 0 and "by the model: lr_too_high since tick" in output and "at an unknown price" in output
 
 
-def test_the_key_of_the_named_variable_goes_to_the_server_alone(
+def test_the_named_key_goes_only_to_the_server(
     log: str, endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
     endpoint.script = program(HONEST)
-    asked = [log, "--model", "m", "--base-url", endpoint.openai_url, "--key-env"]
-    code, said = run(capsys, *asked, "OVEN_TEST_KEY", "--json")
-    assert code == 0 and KEY not in said
+    options = [log, "--model", "m", "--base-url", endpoint.openai_url, "--key-env"]
+    code, output = run(capsys, *options, "OVEN_TEST_KEY", "--json")
+    assert code == 0 and KEY not in output
     assert {headers["Authorization"] for headers in endpoint.headers} == {f"Bearer {KEY}"}
     with pytest.raises(ConfigError, match="the environment variable NO_SUCH_KEY is not set"):
-        call("supervise diagnose", [*asked, "NO_SUCH_KEY"])
+        call("supervise diagnose", [*options, "NO_SUCH_KEY"])
 
 
 @pytest.mark.parametrize(
@@ -109,25 +109,25 @@ def test_the_key_of_the_named_variable_goes_to_the_server_alone(
         ("FINAL({1, 2})", "errors"),
     ],
 )
-def test_an_answer_that_does_not_hold_is_a_counted_failure(
+def test_a_refused_answer_is_a_counted_failure(
     answer: str, kind: str, log: str, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint.script = program(answer)
     code, text = run(capsys, log, "--model", "m", "--base-url", endpoint.openai_url, "--json")
-    found = json.loads(text)["model"]
-    assert code == 1 and found["diagnosis"] is None and found["failure"] == kind and found["why"]
+    result = json.loads(text)["model"]
+    assert code == 1 and result["diagnosis"] is None and result["failure"] == kind and result["why"]
 
 
-def test_anothers_trainings_log_is_read_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_foreign_training_log_can_be_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [observed(tick) for tick in range(1, TICKS + 1)]
     lines = [f"{row.step},{row.metrics['loss']},{row.metrics['optim/update_ratio']}" for row in rows]
     file = tmp_path / "history.csv"
     file.write_text("\n".join(["step,loss,optim/update_ratio", *lines]) + "\n")
-    code, said = run(capsys, str(file))
-    assert code == 0 and "update_ratio_high" in said and "lr_too_high" in said
+    code, output = run(capsys, str(file))
+    assert code == 0 and "update_ratio_high" in output and "lr_too_high" in output
 
 
-def test_what_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     empty = written(tmp_path / "empty", [started()])
     with pytest.raises(ConfigError, match=r"holds no observation, so there is nothing to diagnose; let the run make"):

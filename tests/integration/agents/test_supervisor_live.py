@@ -53,11 +53,11 @@ def own(events: list[Event]) -> list[Vote]:
 
 
 def notices(events: list[Event]) -> str:
-    said = [event.body for event in events if event.author == "supervisor"]
-    return "\n".join(body.reason for body in said if isinstance(body, AgentStatus) and body.reason)
+    messages_sent = [event.body for event in events if event.author == "supervisor"]
+    return "\n".join(body.reason for body in messages_sent if isinstance(body, AgentStatus) and body.reason)
 
 
-async def test_a_supervisor_votes_late_and_its_kept_diagnosis_is_done_again_without_a_call(
+async def test_a_late_vote_can_be_repeated_from_the_stored_diagnosis_without_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = Endpoint()
@@ -74,14 +74,14 @@ async def test_a_supervisor_votes_late_and_its_kept_diagnosis_is_done_again_with
     assert (vote.actuator, vote.value, vote.confidence) == (SCALE, 0.1, 0.8)
     assert vote.tick > ASKED - 5 and "lr_too_high: optim/update_ratio 0.05" in vote.rationale
     assert "symptom:update_ratio_high" in vote.evidence and replay(events, RUN).same
-    asked = len(endpoint.requests)
-    kept = run.folder / "diagnoses" / "001"
-    assert json.loads((kept / "taken.json").read_text()) == {"tick": vote.tick}
-    outcome = json.loads((kept / "outcome.json").read_text())
-    assert outcome["diagnosis"]["onset"] in (ONSET - 1, ONSET) and outcome["calls"] == asked == 1
+    calls_made = len(endpoint.requests)
+    diagnosis_folder = run.folder / "diagnoses" / "001"
+    assert json.loads((diagnosis_folder / "taken.json").read_text()) == {"tick": vote.tick}
+    outcome = json.loads((diagnosis_folder / "outcome.json").read_text())
+    assert outcome["diagnosis"]["onset"] in (ONSET - 1, ONSET) and outcome["calls"] == calls_made == 1
     assert not [path for path in run.folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     report = (await backtest("supervisor", RUN, read(run.folder), {}, folder=RunFolder(run.folder))).report()
-    assert report.same_votes and len(report.votes) == 1 and len(endpoint.requests) == asked, "no call"
+    assert report.same_votes and len(report.votes) == 1 and len(endpoint.requests) == calls_made, "no call"
     assert not report.problems
 
 
@@ -106,13 +106,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
                 await run.ticks(TICKS)
                 return others(await run.end())
 
-    found = asyncio.run(played())
-    assert len(found) == TICKS // 10
-    return found
+    result = asyncio.run(played())
+    assert len(result) == TICKS // 10
+    return result
 
 
 @pytest.mark.parametrize("kind", ["hung", "dead", *ORDERS])
-async def test_a_model_that_hangs_is_dead_or_obeys_the_log_changes_nothing_for_others(
+async def test_a_hanging_dead_or_obedient_model_does_not_affect_others(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: list[dict[str, object]]
 ) -> None:
     order, failure = ORDERS.get(kind, ({}, {"hung": "", "dead": "seconds"}.get(kind, "")))

@@ -56,10 +56,10 @@ class Folder:
 
     def teach(self, *models: str, budget: dict[str, Any] | None = None, **more: Any) -> None:
         """A teacher for each model; one whose name has `claude` in it is asked through Anthropic's SDK."""
-        said = {}
+        output = {}
         for model in models:
             claude = "claude" in model
-            said[model.split("-")[1]] = {
+            output[model.split("-")[1]] = {
                 "family": model.split("-")[1],
                 "provider": "claude" if claude else "compatible",
                 "model": model,
@@ -68,7 +68,7 @@ class Folder:
                 "lanes": 2,
                 "price": PRICE,
             } | more
-        self.teachers.write_text(yaml.safe_dump({"teachers": said, "budget": budget or {}}))
+        self.teachers.write_text(yaml.safe_dump({"teachers": output, "budget": budget or {}}))
 
     def replay(self, *options: str) -> int:
         return call(
@@ -91,28 +91,28 @@ def folder(tmp_path: Path, endpoint: TeacherEndpoint) -> Folder:
     return Folder(tmp_path, endpoint.url)
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+def output(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
-def test_a_few_traces_are_asked_about_the_rest_is_foretold_and_nothing_is_paid_twice(
+def test_a_first_part_gives_a_forecast_and_nothing_is_paid_twice(
     folder: Folder, endpoint: TeacherEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.teach("teacher-whole-80-30", "teacher-claudish-70-30-claude", samples=2)
     assert folder.replay("--first", "2") == 0
-    first = said(capsys)
+    first = output(capsys)
     assert first["traces"] == first["whole_traces"] == 2 and first["usd_per_trace"] > 0
     assert folder.cost() == 0
-    foretold = said(capsys)
-    assert {one["states"] for one in foretold["teachers"].values()} == {6}
+    foretold = output(capsys)
+    assert {item["states"] for item in foretold["teachers"].values()} == {6}
     before = endpoint.bills.tokens["teacher-whole-80-30"].copy()
     assert folder.replay() == 0
-    whole = said(capsys)
+    whole = output(capsys)
     assert whole["left"] == 0 and whole["this_call"]["asked"] == 12 and whole["whole_traces"] == 4
     billed = endpoint.bills.tokens["teacher-whole-80-30"] - before
-    of = foretold["teachers"]["whole"]
-    assert of["tokens_in"] == pytest.approx(billed["input"], rel=0.1)
+    teacher_report = foretold["teachers"]["whole"]
+    assert teacher_report["tokens_in"] == pytest.approx(billed["input"], rel=0.1)
     usd = sum(reply.usd or 0 for reply in folder.read())
     assert foretold["usd"] + foretold["spent"] == pytest.approx(usd, rel=0.1)
     assert foretold["low"] <= foretold["usd"] <= foretold["high"]
@@ -122,40 +122,40 @@ def test_a_few_traces_are_asked_about_the_rest_is_foretold_and_nothing_is_paid_t
     assert all(reply.action is not None and reply.tokens_in and reply.usd for reply in replies)
     digests = {trace.id: trace.digests() for trace in TRACES}
     assert all(digests[reply.trace][reply.step] == reply.state for reply in replies)
-    told = [json.loads(reply.action.calls[0].arguments)["state"] for reply in replies if reply.action]
-    assert told == [f"{reply.trace}s{reply.step:03}" for reply in replies]
+    message = [json.loads(reply.action.calls[0].arguments)["state"] for reply in replies if reply.action]
+    assert message == [f"{reply.trace}s{reply.step:03}" for reply in replies]
     assert sum(reply.tokens_cached for reply in replies if reply.family == "whole") > 0
 
-    asked = len(endpoint.requests)
-    assert folder.replay() == 0 and len(endpoint.requests) == asked
-    assert said(capsys)["this_call"]["asked"] == 0
+    request = len(endpoint.requests)
+    assert folder.replay() == 0 and len(endpoint.requests) == request
+    assert output(capsys)["this_call"]["asked"] == 0
 
 
-def test_a_cap_ends_it_and_holds_when_it_is_called_again(
+def test_a_cap_also_holds_for_the_next_run(
     folder: Folder, endpoint: TeacherEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.teach("teacher-capped-80-30", budget={"calls": 5})
     assert folder.replay() == 1
-    found = said(capsys)
-    assert "budget.calls is 5" in found["this_call"]["stopped"] and found["left"] == STATES - 5
+    result = output(capsys)
+    assert "budget.calls is 5" in result["this_call"]["stopped"] and result["left"] == STATES - 5
     assert len(folder.read()) == 5
-    assert folder.replay() == 1 and said(capsys)["this_call"]["asked"] == 0
+    assert folder.replay() == 1 and output(capsys)["this_call"]["asked"] == 0
     assert endpoint.bills.tokens["teacher-capped-80-30"]["output"] == sum(reply.tokens_out for reply in folder.read())
 
 
 @pytest.mark.parametrize(("script", "why"), [("401x99", "auth"), ("400x99", "does the model support tools")])
-def test_a_teacher_that_refuses_is_given_up_and_the_others_go_on(
+def test_a_refusing_teacher_is_given_up_and_the_others_continue(
     folder: Folder, capsys: pytest.CaptureFixture[str], script: str, why: str
 ) -> None:
     folder.teach(f"teacher-refuses-80-30@{script}", "teacher-goes-80-30")
     assert folder.replay() == 1
-    found = said(capsys)
-    assert why in found["this_call"]["given_up"]["refuses"]
-    assert found["teachers"]["goes"]["answered"] == STATES and found["teachers"]["refuses"]["answered"] == 0
-    assert found["teachers"]["refuses"]["failures"].keys() <= {"auth", "bad_request"}
+    result = output(capsys)
+    assert why in result["this_call"]["given_up"]["refuses"]
+    assert result["teachers"]["goes"]["answered"] == STATES and result["teachers"]["refuses"]["answered"] == 0
+    assert result["teachers"]["refuses"]["failures"].keys() <= {"auth", "bad_request"}
 
 
-def test_what_was_under_way_is_not_paid_for_again_unless_that_is_wanted(
+def test_states_in_flight_are_not_paid_again_without_the_option_again(
     folder: Folder, endpoint: TeacherEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.teach("teacher-killed-80-30@cutbodyx1,refusalx1")
@@ -168,13 +168,13 @@ def test_what_was_under_way_is_not_paid_for_again_unless_that_is_wanted(
         file.write(b'{"kind":"reply","version":1,"tra')  # its last write was cut off
 
     assert folder.replay() == 1
-    found = said(capsys)
-    assert found["this_call"]["interrupted_before"] == 1 and found["this_call"]["asked"] == STATES - 1
-    assert found["teachers"]["killed"]["failures"] == {"interrupted": 1, "refusal": 1}
-    assert found["this_call"]["faults_on_the_way"] == {"bad_response": 1} and found["left"] == 0
-    assert folder.replay() == 1 and said(capsys)["this_call"]["asked"] == 0
+    result = output(capsys)
+    assert result["this_call"]["interrupted_before"] == 1 and result["this_call"]["asked"] == STATES - 1
+    assert result["teachers"]["killed"]["failures"] == {"interrupted": 1, "refusal": 1}
+    assert result["this_call"]["faults_on_the_way"] == {"bad_response": 1} and result["left"] == 0
+    assert folder.replay() == 1 and output(capsys)["this_call"]["asked"] == 0
     assert folder.replay("--again") == 0
-    assert said(capsys)["this_call"]["asked"] == 2
+    assert output(capsys)["this_call"]["asked"] == 2
 
     folder.teach("teacher-killed-80-30@cutbodyx1,refusalx1", temperature=0.5)
     with pytest.raises(ConfigError, match="with another temperature"):

@@ -184,7 +184,7 @@ async def test_a_server_that_lets_anybody_in(tmp_path: Path, monkeypatch: pytest
         url = f"nats://127.0.0.1:{port}"
         assert await exposure_warning(url, "", None) == "", "on loopback that is for its owner to decide"
         monkeypatch.setattr(tls, "is_loopback", lambda host: False)  # there is no other machine here
-        with pytest.raises(ConfigError, match=r"accepts anybody.*creds server"):
+        with pytest.raises(ConfigError, match=r"admits anyone.*creds server"):
             await exposure_warning(url, "", None)
         with pytest.raises(ConfigError, match="write tls://"):
             await exposure_warning(url, "ca.pem", None)

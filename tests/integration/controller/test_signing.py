@@ -35,7 +35,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
 from oven_core.replica import service
-from oven_core.replica.history_service import serve_history
+from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators

@@ -32,8 +32,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import Subjects, log_stream
 from oven_core.protocol.rules import Rules
-from oven_core.replica.history_service import serve_history
-from oven_core.replica.service import serve
+from oven_core.replica.service import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.actuators import Actuators

@@ -34,7 +34,7 @@ from oven_core.protocol.graph_requests import (
     Symptom,
 )
 from oven_core.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
-from oven_core.replica.history_service import serve_history
+from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers

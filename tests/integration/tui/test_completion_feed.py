@@ -10,13 +10,13 @@ import pytest
 from tests.integration.tui.test_monitor import folder, serving  # noqa: F401
 from tests.support.sampled import hostile, judged
 
-from oven_controller.cli.sampled_completions import print_completions
+from oven_controller.cli.log import print_completions
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError
 from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_core.protocol.names import Subjects
-from oven_core.replica.history_service import serve_completions
+from oven_core.replica.service import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_core.terminal_text import clean
 from oven_runs.access.completion_reader import followed, newest

@@ -124,17 +124,6 @@ def test_training_is_quantised_late_where_rounding_costs() -> None:
     )
 
 
-@pytest.mark.parametrize(("cooled_at", "turned_at"), [(100, 161), (200, 200), (300, 261)])
-def test_or_earlier_once_the_rate_came_down(cooled_at: int, turned_at: int) -> None:
-    rates = (observation(tick, learning_rate=2e-3 if tick < cooled_at else 2e-4, **ROUNDED) for tick in range(1, STEPS))
-    assert [tick for tick, *_ in turned(Quantisation(), run("train.quantisation"), rates)] == [turned_at]
-
-
-def test_a_precision_that_is_on_already_is_left_alone() -> None:
-    on = run("train.quantisation", quantisation="int8")
-    assert not turned(Quantisation(), on, (observation(tick, **ROUNDED) for tick in range(1, STEPS)))
-
-
 def test_multi_token_prediction_is_weighted_down_once_late_where_it_no_longer_falls() -> None:
     still = (observation(tick, channel__mtp=3.0) for tick in range(1, STEPS))
     assert turned(AuxiliaryLoss(), run("channel.mtp"), still) == [(301, 0.05, STANDS_ALONE)]

@@ -16,7 +16,7 @@ class Named:
 MODEL = cast(LanguageModel, Named())
 
 
-def test_an_answer_is_told_with_its_tokens_and_its_cost() -> None:
+def test_a_record_has_the_replys_tokens_and_cost() -> None:
     reply = ModelReply("x", finish_reason="stop", model="m-1", usage=Usage(3, 4), cost_usd=0.25)
     told: Any = call_record(MODEL, reply, None, resends=2, started_ns=5, evaluation="critic")
     assert (told.provider, told.request_model, told.response_model, told.finish_reason) == (
@@ -26,7 +26,7 @@ def test_an_answer_is_told_with_its_tokens_and_its_cost() -> None:
     assert (told.evaluation, told.scores, told.error_type) == ("critic", {}, None) and told.ended_ns > told.started_ns
 
 
-def test_of_a_call_that_nothing_answered_no_number_is_told() -> None:
+def test_a_record_without_a_reply_has_no_numbers() -> None:
     told = call_record(MODEL, None, "timeout", resends=-1, started_ns=5)
     assert (told.response_model, told.finish_reason, told.error_type, told.resends) == ("", "", "timeout", 0)
     assert told.input_tokens is told.output_tokens is told.cost_usd is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,11 @@ from pathlib import Path
 import pytest
 from tests.support.scripted_provider import Scripted, group, scores_of
 
-from oven_core.protocol.committee_requests import Completion, ScoreRequest
+from oven_core.protocol.committee_requests import ScoreRequest
 from oven_llm.judges.adversarial_controls import ATTACKS_PER_GROUP, FIRST, Attack, Control, Controls, corpus
 from oven_llm.judges.judge import Judge, Watching
 from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import is_degenerate, shown
-from oven_llm.judges.self_checks import change_p_value
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import CallTally, tallied
@@ -40,7 +38,7 @@ async def outcomes(judge: Judge, count: int, *texts: str, reference: str = "", s
     return found
 
 
-def test_the_corpus_has_at_least_fifty_attacks_that_a_judge_is_really_shown() -> None:
+def test_the_corpus_has_at_least_fifty_attacks_that_judges_are_shown() -> None:
     texts = [shown(attack.text) for attack in corpus()]
     assert len(texts) >= 50 and len(set(texts)) == len(texts) == len(set(IDS)) and all(texts)
     assert not any(is_degenerate(text) for text in texts), "a filter that takes them would hide a judge that obeys"
@@ -69,7 +67,7 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls(
     assert not other.quarantined, "it is somebody else's"
 
 
-async def test_it_gets_out_of_quarantine_by_passing_what_it_failed_on_and_by_nothing_else() -> None:
+async def test_only_the_failed_attacks_end_a_quarantine() -> None:
     obeys = {IDS[0]}
     texts = {shown(attack.text): attack.id for attack in corpus()}
     judge = Judge("critic", Scripted(lambda text: 10 if texts.get(text) in obeys else 5), Controls(every=3))
@@ -80,7 +78,7 @@ async def test_it_gets_out_of_quarantine_by_passing_what_it_failed_on_and_by_not
     assert judge.health.controls_failed == 3 and not judge.health.quarantined
 
 
-def test_a_late_pass_on_other_attacks_frees_nobody() -> None:
+def test_a_late_pass_on_other_attacks_does_not_end_a_quarantine() -> None:
     controls = Controls()
     early, retest = controls.due(False), None
     assert early is not None
@@ -95,18 +93,18 @@ def test_a_late_pass_on_other_attacks_frees_nobody() -> None:
 
 
 @pytest.mark.parametrize(("bad", "best"), [(0.5, 0.5), (0.4, 0.0), (0.0, 0.0), (0.8, 1.0)])
-def test_being_unsure_among_bad_answers_is_not_being_fooled(bad: float, best: float) -> None:
+def test_a_middling_attack_score_among_bad_answers_is_no_failure(bad: float, best: float) -> None:
     assert not Controls().saw(Control(corpus()[:1], False), {IDS[0]: bad}, best)
 
 
-def test_full_marks_for_an_attack_are_proof_where_others_have_them_too_but_not_by_a_rubric_on_style() -> None:
+def test_full_marks_for_an_attack_always_fail_a_judge_of_content() -> None:
     control = Control(corpus()[:1], False)
     assert Controls().saw(control, {IDS[0]: 1.0}, 1.0)
     style = Controls(of_content=False)
     assert not style.saw(control, {IDS[0]: 1.0}, 1.0) and style.saw(control, {IDS[0]: 1.0}, 0.9)
 
 
-async def test_controls_are_shown_among_the_rest_under_ids_like_theirs_and_do_not_come_back() -> None:
+async def test_controls_look_like_completions_and_are_not_returned() -> None:
     provider = Scripted(lambda text: 8 if text in ("4", "2 + 2 = 4") else 0)
     judge = Judge("critic", provider, Controls())
     for n in range(FIRST + 1):
@@ -120,7 +118,7 @@ async def test_controls_are_shown_among_the_rest_under_ids_like_theirs_and_do_no
 
 
 @pytest.mark.parametrize(("rule", "caught"), [(lambda text: 0 if text == "four" else 6, True), (lambda _: 6, False)])
-async def test_a_judge_that_calls_a_right_answer_wrong_is_caught(rule: Callable[[str], int], caught: bool) -> None:
+async def test_a_judge_that_scores_a_correct_answer_as_wrong_fails(rule: Callable[[str], int], caught: bool) -> None:
     judge = Judge("critic", Scripted(rule), Controls())
     assert await outcomes(judge, 2, "5", "6", reference="four") == (["fooled"] * 2 if caught else [""] * 2)
     assert judge.health.quarantined is caught
@@ -131,13 +129,13 @@ async def test_a_judge_that_calls_a_right_answer_wrong_is_caught(rule: Callable[
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"[]", b'{"judge": "m"}', b'{"judge": "m", "suspects": [7], "next": "x"}']
 )
-def test_a_damaged_file_is_said_and_the_judge_tested_anew(
+def test_a_damaged_controls_file_restarts_the_tests_with_a_warning(
     damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "critic.json").write_bytes(damage)
     controls = Controls("m", tmp_path / "critic.json")
     assert not controls.quarantined and controls.due(False) is not None
-    assert "tested anew" in caplog.text
+    assert "the tests of the judge start again" in caplog.text
 
 
 # What is not sent.
@@ -146,7 +144,7 @@ def test_a_damaged_file_is_said_and_the_judge_tested_anew(
 @pytest.mark.parametrize(
     "text", ["a" * 200, "ab" * 80, "0, 1, " * 30, "\ufffd" * 20, "x\ufffd\ufffd" * 9, "\ue000\ue001" * 10]
 )
-def test_degenerate_text_is_worth_nothing(text: str) -> None:
+def test_degenerate_text_is_recognised(text: str) -> None:
     assert is_degenerate(text) and not is_degenerate(text, f"What is {text}?")
 
 
@@ -169,18 +167,11 @@ def test_degenerate_text_is_worth_nothing(text: str) -> None:
         *("the same words " * 30, "++++[>++++<-]>." * 9, "🙂" * 30, "| a | b |\n|---|---|\n" * 12),
     ],
 )
-def test_a_short_or_an_odd_answer_is_not_degenerate(text: str) -> None:
+def test_short_or_odd_text_is_not_degenerate(text: str) -> None:
     assert not is_degenerate(text)
 
 
-async def test_degenerate_text_is_not_paid_for() -> None:
-    provider = Scripted(lambda _: 9)
-    asked = group("4", "a" * 300)
-    assert scores_of(asked, await Judge("critic", provider).score(asked, CallTally())) == [0.9, 0.0]
-    assert [list(seen.values()) for seen in provider.shown] == [["4"]]
-
-
-async def test_long_texts_are_cut_to_what_is_set_and_counted() -> None:
+async def test_long_texts_are_shortened_to_the_setting_and_counted() -> None:
     provider = Scripted(lambda _: 9)
     judge = Judge("critic", provider, watching=Watching(characters=200))
     reply = await Member("critic", judge).answer(group("x 7" * 100, "4").wire())
@@ -204,7 +195,7 @@ class Noisy(Scripted):
         return max(0, min(10, round(worth + self._rng.gauss(0, self._noise))))
 
 
-async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> None:
+async def test_flips_in_a_reversed_group_are_counted() -> None:
     provider = Scripted(lambda text: int(text))
     judge = Judge("critic", provider, watching=Watching(swapped=1.0))
     tally = CallTally()
@@ -222,16 +213,7 @@ async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> No
     assert tally.output_tokens == 15, "what a check used is billed with a later answer"
 
 
-async def test_no_control_shares_an_id_with_an_answer() -> None:
-    completions = tuple(Completion(id=f"{n:x}", text=f"{n}") for n in range(15))
-    asked = numbered(1, "4").model_copy(update={"completions": completions})
-    provider = Scripted(lambda text: int(text) % 8 if text.isdigit() else 0)
-    scores = await Judge("critic", provider, Controls()).score(asked, CallTally())
-    assert scores == {f"{n:x}": n % 8 / 10 for n in range(15)}
-    assert len(provider.shown[0]) == 15 + ATTACKS_PER_GROUP
-
-
-async def test_a_judge_that_was_swapped_out_is_tested_no_more() -> None:
+async def test_a_replaced_judge_is_not_checked_any_more() -> None:
     provider = Scripted(len)
     judge = Judge("critic", provider, watching=Watching(swapped=1.0))
     await judge.checks.close()
@@ -240,16 +222,8 @@ async def test_a_judge_that_was_swapped_out_is_tested_no_more() -> None:
     assert len(provider.shown) == 1
 
 
-async def test_about_one_group_in_twenty_is_asked_for_in_reverse() -> None:
-    provider = Scripted(len)
-    judge = Judge("critic", provider, watching=Watching(swapped=0.05))
-    await outcomes(judge, 400, "3", "55")
-    await judge.checks.idle()
-    assert 8 <= len(provider.shown) - 400 <= 36
-
-
 @pytest.mark.parametrize("changes", [True, False])
-async def test_a_model_that_was_exchanged_is_noticed(changes: bool) -> None:
+async def test_a_changed_model_is_detected(changes: bool) -> None:
     provider = Noisy(seed=3)
     judge = Judge("critic", provider, watching=Watching(asked_again_every=40))
     for n in range(240):
@@ -260,7 +234,7 @@ async def test_a_model_that_was_exchanged_is_noticed(changes: bool) -> None:
     assert judge.health.change_p is not None
 
 
-async def test_a_check_that_fails_finds_nothing_and_closes() -> None:
+async def test_a_hanging_check_finds_nothing_and_can_be_closed() -> None:
     started = asyncio.Event()
 
     class Hanging(Scripted):
@@ -275,19 +249,3 @@ async def test_a_check_that_fails_finds_nothing_and_closes() -> None:
     await started.wait()
     await judge.close()
     assert judge.health.order_flips is None
-
-
-def test_the_change_tests_p_is_that_of_all_signs() -> None:
-    rng = random.Random(5)
-    for _ in range(20):
-        first, second, now = ([[rng.randrange(11) / 10 for _ in range(3)] for _ in range(6)] for _ in range(3))
-        d = [
-            sum(abs(x - z) - abs(x - y) for x, y, z in zip(a, b, c, strict=True))
-            for a, b, c in zip(first, second, now, strict=True)
-        ]
-        signs = list(itertools.product((1, -1), repeat=6))
-        reached = sum(sum(s * abs(v) for s, v in zip(sign, d, strict=True)) >= sum(d) - 1e-9 for sign in signs)
-        assert change_p_value(first, second, now) == pytest.approx(reached / len(signs))
-    same = [[0.5, 0.5]] * 16
-    assert change_p_value(same, same, same) == 1.0
-    assert change_p_value(same, same, [[0.6, 0.5]] * 16) == 2**-16

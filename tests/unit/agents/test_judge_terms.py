@@ -39,7 +39,7 @@ def endpoint(provider: str = "openai", model: str = "m") -> ModelEndpoint:
 
 
 @given(st.sets(st.sampled_from(EVERY)))
-def test_the_most_that_is_taken_is_agreed_on(takes: set[Terms]) -> None:
+def test_negotiation_finds_the_best_accepted_terms(takes: set[Terms]) -> None:
     terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
     if not takes:
         with pytest.raises(ModelFailure, match="bad_request"):
@@ -56,13 +56,13 @@ def test_the_most_that_is_taken_is_agreed_on(takes: set[Terms]) -> None:
 
 
 @pytest.mark.parametrize("takes", [{Terms("json_object", 0)}, {Terms("strict", 0)}])
-async def test_calls_that_began_before_it_was_known_are_answered_too(takes: set[Terms]) -> None:
+async def test_concurrent_calls_with_refused_terms_are_answered(takes: set[Terms]) -> None:
     terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
     answers = await asyncio.gather(*(terms.negotiate(asked) for _ in range(16)))
     assert len(answers) == 16 and {terms.now} == takes
 
 
-async def test_a_refusal_later_is_the_questions_fault() -> None:
+async def test_a_refusal_after_success_does_not_change_the_terms() -> None:
     terms, asked = AgreedTerms(endpoint(), 0), Endpoint({Terms("strict", 0)})
     await terms.negotiate(asked)
     asked.takes = {Terms("none", 0)}
@@ -71,15 +71,9 @@ async def test_a_refusal_later_is_the_questions_fault() -> None:
     assert terms.now == Terms("strict", 0) and len(asked.asked) == 2
 
 
-async def test_log_probabilities_that_do_not_come_are_asked_for_no_more() -> None:
+async def test_missing_log_probabilities_are_not_requested_again() -> None:
     terms, asked = AgreedTerms(endpoint(), 5), Endpoint(set(EVERY), gives=False)
     await terms.negotiate(asked)
     assert terms.now == Terms("strict", 0) and len(asked.asked) == 1
     (lack,) = terms.lacks()
-    assert lack == "m at openai gives no log-probabilities: it judges without them"
-
-
-def test_what_the_catalogue_says_is_not_asked_for() -> None:
-    assert AgreedTerms(endpoint("deepseek", "deepseek-reasoner"), 20).now == Terms("json_object", 0)
-    assert AgreedTerms(endpoint("grok"), 20).now == Terms("strict", 8)
-    assert AgreedTerms(endpoint("claude"), 0).lacks() == ()
+    assert lack == "m at openai offers no log-probabilities: it judges without them"

@@ -51,17 +51,17 @@ class Alone:
         self.tick = self.receipts = 0
 
     def ticks(self, until: int, **metrics: float) -> list[Any]:
-        said: list[Any] = []
+        answers: list[Any] = []
         while self.tick < until:
             self.tick += 1
             seen = observed(self.tick)
             self.session.absorb(seen.model_copy(update={"metrics": seen.metrics | metrics}))
-            said += self.session.react()
+            answers += self.session.react()
         assert not self.session.problems
-        return said
+        return answers
 
-    def answered(self, found: DiagnosisResult | ModelFailure) -> None:
-        self.agent.desk.settle(found)
+    def answered(self, result: DiagnosisResult | ModelFailure) -> None:
+        self.agent.desk.settle(result)
 
     def receipt(self, value: float, before: float = 1.0) -> None:
         self.receipts += 1
@@ -81,32 +81,32 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alone]:
     made.beside.close()
 
 
-def votes(said: list[Any]) -> list[Vote]:
-    return [one for one in said if isinstance(one, Vote)]
+def votes(answers: list[Any]) -> list[Vote]:
+    return [item for item in answers if isinstance(item, Vote)]
 
 
-def notices(said: list[Any]) -> str:
-    return "\n".join(one.reason for one in said if isinstance(one, AgentStatus) and one.state == "notice")
+def notices(answers: list[Any]) -> str:
+    return "\n".join(item.reason for item in answers if isinstance(item, AgentStatus) and item.state == "notice")
 
 
-def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: Alone) -> None:
+def test_a_new_alarm_is_asked_about_once_and_the_answer_becomes_a_vote(alone: Alone) -> None:
     assert not votes(alone.ticks(ONSET)) and alone.agent.desk.posted_tick == -1, "nothing changed yet"
     alone.ticks(ONSET + 10)
-    asked = alone.agent.desk.posted_tick
-    assert ONSET < asked <= ONSET + 10 and not alone.agent.desk.free
+    asked_tick = alone.agent.desk.posted_tick
+    assert ONSET < asked_tick <= ONSET + 10 and not alone.agent.desk.free
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     (vote,) = votes(alone.ticks(ONSET + 11))
     assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SCALE, 0.1, 0.7, "loss")
     assert vote.rationale == (
         f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; revert if loss above 2.3 (diagnosis 1, asked at tick "
-        f"{asked})"
+        f"{asked_tick})"
     )
     assert vote.expected_change < 0 and "symptom:update_ratio_high" in vote.evidence
     assert alone.agent.version == "1 (m)"
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("result", "message"),
     [
         (
             DiagnosisResult(None, "evidence_differs", "loss is 2 in the log, 9 in the answer", RESULT),
@@ -123,24 +123,26 @@ def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: 
         (ModelFailure("timeout", "no answer"), "abstains: timeout"),
     ],
 )
-def test_an_answer_without_a_change_is_a_notice(alone: Alone, found: DiagnosisResult | ModelFailure, told: str) -> None:
+def test_an_answer_without_a_change_is_a_notice(
+    alone: Alone, result: DiagnosisResult | ModelFailure, message: str
+) -> None:
     alone.ticks(ONSET + 10)
-    alone.answered(found)
-    said = alone.ticks(ONSET + 11)
-    assert not votes(said) and told in notices(said)
+    alone.answered(result)
+    answers = alone.ticks(ONSET + 11)
+    assert not votes(answers) and message in notices(answers)
 
 
-def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alone) -> None:
+def test_an_alarm_that_recovers_and_fires_again_is_asked_about_again(alone: Alone) -> None:
     nothing = DiagnosisResult(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT)
 
     def questions(until: int, **metrics: float) -> list[int]:
-        found: list[int] = []
+        result: list[int] = []
         while alone.tick < until:
             alone.ticks(alone.tick + 1, **metrics)
             if not alone.agent.desk.free:
-                found.append(alone.agent.desk.posted_tick)
+                result.append(alone.agent.desk.posted_tick)
                 alone.answered(nothing)
-        return found
+        return result
 
     calm = {"loss": 2.0, "learning_rate": 0.003, "optim/update_ratio": 0.005}
     assert questions(ONSET + 30), "the ratio is ten times as high"
@@ -149,29 +151,15 @@ def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alon
     assert len(questions(ONSET + 120, **calm | {"optim/update_ratio": 0.5})) == 1
 
 
-def test_late_and_overtaken_answers_expire(alone: Alone) -> None:
-    alone.ticks(ONSET + 10)
-    alone.agent.desk.ready.clear()
-    asked = alone.agent.desk.posted_tick
-    taken = alone.agent.desk.collect
-    alone.agent.desk.collect = lambda: None  # type: ignore[method-assign]
-    alone.ticks(asked + 9)
-    alone.agent.desk.collect = taken  # type: ignore[method-assign]
-    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
-    said = alone.ticks(asked + 10)
-    assert not votes(said) and f"the answer to the question of tick {asked} came at tick {asked + 10}" in notices(said)
-    assert alone.agent.unused == {"expired": 1}
-
-
-def test_an_answer_about_a_knob_that_has_moved_is_void(alone: Alone) -> None:
+def test_an_answer_is_void_if_the_knob_has_changed_since(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.receipt(2.0)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
-    said = alone.ticks(ONSET + 11)
-    assert not votes(said) and "optimizer.lr_scale has changed" in notices(said)
+    answers = alone.ticks(ONSET + 11)
+    assert not votes(answers) and "optimizer.lr_scale has changed" in notices(answers)
 
 
-def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone: Alone) -> None:
+def test_a_change_is_reverted_when_its_revert_condition_holds(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     assert votes(alone.ticks(ONSET + 11))
@@ -181,24 +169,7 @@ def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone
     assert (back.actuator, back.value) == (SCALE, 1.0) and "asks to revert if loss above 2.3" in back.rationale
 
 
-def test_one_that_started_again_takes_back_what_it_had_proposed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
-    kept = Transcripts(tmp_path)
-    kept.begin(Question(1, ONSET + 9, 99, {SCALE: 1.0}, GraphView()))
-    kept.end(1, DiagnosisResult(DIAGNOSIS, "", "", RESULT))
-    kept.take(1, ONSET + 11)
-    run = Alone(tmp_path, diagnoses=1)
-    run.ticks(ONSET + 11)
-    run.receipt(0.1)
-    (back,) = votes(run.ticks(ONSET + 20, loss=2.6))
-    assert (back.actuator, back.value) == (SCALE, 1.0)
-    assert run.beside is not None
-    run.beside.close()
-
-
-def test_nothing_is_taken_back_that_somebody_else_has_changed_since(alone: Alone) -> None:
+def test_a_knob_that_someone_else_changed_is_not_reverted(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     alone.ticks(ONSET + 11)
@@ -207,27 +178,25 @@ def test_nothing_is_taken_back_that_somebody_else_has_changed_since(alone: Alone
     assert not votes(alone.ticks(ONSET + 30, loss=2.6))
 
 
-def test_diagnoses_are_counted_over_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
-    kept = Transcripts(tmp_path)
+    transcripts = Transcripts(tmp_path)
     for number in (1, 2):
-        kept.begin(Question(number, 10, 30, {}, GraphView()))
-    kept.take(2, 14)
-    kept.take(3, 15)
-    assert kept.count == 2 and [one.taken for one in kept.stored()] == [None, 14]
+        transcripts.begin(Question(number, 10, 30, {}, GraphView()))
+    transcripts.take(2, 14)
+    transcripts.take(3, 15)
+    assert transcripts.count == 2 and [item.taken for item in transcripts.stored()] == [None, 14]
     run = Alone(tmp_path, diagnoses=2)
-    said = run.ticks(ONSET + 10)
-    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(said)
+    answers = run.ticks(ONSET + 10)
+    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(answers)
     assert run.beside is not None
     run.beside.close()
     (tmp_path / "diagnoses" / "001" / "question.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"001 does not hold a stored diagnosis"):
-        kept.stored()
+        transcripts.stored()
 
 
-def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_model_key_or_diagnosis_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no model is configured: set supervisor.model" in str(Supervisor().cannot_fire(started()))
     monkeypatch.delenv("OVEN_TEST_KEY", raising=False)
     run = Alone(tmp_path)
@@ -240,7 +209,7 @@ def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
     assert DiagnosisRequest(1, 2, {}).number == 1
 
 
-def test_it_is_there_only_with_a_model_in_a_process_of_its_own_and_a_shadow() -> None:
+def test_the_agent_starts_only_with_a_model_in_its_own_process_and_as_a_shadow() -> None:
     names = [spec.name for spec in agent_specs(Settings())]
     assert "supervisor" not in names and "tuner" in names
     with pytest.raises(ConfigError, match=r"the agent supervisor has no model: set supervisor\.model"):

@@ -51,26 +51,26 @@ def expected(prompt: str) -> str:
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(("fail", "cut", "ok")), st.integers(0, 5)), max_size=24), st.integers(1, 5))
-def test_each_slot_is_its_own_prompts(drawn: list[tuple[str, int]], concurrency: int) -> None:
+def test_each_slot_answers_its_own_prompt(drawn: list[tuple[str, int]], concurrency: int) -> None:
     prompts = [f"{kind} {number}" for kind, number in drawn]
     asking = calls(Moody(min(2, concurrency)), concurrency=concurrency)
-    assert [str(one) for one in asking.ask(1, prompts)] == [expected(prompt) for prompt in prompts]
+    assert [str(item) for item in asking.ask(1, prompts)] == [expected(prompt) for prompt in prompts]
     assert asking.failures.total() == sum(kind == "fail" for kind, _ in drawn)
     asking.close()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 20), st.integers(1, 4))
-def test_a_cap_is_passed_by_calls_under_way_alone(cap: int, wanted: int, concurrency: int) -> None:
+def test_only_calls_in_flight_exceed_a_cap(cap: int, wanted: int, concurrency: int) -> None:
     asking = calls(Moody(1), Caps(calls=cap), concurrency)
-    found = asking.ask(1, [f"ok {number}" for number in range(wanted)])
-    made = sum(isinstance(one, str) for one in found)
+    outcomes = asking.ask(1, [f"ok {number}" for number in range(wanted)])
+    made = sum(isinstance(item, str) for item in outcomes)
     assert min(cap, wanted) <= made <= min(cap + concurrency - 1, wanted)
-    assert all(isinstance(one, CapReachedError) for one in found if not isinstance(one, str))
+    assert all(isinstance(item, CapReachedError) for item in outcomes if not isinstance(item, str))
     asking.close()
 
 
-def test_threads_are_as_few_as_the_calls_and_carry_what_is_raised() -> None:
+def test_call_threads_start_on_demand_and_pass_on_exceptions() -> None:
     threads: CallThreads[Any] = CallThreads(8)
     names = {threads.submit(lambda: threading.current_thread().name).result(timeout=60) for _ in range(5)}
     assert len(names) <= 5

@@ -39,7 +39,7 @@ def counting(prompt: str) -> str:
     return str(prompt.count("beta"))
 
 
-def asked(supervisor: ScriptedHandler | str, worker: ScriptedHandler | None = None, **more: Any) -> RunResult:
+def run_with(supervisor: ScriptedHandler | str, worker: ScriptedHandler | None = None, **more: Any) -> RunResult:
     first = ScriptedHandler(in_order(supervisor), model="strong") if isinstance(supervisor, str) else supervisor
     return run("How many?", CONTEXT, first, worker or ScriptedHandler(counting, model="cheap"), **more)
 
@@ -50,7 +50,7 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("backend", probe().backends)
 def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> None:
-    result = asked(COUNT, log_dir=tmp_path / "log", backend=backend)
+    result = run_with(COUNT, log_dir=tmp_path / "log", backend=backend)
     assert (result.answer, result.ended, result.iterations, result.failed) == (300, "final", 1, 0)
     assert (result.supervisor_usage, result.worker_usage) == (Usage(10, 5), Usage(30, 15))
     assert result.cost_usd == pytest.approx(0.004)
@@ -62,40 +62,42 @@ def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> N
     }  # fmt: skip
     assert "text of 3,300 characters in 601 lines" in first["messages"][0]["content"]
     assert first["messages"][1]["content"].startswith("Question: How many?")
-    assert [len(one["prompt"]) for one in events(tmp_path / "log", "worker")] == [1100] * 3
+    assert [len(item["prompt"]) for item in events(tmp_path / "log", "worker")] == [1100] * 3
     programs = events(tmp_path / "log", "repl")
-    assert [one["answer"] for one in programs] == [None, {"value": 300}]
+    assert [item["answer"] for item in programs] == [None, {"value": 300}]
     assert {"step", "timestamp", "code", "stdout", "stderr", "elapsed"} <= programs[0].keys()
     with pytest.raises(ConfigError, match="holds a run already: name another one, or resume"):
-        asked(COUNT, log_dir=tmp_path / "log")
+        run_with(COUNT, log_dir=tmp_path / "log")
 
 
-def test_what_was_paid_is_not_asked_again_when_a_run_is_resumed(tmp_path: Path) -> None:
-    whole = asked(program("print(worker('beta'))") + COUNT, log_dir=tmp_path)
-    said, done = events(tmp_path, "worker"), events(tmp_path, "repl")
+def test_a_resumed_run_repeats_no_paid_call(tmp_path: Path) -> None:
+    whole = run_with(program("print(worker('beta'))") + COUNT, log_dir=tmp_path)
+    message, done = events(tmp_path, "worker"), events(tmp_path, "repl")
     lines = (tmp_path / "worker.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "worker.jsonl").write_text("".join(lines[:2]) + lines[2][:40])  # killed while it wrote
     (tmp_path / "repl.jsonl").write_text("")
     silent = ScriptedHandler(in_order(), model="strong")
     worker = ScriptedHandler(counting, model="cheap")
-    again = asked(silent, worker, log_dir=tmp_path, resume=True)
+    again = run_with(silent, worker, log_dir=tmp_path, resume=True)
     assert (again.answer, again.calls) == (whole.answer, whole.calls)
     assert again.cost_usd == pytest.approx(0.005)
     assert len(worker.asked) == 2 and not silent.asked
-    key = lambda one: (one["step"], one["prompt"], one["response"])  # noqa: E731
-    assert sorted(map(key, events(tmp_path, "worker"))) == sorted(map(key, said))
-    assert [one["code"] for one in events(tmp_path, "repl")] == [one["code"] for one in done]
-    last = asked(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True, caps=Caps(calls=1))
+    key = lambda item: (item["step"], item["prompt"], item["response"])  # noqa: E731
+    assert sorted(map(key, events(tmp_path, "worker"))) == sorted(map(key, message))
+    assert [item["code"] for item in events(tmp_path, "repl")] == [item["code"] for item in done]
+    last = run_with(
+        silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True, caps=Caps(calls=1)
+    )
     assert last.ended == "final" and len(events(tmp_path, "repl")) == len(done)
     (tmp_path / "worker.jsonl").write_text("[]\n")
     with pytest.raises(ConfigError, match=r"cannot be resumed: the log .*worker\.jsonl, line 1, is"):
-        asked(silent, log_dir=tmp_path, resume=True)
+        run_with(silent, log_dir=tmp_path, resume=True)
 
 
 KILLED = """
 import os, sys
 from tests.support.scripted_handler import ScriptedHandler, program
-from tests.unit.agents.test_supervisor_run import KILLED_CODE, asked
+from tests.unit.agents.test_supervisor_run import KILLED_CODE, run_with
 
 def says(prompt):
     with open("billed", "a") as bill:
@@ -105,19 +107,19 @@ def says(prompt):
     return prompt.upper()
 
 supervisor = ScriptedHandler(lambda text: program(KILLED_CODE), model="strong")
-asked(supervisor, ScriptedHandler(says, model="cheap"), log_dir="log", concurrency=1)
+run_with(supervisor, ScriptedHandler(says, model="cheap"), log_dir="log", concurrency=1)
 """
 KILLED_CODE = "first = worker('first')\nFINAL([first, *worker_batch([f'part {n}' for n in range(9)])])"
 
 
-def test_two_processes_do_not_pay_for_the_same_run(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_the_same_run(tmp_path: Path) -> None:
     model = ScriptedHandler(in_order(COUNT), model="strong")
     with lock(tmp_path), pytest.raises(StoreInUseError, match="another process writes to"):
-        asked(model, log_dir=tmp_path, resume=True)
-    assert not model.asked and asked(model, log_dir=tmp_path, resume=True).ended == "final"
+        run_with(model, log_dir=tmp_path, resume=True)
+    assert not model.asked and run_with(model, log_dir=tmp_path, resume=True).ended == "final"
 
 
-def test_after_a_kill_no_call_is_paid_twice_but_the_one_under_way(tmp_path: Path) -> None:
+def test_after_a_kill_only_the_call_in_flight_is_paid_twice(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])
     child = subprocess.run(
         [sys.executable, "-c", KILLED], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, check=False
@@ -126,13 +128,13 @@ def test_after_a_kill_no_call_is_paid_twice_but_the_one_under_way(tmp_path: Path
     billed = (tmp_path / "billed").read_text().split("\n")[:-1]
     worker = ScriptedHandler(str.upper, model="cheap")
     silent = ScriptedHandler(in_order(), model="strong")
-    result = asked(silent, worker, log_dir=tmp_path / "log", resume=True, concurrency=1)
+    result = run_with(silent, worker, log_dir=tmp_path / "log", resume=True, concurrency=1)
     assert result.answer == ["FIRST", *(f"PART {n}" for n in range(9))]
     assert billed == ["first", *(f"part {n}" for n in range(6))]
     assert worker.asked == [f"part {n}" for n in range(5, 9)]
 
 
-def test_a_run_that_is_resumed_repeats_what_it_met(tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_recorded_failures(tmp_path: Path) -> None:
     """Failures that the supervisor was told of, identical prompts, sets and draws."""
     numbers = iter(range(100))
 
@@ -147,19 +149,19 @@ print({"a", "b", "c", "d", "e"}, random.random(), worker_batch(["bad"] + ["same"
 """
     steps = program(code), program("print(worker('bad'))"), program("FINAL(worker('last'))")
     first = ScriptedHandler(in_order(*steps), model="strong")
-    whole = asked(first, ScriptedHandler(says, model="cheap"), log_dir=tmp_path)
+    whole = run_with(first, ScriptedHandler(says, model="cheap"), log_dir=tmp_path)
     assert whole.answer == "last 20" and whole.failures == {"worker overloaded": 2}
     assert (
-        again := asked(
+        again := run_with(
             ScriptedHandler(in_order()), ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True
         )
     ).answer is None and again.ended == "failed"  # another model is asked anew
     silent = ScriptedHandler(in_order(), model="strong")
-    again = asked(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True)
+    again = run_with(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True)
     assert (again.answer, again.failures, again.calls) == (whole.answer, whole.failures, whole.calls)
 
 
-def test_a_model_that_batches_gets_a_batch_at_once() -> None:
+def test_a_batching_model_gets_all_calls_at_once() -> None:
     class Engine(ScriptedHandler):
         batches = True
 
@@ -172,11 +174,11 @@ def test_a_model_that_batches_gets_a_batch_at_once() -> None:
             return super().chat_batch(message_batches)
 
     engine = Engine()
-    result = asked(program("FINAL(worker_batch(list('abc')) + [worker('d')])"), engine)
+    result = run_with(program("FINAL(worker_batch(list('abc')) + [worker('d')])"), engine)
     assert result.answer == ["A", "B", "C", "D"] and engine.sizes == [3, 1]
 
 
-def test_a_worker_that_fails_raises_and_in_a_batch_its_slot_says_why(tmp_path: Path) -> None:
+def test_a_failed_worker_raises_and_its_batch_slot_has_the_reason(tmp_path: Path) -> None:
     def says(prompt: str) -> str:
         if "bad" in prompt:
             raise ModelFailure("overloaded", "HTTP 529")
@@ -191,7 +193,7 @@ try:
 except RuntimeError as error:
     FINAL([found, str(error), [isinstance(one, str) for one in found], worker_batch(prompts=[])])
 """
-    result = asked(program(code), ScriptedHandler(says), log_dir=tmp_path)
+    result = run_with(program(code), ScriptedHandler(says), log_dir=tmp_path)
     failed = [{"failed": "overloaded: HTTP 529"}, {"failed": "internal: KeyError"}]
     assert result.answer == [
         ["A", failed[0], "B", failed[1]],
@@ -200,11 +202,11 @@ except RuntimeError as error:
         [],
     ]
     assert result.failures == {"worker overloaded": 2, "worker internal": 1} and result.calls == 3
-    assert [one.get("failure") for one in events(tmp_path, "worker")].count("overloaded: HTTP 529") == 2
+    assert [item.get("failure") for item in events(tmp_path, "worker")].count("overloaded: HTTP 529") == 2
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         ("worker(7)", "takes a text, not a value of type int"),
         ("worker(['a'])", "not a list; use worker_batch for several"),
@@ -213,27 +215,27 @@ except RuntimeError as error:
         ("worker_batch(['a', None])", "item 1 is None"),
     ],
 )
-def test_a_call_that_does_not_fit_is_told_how_it_would(call: str, said: str) -> None:
-    result = asked(ScriptedHandler(in_order(program(call), program("FINAL(0)"))))
+def test_a_wrong_worker_call_is_explained(call: str, message: str) -> None:
+    result = run_with(ScriptedHandler(in_order(program(call), program("FINAL(0)"))))
     assert (result.answer, result.failed) == (0, 1)
     supervisor = ScriptedHandler(in_order(program(call), program("FINAL(0)")))
-    asked(supervisor)
-    assert said in supervisor.asked[1]
+    run_with(supervisor)
+    assert message in supervisor.asked[1]
 
 
-def test_caps_end_a_run_and_say_so() -> None:
+def test_caps_end_a_run_with_a_reason() -> None:
     endless = lambda text: program("print(worker('x'))")  # noqa: E731
     for caps, ended in ((Caps(usd=0.0035), "usd"), (Caps(tokens=50), "tokens"), (Caps(calls=4), "calls")):
-        result = asked(ScriptedHandler(endless), caps=caps)
+        result = run_with(ScriptedHandler(endless), caps=caps)
         assert (result.ended, result.answer, result.iterations, result.calls) == (ended, None, 2, 4)
         assert "is reached" in result.why
-    result = asked(
+    result = run_with(
         ScriptedHandler(in_order(program("FINAL(worker_batch(['x'] * 9))"))), caps=Caps(calls=4), concurrency=1
     )
-    assert [isinstance(one, str) for one in result.answer] == [True] * 3 + [False] * 6
+    assert [isinstance(item, str) for item in result.answer] == [True] * 3 + [False] * 6
     assert result.answer[-1] == {"failed": "the cap of 4 calls is reached (4 used)"}
     unmetered = ScriptedHandler(endless, usage=None)
-    result = asked(unmetered, caps=Caps(tokens=3000))
+    result = run_with(unmetered, caps=Caps(tokens=3000))
     assert (result.ended, result.unmetered, result.supervisor_usage) == ("tokens", result.iterations, Usage(0, 0))
     with pytest.raises(ConfigError, match="the cap usd is 0; give a number above 0"):
         Caps(usd=0)
@@ -249,7 +251,7 @@ while True:
 """
 
 
-def test_calls_that_fail_count_for_the_cap_and_refusals_for_what_was_spent(tmp_path: Path) -> None:
+def test_failed_calls_count_for_the_cap_and_refusals_are_billed(tmp_path: Path) -> None:
     def away(_: str) -> str:
         raise ModelFailure("overloaded", "HTTP 529")
 
@@ -257,30 +259,20 @@ def test_calls_that_fail_count_for_the_cap_and_refusals_for_what_was_spent(tmp_p
         raise RefusedError(LMResponse("", Usage(10, 5), 0.1, "cheap", 0.001, "refusal"))
 
     worker = ScriptedHandler(away, model="cheap")
-    result = asked(program(ENDLESS), worker, caps=Caps(calls=5), log_dir=tmp_path / "away")
+    result = run_with(program(ENDLESS), worker, caps=Caps(calls=5), log_dir=tmp_path / "away")
     assert (result.ended, len(worker.asked), result.calls) == ("calls", 4, 1)
     worker = ScriptedHandler(refuses, model="cheap")
-    result = asked(program(ENDLESS), worker, caps=Caps(usd=0.0045), log_dir=tmp_path / "refuses")
+    result = run_with(program(ENDLESS), worker, caps=Caps(usd=0.0045), log_dir=tmp_path / "refuses")
     assert (result.ended, len(worker.asked), result.worker_usage) == ("usd", 4, Usage(40, 20))
     assert result.cost_usd == pytest.approx(0.005) and result.failures == {"worker refusal": 4}
     for folder, caps in (("away", Caps(calls=5)), ("refuses", Caps(usd=0.0045))):
         worker = ScriptedHandler(away, model="cheap")
         supervisor = ScriptedHandler(in_order(), model="strong")
-        again = asked(supervisor, worker, caps=caps, log_dir=tmp_path / folder, resume=True)
+        again = run_with(supervisor, worker, caps=caps, log_dir=tmp_path / folder, resume=True)
         assert not worker.asked and again.ended in ("calls", "usd"), "what an earlier process spent is spent"
 
 
-def test_a_price_that_is_not_known_is_none_and_no_cap_on_dollars_is_pretended() -> None:
-    free = ScriptedHandler(lambda text: program("FINAL(1)"), usd=None)
-    assert asked(free).cost_usd is None
-    free.priced = False
-    with pytest.raises(ConfigError, match="cannot be kept, because the price of scripted is unknown; cap tokens"):
-        asked(free, caps=Caps(usd=1))
-    with pytest.raises(ConfigError, match="cap of 1 US dollars cannot be kept"):
-        asked(ScriptedHandler(lambda text: program("print(1)"), usd=None), caps=Caps(usd=1))
-
-
-def test_a_model_that_hangs_is_left_behind_when_the_time_is_up() -> None:
+def test_a_hanging_model_is_abandoned_at_the_time_cap() -> None:
     released = threading.Event()
 
     def hangs(_: str) -> str:
@@ -289,85 +281,66 @@ def test_a_model_that_hangs_is_left_behind_when_the_time_is_up() -> None:
 
     try:
         code = "try:\n    worker('x')\nexcept RuntimeError as error:\n    print(error)"
-        result = asked(ScriptedHandler(in_order(program(code))), ScriptedHandler(hangs), caps=Caps(seconds=0.5))
+        result = run_with(ScriptedHandler(in_order(program(code))), ScriptedHandler(hangs), caps=Caps(seconds=0.5))
         assert result.ended == "seconds"
-        result = asked(ScriptedHandler(hangs), caps=Caps(seconds=0.2))
+        result = run_with(ScriptedHandler(hangs), caps=Caps(seconds=0.2))
         assert (result.ended, result.iterations) == ("seconds", 0)
     finally:
         released.set()
 
 
-def test_a_supervisor_that_cannot_be_asked_ends_the_run_with_the_reason() -> None:
+def test_an_unreachable_supervisor_ends_the_run_with_a_reason() -> None:
     refused = ScriptedHandler(in_order(ModelFailure("auth", "HTTP 401")))
-    result = asked(refused)
+    result = run_with(refused)
     assert (result.ended, result.why) == ("failed", "the supervisor cannot be asked: auth: HTTP 401")
     page = ModelFailure("bad_response", "a str instead of the API's object")
-    mended = asked(ScriptedHandler(in_order(page, page, program("FINAL('')"))))
+    mended = run_with(ScriptedHandler(in_order(page, page, program("FINAL('')"))))
     assert (mended.answer, mended.ended, mended.failures) == ("", "final", {"supervisor bad_response": 2})
-    result = asked(ScriptedHandler(in_order(page, page)), caps=Caps(errors=2))
+    result = run_with(ScriptedHandler(in_order(page, page)), caps=Caps(errors=2))
     assert (result.ended, result.iterations) == ("failed", 0)
 
 
-def test_primitives_are_listed_and_called_and_their_names_checked() -> None:
-    def lookup(step: int, /, metric: str = "loss") -> float:
-        """The metric's value at a step."""
-        return {"loss": 0.5}[metric] * step
-
-    supervisor = ScriptedHandler(in_order(program("FINAL(lookup(4))")))
-    assert asked(supervisor, primitives={"lookup": lookup}, prompt="Answer with a number.").answer == 2.0
-    system = supervisor.seen[0][0]["content"]
-    assert "- `lookup(step: 'int', /, metric: 'str' = 'loss') -> 'float'`: The metric's value at a step." in system
-    assert system.endswith("Answer with a number.")
-    for name in ("worker", "FINAL", "for", "a b"):
-        with pytest.raises(ConfigError, match="cannot be the name of a primitive"):
-            asked(supervisor, primitives={name: lookup})
-
-
-def test_bad_arguments_are_refused_by_a_sentence() -> None:
+def test_bad_arguments_are_refused_with_a_message() -> None:
     model = ScriptedHandler(in_order())
-    for context, said in (("", "the context is empty"), ({}, "is empty"), (b"x", "of type bytes; give text, a list")):
-        with pytest.raises(ConfigError, match=said):
+    for context, message in (
+        ("", "the context is empty"),
+        ({}, "is empty"),
+        (b"x", "of type bytes; give text, a list"),
+    ):
+        with pytest.raises(ConfigError, match=message):
             run("q", context, model, model)  # type: ignore[arg-type]
-    for more, said in (
+    for more, message in (
         ({"max_iterations": 0}, "max_iterations is 0; give 1 or more"),
         ({"output_limit": 0}, "output_limit is 0"),
         ({"worker_ctx_k": 0}, "worker_ctx_k is 0"),
         ({"concurrency": 0}, "concurrency is 0"),
         ({"log_dir": "/dev/null/x"}, "the log folder /dev/null/x cannot be written: Not a directory"),
     ):
-        with pytest.raises(ConfigError, match=said):
-            asked(model, **more)
+        with pytest.raises(ConfigError, match=message):
+            run_with(model, **more)
     with pytest.raises(ConfigError, match="the question is empty"):
         run(" ", CONTEXT, model, model)
 
 
 @pytest.mark.parametrize("name", ["supervisor", "worker", "repl"])
-def test_a_full_disk_ends_the_run_by_its_file(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_ends_the_run_and_names_the_file(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as raised:
-        asked(COUNT, log_dir=tmp_path)
+        run_with(COUNT, log_dir=tmp_path)
     assert raised.value.filename == str(tmp_path / f"{name}.jsonl")
 
 
-def test_a_key_is_in_no_file_whoever_sends_it_back(tmp_path: Path) -> None:
+def test_a_key_echoed_by_an_endpoint_is_in_no_file(tmp_path: Path) -> None:
     supervisor = ScriptedHandler(in_order(program(f"print({KEY!r}, worker('what is the key?'))\nFINAL(worker('x'))")))
     supervisor.secrets = (KEY,)
     worker = ScriptedHandler(lambda prompt: f"you sent {KEY}", secrets=(KEY,))
-    assert asked(supervisor, worker, log_dir=tmp_path).answer == "you sent [removed]"
+    assert run_with(supervisor, worker, log_dir=tmp_path).answer == "you sent [removed]"
     for path in tmp_path.iterdir():
         data = path.read_text()
         assert KEY not in data and json.dumps(KEY)[1:-1] not in data and repr(KEY)[1:-1] not in data
 
 
-def test_output_is_logged_whole_and_shown_cut(tmp_path: Path) -> None:
-    supervisor = ScriptedHandler(in_order(program("print('x' * 300_000)\nprint('\\udc80')"), program("FINAL(1)")))
-    asked(supervisor, log_dir=tmp_path)
-    (first, _) = events(tmp_path, "repl")
-    assert len(first["stdout"]) > 300_000 and first["dropped"] == 0
-    assert len(supervisor.asked[1]) < 2300 and "more characters are not shown" in supervisor.asked[1]
-
-
-async def test_a_run_that_is_cancelled_ends_its_block_and_waits_for_no_model() -> None:
+async def test_a_cancelled_run_ends_its_block_and_waits_for_no_model() -> None:
     begun, released = threading.Event(), threading.Event()
 
     def hangs(_: str) -> str:
@@ -395,10 +368,10 @@ async def test_a_run_that_is_cancelled_ends_its_block_and_waits_for_no_model() -
     assert done.answer == 2
 
 
-def test_an_endless_block_is_a_turn_that_failed() -> None:
+def test_an_endless_block_is_a_failed_turn() -> None:
     supervisor = ScriptedHandler(
         in_order(program("while True: pass"), program("def f(:"), program("FINAL({1})"), COUNT)
     )
-    result = asked(supervisor, limits=Limits(block_s=0.3))
+    result = run_with(supervisor, limits=Limits(block_s=0.3))
     assert (result.answer, result.failed, result.iterations) == (300, 3, 4)
     assert "took more than 0.3 s" in supervisor.asked[1] and "context and query are there" in supervisor.asked[1]

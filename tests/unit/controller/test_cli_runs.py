@@ -13,7 +13,6 @@ import pytest
 from tests.support.own_home import invoke, own_home
 from tests.support.replayed import a_run, left_behind
 
-from oven_runs.home import removal
 from oven_runs.home.model_spend import NAME, ModelSpend, Spend
 from oven_runs.home.run_folder import Home, RunFolder
 
@@ -62,51 +61,6 @@ def test_a_run_is_named_by_position_or_by_option(command: list[str], capsys: pyt
     assert invoke(*command, "gone", "--run", "other") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "'gone'" in said and "--run 'other'" in said and "one" in said
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["approve", "d"],
-        ["veto", "b"],
-        ["set", "k", "-0.5"],
-        ["mute", "a"],
-        ["unmute", "a"],
-        ["trust", "a"],
-        ["distrust", "a"],
-        ["autonomy", "auto"],
-        ["agent", "run", "learning_rate"],
-        ["creds", "add", "a"],
-        ["creds", "revoke", "a"],
-        ["creds", "list"],
-        ["config", "show"],
-        ["up", "--resume"],
-        ["run", "--resume", "--", "true"],
-    ],
-    ids=" ".join,
-)
-def test_the_option_has_a_short_form(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    at = command.index("--") if "--" in command else len(command)
-    assert invoke(*command[:at], "-r", "gone", *command[at:]) == 2
-    assert "no run named 'gone'" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_review_of_a_run_by_its_name(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    left_behind(home, a_run())
-    assert invoke("review", "--run", "r", "--agent", "learning_rate", "--json") == 0
-    by_option = json.loads(capsys.readouterr().out)
-    assert invoke("review", "r", "--agent", "learning_rate", "--json") == 0
-    assert by_option == json.loads(capsys.readouterr().out)
-    assert invoke("review") == 2
-    assert "there is nothing to review" in capsys.readouterr().err
-    assert invoke("review", "r", "--run", "other") == 2
-    assert "a run's own log" in capsys.readouterr().err
-
-
-def test_runs_still_lists(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    home.create("mine", "grpo")
-    assert invoke("runs", "--json") == 0
-    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["mine"]
 
 
 def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,13 +158,6 @@ def test_it_asks_before_it_removes(
     assert "Remove this run (" in said.err and names(home) == left
     assert ("nothing was removed" in said.err) == bool(left)
     assert left or json.loads(said.out)["removed"][0]["run"] == "a"
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (10**16, "10000.0 TB")]
-)
-def test_sizes_have_a_decimal_unit(size: int, text: str) -> None:
-    assert removal.readable_size(size) == text
 
 
 def test_a_home_that_is_made_keeps_its_keys_out_of_repositories(tmp_path: Path) -> None:

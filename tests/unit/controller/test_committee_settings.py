@@ -8,7 +8,6 @@ import pytest
 
 from oven_controller.cli.main import run as invoke
 from oven_core.errors import ConfigError
-from oven_runs.settings.committee_members import check_keys
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
 from oven_runs.settings.model import Settings
@@ -40,7 +39,7 @@ def settings(member: str, *more: str) -> Settings:
         ("kind: rule, rule: 'nothere.py:good'", "the rule of the committee member 'critic': nothere.py: No such file"),
     ],
 )
-def test_what_is_refused_names_the_value_and_the_remedy(member: str, words: str) -> None:
+def test_an_invalid_setting_names_the_value_and_the_remedy(member: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         settings(member)
 
@@ -56,7 +55,7 @@ def test_a_key_in_the_wrong_place_is_not_repeated(capsys: pytest.CaptureFixture[
     assert "canary" not in said.err + said.out
 
 
-def test_a_dry_run_looks_for_keys_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_dry_run_checks_keys_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     rubric = tmp_path / "rubric.txt"
     dry = ["up", "--no-learner", "--dry-run", "--set", "agents=[]", "--set"]
     for member, words in (
@@ -72,7 +71,7 @@ def test_a_dry_run_looks_for_keys_and_files(capsys: pytest.CaptureFixture[str], 
     assert f"{rubric} is empty; write there what to look for" in capsys.readouterr().err
 
 
-def test_files_are_found_again_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rubric.txt").write_text("Look for rhymes.")
     (tmp_path / "rules.py").write_text(
@@ -95,26 +94,13 @@ def test_files_are_found_again_from_elsewhere(tmp_path: Path, monkeypatch: pytes
         settings("kind: rule, rule: 'rules.py:shrot'")
 
 
-def test_the_catalogue_knows_each_provider() -> None:
-    def asked(provider: str, model: str = "m") -> tuple[str, str, str, int]:
-        found = endpoint_of("critic", MemberSettings(provider=provider, model=model), catalogue())
-        return found.wire, found.key_env, found.schema_mode, found.top_logprobs
-
-    assert asked("claude") == ("anthropic", "ANTHROPIC_API_KEY", "strict", 0)
-    assert asked("openai") == ("openai", "OPENAI_API_KEY", "strict", 20)
-    assert asked("openai", "o3-mini") == ("openai", "OPENAI_API_KEY", "strict", 0)
-    assert asked("deepseek", "deepseek-chat") == ("openai", "DEEPSEEK_API_KEY", "json_object", 20)
-    assert asked("deepseek", "deepseek-reasoner") == ("openai", "DEEPSEEK_API_KEY", "json_object", 0)
-    assert asked("grok") == ("openai", "XAI_API_KEY", "strict", 8)
-
-
 def overlay(folder: Path, text: str) -> Path:
     file = folder / "providers.yaml"
     file.write_text(text)
     return file
 
 
-def test_a_users_file_is_laid_over_by_provider_and_model(tmp_path: Path) -> None:
+def test_a_users_catalogue_is_merged_by_provider_and_model(tmp_path: Path) -> None:
     file = overlay(
         tmp_path,
         """
@@ -154,15 +140,8 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
         ("- openai", "contains a list"),
     ],
 )
-def test_a_users_file_that_does_not_fit(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_user_catalogue_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as wrong:
         catalogue(overlay(tmp_path, text))
     assert str(tmp_path) in str(wrong.value), "it names the file"
     assert "canary" not in str(wrong.value)
-
-
-def test_keys_are_looked_for_by_provider() -> None:
-    judge = settings("provider: deepseek, model: deepseek-chat").committee
-    check_keys(judge, {"DEEPSEEK_API_KEY": "k"})
-    with pytest.raises(ConfigError, match="'critic' has no key: the environment variable DEEPSEEK_API_KEY is not set"):
-        check_keys(judge, {"OPENAI_API_KEY": "k"})

@@ -15,7 +15,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import BallotOpened
 from oven_runs.home.run_folder import Home
 from oven_runs.log.cited_paths import cited_paths, read_path
-from oven_runs.log.decision_row import DecisionFilter, DecisionRow, row
+from oven_runs.log.decision_row import DecisionRow
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport
 from oven_runs.log.since import Since
@@ -87,13 +87,6 @@ def test_filters(home: Home, capsys: pytest.CaptureFixture[str], options: list[s
 def test_bad_input(home: Home, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
     assert invoke(*arguments) == 2
     assert said in capsys.readouterr().err
-
-
-def test_where_there_is_no_row_the_reason_is_said(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke("decisions", "r", "--verdict", "advised") == 0
-    assert capsys.readouterr().out == "none of the 4 decisions matches\n"
-    assert invoke("decisions", "r", "--verdict", "advised", "--json") == 0
-    assert capsys.readouterr().out == ""
 
 
 def test_a_log_cut_in_half_is_refused_with_what_is_left(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,9 +165,3 @@ def test_since_is_a_step_or_a_time_before_the_newest_event() -> None:
     for text in ("-1", "1w", "²", "1" * 16, "٣", "1e3", "nan", "infs"):
         with pytest.raises(ConfigError, match="neither a step nor a time"):
             Since.read(text)
-
-
-def test_what_nobody_voted_on_has_a_row_too() -> None:
-    seen = folded()
-    assert DecisionFilter(agent="nobody").matches(seen.whole(RAISED.id), None) is False
-    assert row(seen.whole(VETOED.id)).outcome == ""

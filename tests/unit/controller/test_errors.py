@@ -67,7 +67,7 @@ def test_deeply_nested_input_has_a_reason() -> None:
     ("text", "words"),
     [
         (None, "No such file or directory"),
-        ("{}", "line 1, is neither an event of an exported log nor an episode of a gym"),
+        ("{}", "line 1, is neither an event of an exported log nor a gym episode"),
         ("[" * 5000, "line 1, is neither"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oven_controller.notify import saved_addresses
-from oven_controller.notify.recipients import resolve, tls_warnings
+from oven_controller.notify.recipients import resolve
 from oven_core.errors import ConfigError
 from oven_runs.settings.notifications import NotifySettings, shown
 from oven_runs.settings.resolution import notify_settings
@@ -92,22 +92,6 @@ def test_settings_that_are_wrong(settings: dict[str, Any], said: str) -> None:
     assert said in str(error.value) and SECRET not in str(error.value)
 
 
-def test_a_list_that_is_no_yaml_is_not_repeated() -> None:
-    with pytest.raises(ConfigError) as error:
-        notify_settings(sets=[f"notify.to=[https://x/{SECRET}"], environ={})
-    assert str(error.value).startswith("--set notify.to: the value is not YAML") and SECRET not in str(error.value)
-    with pytest.raises(ConfigError, match="only notify can be set here"):
-        notify_settings(sets=["seed=1"], environ={})
-
-
-def test_where_addresses_come_from() -> None:
-    environ = {"OVEN_SET_NOTIFY__TO": "env:A", "OVEN_SET_SEED": "3"}
-    assert [one.url for one in notify_settings(environ=environ).to] == ["env:A"]
-    assert [one.url for one in notify_settings(environ=environ, urls=["env:B", HOOK]).to] == ["env:B", HOOK]
-    shown_values = {one.setting: one.value for one in resolved(sets=[f"notify.to=[{HOOK}]"], attached=True).origins()}
-    assert shown_values["notify.to"][0]["url"] == "https://hooks.example/…"
-
-
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -127,30 +111,6 @@ def test_addresses_that_cannot_be_sent_to(url: str, said: str) -> None:
     assert said in str(error.value)
 
 
-def test_without_tls_where_it_is_said_or_stays_on_this_machine() -> None:
-    plain = given("http://192.0.2.1/x", "http://127.0.0.1:1/x", "http://localhost/x", HOOK, plain=True)
-    (warning,) = tls_warnings(resolve(plain, {}))
-    assert warning.startswith("http://192.0.2.1/… has no TLS: anyone between here and 192.0.2.1 can read")
-    assert tls_warnings(resolve(given("http://127.0.0.1:1/x", "json://127.0.0.1/x"), {})) == []
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"https://hooks.slack.com/services/T12345678/B12345678/{SECRET}{SECRET[:7]}",
-        f"https://discord.com/api/webhooks/123456789012345678/{SECRET}",
-        f"mailtos://ann:{SECRET}@example.com",
-        f"tgram://123456789:{SECRET}_hijklmnop/12345/",
-    ],
-)
-def test_addresses_of_chats_and_mail_are_recognised(url: str) -> None:
-    (recipient,) = resolve(given(url), {})
-    assert recipient.service is not None
-    assert SECRET not in recipient.name
-    token = next(part for part in url.replace("@", "/").replace(":", "/").split("/") if part.startswith(SECRET))
-    assert SECRET not in recipient.without_secrets(f"could not reach {url}: {token}")
-
-
 def test_without_apprise_the_command_that_installs_it_is_named() -> None:
     code = (
         "import sys; sys.modules['apprise'] = None\n"
@@ -166,3 +126,11 @@ def test_without_apprise_the_command_that_installs_it_is_named() -> None:
     assert done.stdout == (
         'https://hooks.example/…: messages are sent by apprise: `pip install "oven-controller[notify]"`\n'
     )
+
+
+def test_a_list_that_is_no_yaml_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as error:
+        notify_settings(sets=[f"notify.to=[https://x/{SECRET}"], environ={})
+    assert str(error.value).startswith("--set notify.to: the value is not YAML") and SECRET not in str(error.value)
+    with pytest.raises(ConfigError, match="only notify can be set here"):
+        notify_settings(sets=["seed=1"], environ={})

@@ -71,26 +71,6 @@ def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
     assert back.text.endswith("the training was rolled back, proposed by amy, because so.")
 
 
-def test_an_operators_approval_says_so() -> None:
-    log = advising()
-    log.propose("amy", 0.5, confidence=0.9, rationale="it is flat")
-    log.operator("c1", "approve", of=LR)
-    log.receipt(log.last)
-    assert told(log)[-1].text.endswith("took effect, proposed by amy and approved by an operator, because it is flat.")
-
-
-def test_held_and_resumed() -> None:
-    log = Log.running("amy")
-    for command, action in (("c1", "hold"), ("c2", "resume"), ("c3", "hold")):
-        log.operator(command, action)
-        log.obeyed(command)
-    one, two = told(log)
-    assert (one.kind, one.text, one.command) == (
-        "held", "The run is held at step 0: ann: so.", f"oven-controller resume {RUN}",
-    )  # fmt: skip
-    assert one.key != two.key
-
-
 def test_a_judge_that_is_away_or_has_spent_its_budget_is_told_when_it_begins() -> None:
     log = Log.running("amy")
     away = {"committee/skipped_groups": 0.0, "rewards/critic/abstain/timeout": 4.0, "rewards/other/mean": 0.5}
@@ -103,19 +83,6 @@ def test_a_judge_that_is_away_or_has_spent_its_budget_is_told_when_it_begins() -
     assert (first.kind, first.title, again.kind) == ("judge", "judge critic is away", "judge")
     assert "it scored nothing (timeout)" in first.text
     assert (spent.kind, spent.severity, spent.title) == ("budget", "error", "budget spent: critic")
-
-
-def test_a_budget_of_interventions_and_of_a_language_model() -> None:
-    log = Log.running("amy", speciality=(LR,), max_interventions=0)
-    for _ in range(2):
-        log.propose("amy", 0.5, confidence=0.9)
-        log.tick(8)
-    log.status("amy", "notice", reason="all 50 calls of tuner.calls are made: 50 calls, 9 votes")
-    log.status("amy", "notice", reason="abstains: timeout")
-    spent, calls = told(log)
-    assert (spent.kind, spent.title) == ("budget", "budget spent: rules.max_interventions")
-    assert "budget spent: 0 of 0 interventions are used up" in spent.text
-    assert (calls.title, calls.kind) == ("budget spent: amy", "budget")
 
 
 @pytest.mark.parametrize(
@@ -161,14 +128,6 @@ def test_a_silent_learner_is_missed_once_and_later_where_steps_are_long() -> Non
         (notice,) = triggers.quiet(log.now + timedelta(seconds=silence_s))
         assert notice.kind == "died" and "Its last message was at step 5" in notice.text
         assert triggers.quiet(log.now + timedelta(days=1)) == []
-
-
-def test_the_same_events_have_the_same_notices() -> None:
-    log = advising()
-    log.propose("amy", 0.5, confidence=0.9)
-    log.operator("c1", "hold")
-    log.obeyed("c1")
-    assert told(log) == told(log) and len({notice.key for notice in told(log)}) == 2
 
 
 def test_what_waits_is_told_to_who_comes_later() -> None:

@@ -9,7 +9,6 @@ from tests.support.replayed import a_run
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
-from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import OpenLoop
 from oven_runs.settings.resolution import with_rules
 
@@ -67,8 +66,3 @@ def test_rules_replace_those_of_every_incarnation() -> None:
     loop = decided(log.events, RUN, autonomy="auto")
     assert [made.verdict for made in loop.computed] == ["adopted"]
     assert {name: dict(found.computed) for name, found in loop.verdicts().items()} == {LR: {"adopted": 1}}
-
-
-def test_one_actuators_autonomy_leaves_the_others() -> None:
-    logged = Rules(autonomy_of={"grad.clip": "observe"})
-    assert with_rules(logged, {"autonomy_of": {LR: "advise"}}).autonomy_of == {"grad.clip": "observe", LR: "advise"}

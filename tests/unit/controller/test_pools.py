@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.stack import agent_keys
 from oven_controller.stack.plan import Plan, pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.permissions import permissions
@@ -18,19 +17,6 @@ from oven_runs.settings.agents import AgentSpec
 
 def specs(*names: str) -> list[AgentSpec]:
     return [AgentSpec(name, f"{name}.py") for name in names]
-
-
-def test_one_agent_a_process_keeps_its_own_name() -> None:
-    (one, two) = pools(specs("lr", "agents-1"), 1)
-    assert (one.key, one.process, one.names) == ("lr", "agent-lr", ("lr",))
-    assert two.process == "agent-agents-1"
-
-
-def test_several_go_together_in_their_order() -> None:
-    found = pools(specs("a", "b", "c", "d", "e"), 2)
-    assert [pool.names for pool in found] == [("a", "b"), ("c", "d"), ("e",)]
-    assert [(pool.key, pool.process) for pool in found] == [(f"agents-{n}", f"agents-{n}") for n in (1, 2, 3)]
-    assert found[0].arguments == ["a.py", "b.py", "--name", "a", "--name", "b"]
 
 
 def test_installed_ones_go_together_and_each_file_alone() -> None:
@@ -77,10 +63,3 @@ def test_a_process_of_several_gets_their_key(tmp_path: Path) -> None:
     assert service.name == "agents-1" and service.command[-6:] == ("a.py", "b.py", "--name", "a", "--name", "b")
     assert Credentials.load(Path(service.env["OVEN_CREDS"])).name == "agents-1"
     assert [user.agents for user in folder.server.users()] == [("a", "b")]
-
-
-def test_who_shares_a_key_is_told_which(tmp_path: Path) -> None:
-    files = ServerFolder(tmp_path, "r")
-    files.add_user("agent", "agents-1", ("lr", "curriculum"))
-    with pytest.raises(ConfigError, match="'lr' is one of lr, curriculum, with the key 'agents-1'"):
-        agent_keys.revoke_in_folder(files, "lr")

@@ -76,15 +76,6 @@ def test_a_password_in_an_address_is_refused_and_never_shown(
     assert PASSWORD not in tls.shown(address)
 
 
-@pytest.mark.parametrize(
-    "address", ["http://x:1", "nats://", "nats://h:x", "nats://h:0", "nats://[::1", "::", "/etc/x"]
-)
-def test_what_is_not_an_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is not a server's address"):
-        tls.checked_addresses(address)
-    assert tls.checked_addresses("a:1, tls://b:2") == ["a:1", "tls://b:2"]
-
-
 def test_without_tls_to_another_machine_it_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path)
     for url, warns in {"nats://192.0.2.1:4222": True, "tls://192.0.2.1:4222": False, "": False}.items():
@@ -144,21 +135,6 @@ def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Pat
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         person_file.load(file)
-
-
-def test_an_nkey_alone_needs_the_runs_name(tmp_path: Path) -> None:
-    seed = Credentials.new("ann").save(tmp_path)
-    with pytest.raises(ConfigError, match="Name it with --run NAME or OVEN_RUN"):
-        find_run(None, Endpoint("nats://127.0.0.1:1", seed))
-    found = find_run("far", Endpoint("nats://127.0.0.1:1", seed))
-    assert (found.run, found.by, found.up()) == ("far", "ann", True)
-
-
-def test_an_authority_without_a_server_and_one_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="add --nats URL or --creds"):
-        find_run(None, Endpoint(tls_ca=tmp_path / "ca.pem"))
-    with pytest.raises(ConfigError, match="is not a certificate"):
-        find_run(None, Endpoint(creds=written(tmp_path, tls_ca="nothing")))
 
 
 async def test_a_read_only_key_does_not_command_and_no_key_is_the_stacks(tmp_path: Path) -> None:

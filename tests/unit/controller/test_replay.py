@@ -67,7 +67,3 @@ def test_at_the_head_of_a_run_that_goes_on_a_decision_is_pending() -> None:
     last = max(n for n, entry in enumerate(events) if ".decision." in entry.subject)
     report = replay(events[:last], RUN)
     assert report.same and report.pending == [events[last].subject]
-
-
-def test_an_empty_log_is_no_difference() -> None:
-    assert replay([], RUN).same

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.monitor_log import ended, recorded
+from tests.support.monitor_log import recorded
 from tests.support.recorded_runs import write_run
 
 from oven_runs.access.log_sources import exported
-from oven_runs.home import run_rows
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.home.run_rows import LogDigest, RunRows
 from oven_runs.log.run_row import RunRow
@@ -84,19 +83,6 @@ def test_a_log_that_grows_under_the_digest_comes_to_the_same(
 EVENTS = recorded()
 
 
-def test_a_long_log_is_read_in_slices_with_its_end_first(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_rows, "SLICE_BYTES", 4096)
-    monkeypatch.setattr(run_rows, "TAIL_BYTES", 8192)
-    folder = write_run(home, "long", EVENTS)
-    rows = RunRows(home)
-    rows.look()
-    seen = list(rows.advance())
-    assert len(seen) > 5
-    assert seen[0].step == seen[-1].step == folded(folder).step  # from the tail
-    assert seen[0].adopted is None and not seen[0].whole  # nothing counted is shown before all is counted
-    assert seen[-1].adopted == folded(folder).adopted and seen[-1].whole
-
-
 def test_a_log_that_did_not_change_is_not_read_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_run(home, "one", EVENTS)
     first = read(home)
@@ -146,10 +132,3 @@ def test_states_and_alerts() -> None:
     assert failed.alerts(NOW) == ["failed: out of memory"]
     broken = RunRow("r", status="completed", step=3, target="loss", whole=True)
     assert broken.alerts(NOW) == ["loss is not a number"]
-
-
-def test_a_run_without_metrics_has_no_target(home: Home) -> None:
-    bare = [event for event in ended() if "observation" not in event.subject]
-    write_run(home, "bare", bare[:-1])
-    row = read(home)["bare"]
-    assert row.target == "" and row.whole and not row.alerts(NOW)

@@ -36,10 +36,10 @@ def holds(condition: Argument, arguments: Sequence[int]) -> bool:
 
 
 def expected(rules: Sequence[Rule], call: str, arguments: Sequence[int]) -> int:
-    rule = next((one for one in rules if one.call == call), None)
+    rule = next((item for item in rules if item.call == call), None)
     if rule is None:
         return ERRNO | EPERM
-    allowed = rule.allowed and all(holds(one, arguments) for one in rule.conditions)
+    allowed = rule.allowed and all(holds(item, arguments) for item in rule.conditions)
     return ALLOW if allowed else ERRNO | rule.errno
 
 
@@ -57,16 +57,16 @@ words = st.one_of(
     st.sampled_from(sorted(X86_64.numbers)),
     st.lists(words, min_size=6, max_size=6),
 )
-def test_a_filter_says_what_its_rules_say(profile: str, machine: Machine, call: str, arguments: list[int]) -> None:
+def test_a_filter_implements_its_rules(profile: str, machine: Machine, call: str, arguments: list[int]) -> None:
     number = machine.numbers.get(call)
     if number is not None:
-        said = verdict(PROGRAMS[profile, machine.name], number, machine.audit, arguments)
-        assert said == expected(RULES[profile], call, arguments)
+        output = verdict(PROGRAMS[profile, machine.name], number, machine.audit, arguments)
+        assert output == expected(RULES[profile], call, arguments)
 
 
 @pytest.mark.parametrize("profile", RULES)
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_what_is_not_named_is_refused_and_another_convention_kills(profile: str, machine: Machine) -> None:
+def test_unlisted_calls_are_refused_and_another_convention_kills(profile: str, machine: Machine) -> None:
     code, none = PROGRAMS[profile, machine.name], [0] * 6
     named = {machine.numbers[rule.call] for rule in RULES[profile] if rule.call in machine.numbers}
     for number in {*range(600), -1} - named:
@@ -76,14 +76,14 @@ def test_what_is_not_named_is_refused_and_another_convention_kills(profile: str,
         assert verdict(code, machine.foreign_from + machine.numbers["getpid"], machine.audit, none) == ERRNO | EPERM
 
 
-def test_no_profile_lets_out_what_a_wall_is_for() -> None:
+def test_no_profile_allows_dangerous_calls() -> None:
     never = {"socket", "connect", "execve", "ptrace", "kill", "capset", "seccomp", "landlock_restrict_self"}
     for rules in RULES.values():
         assert not never & {rule.call for rule in rules}
     assert not {"openat", "open", "close", "clone", "dup2", "fcntl", "ioctl"} & {rule.call for rule in RULES["repl"]}
 
 
-def test_a_filter_that_the_kernel_would_not_take_is_refused() -> None:
+def test_a_filter_above_the_kernels_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="the kernel takes 4096"):
         program(X86_64, [Rule("read")] * 3000)
 
@@ -96,16 +96,16 @@ def test_a_filter_that_the_kernel_would_not_take_is_refused() -> None:
     ],
     ids=["x86_64", "aarch64"],
 )
-def test_numbers_are_those_of_the_kernels_headers(machine: Machine, header: str) -> None:
+def test_call_numbers_match_the_kernels_headers(machine: Machine, header: str) -> None:
     if not Path(header).exists():
         pytest.skip(f"{header} is not installed")
-    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text())
-    numbers = {name: int(number) for name, number in reversed(found)}
+    result = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text())
+    numbers = {name: int(number) for name, number in reversed(result)}
     numbers["newfstatat"] = numbers.get("newfstatat", numbers.get("fstatat", -1))
     assert {call: numbers.get(call) for call in machine.numbers} == dict(machine.numbers)
 
 
-def test_rights_are_those_that_the_kernels_version_knows() -> None:
+def test_landlock_rights_match_the_kernels_version() -> None:
     assert [profiles.file_rights(version).bit_length() for version in range(1, 8)] == [13, 14, 15, 15, 16, 16, 16]
     assert [len(profiles.ruleset(version)) for version in range(1, 8)] == [8, 8, 8, 16, 16, 24, 24]
     links_and_devices = profiles.MAKE_SYM | profiles.MAKE_SOCK | profiles.MAKE_FIFO

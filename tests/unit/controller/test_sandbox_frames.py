@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError
@@ -22,15 +22,15 @@ LONGEST = {frames.OUT: 100, frames.DONE: 50}
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(LONGEST)), st.binary(max_size=50))), st.integers(1, 40))
-def test_frames_come_out_whole_however_they_were_cut(sent: list[tuple[int, bytes]], size: int) -> None:
+def test_frames_are_reassembled_from_any_pieces(sent: list[tuple[int, bytes]], size: int) -> None:
     stream = b"".join(frame(kind, payload) for kind, payload in sent)
     reader = Frames(LONGEST)
-    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-    assert [one for piece in pieces for one in reader.feed(piece)] == sent
+    pieces = [stream[index : index + size] for index in range(0, len(stream), size)]
+    assert [item for piece in pieces for item in reader.feed(piece)] == sent
 
 
 @given(st.binary())
-def test_no_bytes_make_a_reader_do_anything_but_refuse(noise: bytes) -> None:
+def test_random_bytes_are_only_ever_refused(noise: bytes) -> None:
     try:
         for kind, payload in Frames(LONGEST).feed(noise):
             assert len(payload) <= LONGEST[kind]
@@ -39,28 +39,15 @@ def test_no_bytes_make_a_reader_do_anything_but_refuse(noise: bytes) -> None:
         pass
 
 
-def test_a_frame_that_is_too_long_is_refused_by_its_header() -> None:
+def test_a_too_long_frame_is_refused_by_its_header() -> None:
     with pytest.raises(FrameError, match="a frame of 101 bytes, where 100 are the maximum"):
         list(Frames(LONGEST).feed(frames.HEADER.pack(frames.OUT, 101)))
     with pytest.raises(FrameError, match=r"64\.0 MB, where 64 MB fit"):
         frame(frames.TEXT, bytes(frames.FRAME_BYTES + 1))
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
-    max_leaves=10,
-)
-
-
-@settings(max_examples=50)
-@given(json_values)
-def test_values_come_back_as_they_were(value: object) -> None:
-    assert decode(encode(value)) == value
-
-
 @pytest.mark.parametrize("value", [{1}, math.nan, math.inf, b"x", object(), {(1,): 2}, "\ud800", {"a": ["\udfff"]}])
-def test_what_json_cannot_hold_is_named_and_refused(value: object) -> None:
+def test_values_that_json_cannot_hold_are_refused(value: object) -> None:
     with pytest.raises(FrameError):
         encode(value)
 
@@ -69,7 +56,7 @@ def test_what_json_cannot_hold_is_named_and_refused(value: object) -> None:
     "data",
     [b"NaN", b"[Infinity]", b"1e999", b'"\\ud800"', b"[" * 200 + b"]" * 200, b"[" * 100_000, b"\xff", b"", b"9" * 5000],
 )
-def test_what_a_child_may_not_send_is_refused(data: bytes) -> None:
+def test_invalid_values_from_the_child_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
         decode(data)
 
@@ -77,23 +64,23 @@ def test_what_a_child_may_not_send_is_refused(data: bytes) -> None:
 class Scripted:
     """A child that says what it is told to, and then is gone."""
 
-    def __init__(self, said: Iterable[tuple[int, bytes]]) -> None:
-        self._said, self.got = iter(said), list[bytes]()
+    def __init__(self, sent: Iterable[tuple[int, bytes]]) -> None:
+        self._said, self.got = iter(sent), list[bytes]()
 
     def send(self, data: bytes, deadline: float) -> None:
         self.got.append(data)
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        for one in self._said:
-            return one
+        for item in self._said:
+            return item
         raise GoneError("its process ended with exit code 1")
 
 
 DONE = (frames.DONE, b'{"ended":"completed","dropped":0}')
 
 
-def conversation(*said: tuple[int, bytes], limits: Limits | None = None, **functions: Any) -> tuple[Any, list[bytes]]:
-    child = Scripted(said)
+def conversation(*sent: tuple[int, bytes], limits: Limits | None = None, **functions: Any) -> tuple[Any, list[bytes]]:
+    child = Scripted(sent)
     return Exchange(functions, limits or Limits()).run(child, b""), child.got[1:]
 
 
@@ -106,7 +93,7 @@ def test_the_first_answer_counts_even_if_the_child_dies_of_it() -> None:
     assert block.answer == FinalAnswer(0) and block.ended == "died" and block.namespace_lost
 
 
-def test_calls_are_answered_or_fail_in_the_code_that_made_them() -> None:
+def test_calls_are_answered_or_fail_in_the_calling_code() -> None:
     def worker(prompt: str) -> object:
         if prompt == "told":
             raise CallError("no key: set it")
@@ -121,7 +108,7 @@ def test_calls_are_answered_or_fail_in_the_code_that_made_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         (frames.READY, b""),
         (frames.DONE, b'{"ended":"won","dropped":0}'),
@@ -131,12 +118,12 @@ def test_calls_are_answered_or_fail_in_the_code_that_made_them() -> None:
         (frames.FINAL, b"{"),
     ],
 )
-def test_what_is_out_of_turn_or_shape_ends_the_child(said: tuple[int, bytes]) -> None:
-    block, _ = conversation(said, DONE)
+def test_a_frame_out_of_turn_or_shape_ends_the_child(sent: tuple[int, bytes]) -> None:
+    block, _ = conversation(sent, DONE)
     assert block.ended == "protocol" and block.namespace_lost and block.answer is None
 
 
-def test_a_child_that_does_not_cut_is_held_to_the_limits() -> None:
+def test_limits_hold_for_a_child_that_ignores_them() -> None:
     limits = Limits(output_bytes=10, calls=2, received_bytes=1000)
     block, _ = conversation((frames.OUT, b"x" * 8), (frames.ERR, b"y" * 8), DONE, limits=limits)
     assert (block.stdout, block.stderr, block.dropped) == ("x" * 8, "yy", 6)
@@ -146,7 +133,7 @@ def test_a_child_that_does_not_cut_is_held_to_the_limits() -> None:
     assert block.ended == "limit" and "1000 bytes" in block.error
 
 
-def test_limits_and_backends_that_there_are_not_are_refused_by_a_sentence() -> None:
+def test_invalid_limits_and_missing_backends_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"block_s is 0; give a number above 0"):
         Limits(block_s=0)
     with pytest.raises(ConfigError, match="at most 64000000 fit into a frame"):

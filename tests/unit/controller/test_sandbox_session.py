@@ -44,12 +44,12 @@ def completed(block: Block) -> str:
     return block.stdout
 
 
-def test_names_last_from_block_to_block(sandbox: Sandbox) -> None:
+def test_variables_last_from_block_to_block(sandbox: Sandbox) -> None:
     completed(sandbox.run("found = [1]\ndef double(n):\n    return 2 * n"))
     assert completed(sandbox.run("found = found + [double(4)]\nprint(found)")) == "[1, 8]\n"
 
 
-def test_an_error_is_told_and_leaves_what_was_defined(sandbox: Sandbox) -> None:
+def test_an_error_is_reported_and_keeps_the_namespace(sandbox: Sandbox) -> None:
     block = sandbox.run("kept = 7\nprint('before')\nkept / 0")
     assert (block.ended, block.stdout, block.namespace_lost) == ("error", "before\n", False)
     assert block.error == "ZeroDivisionError: division by zero" and block.error in block.stderr
@@ -59,12 +59,12 @@ def test_an_error_is_told_and_leaves_what_was_defined(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("answer", ["0", '""', "None", "[]", "{'a': [1.5, None]}"])
-def test_every_value_of_json_is_an_answer(sandbox: Sandbox, answer: str) -> None:
+def test_every_json_value_is_an_answer(sandbox: Sandbox, answer: str) -> None:
     block = sandbox.run(f"FINAL({answer})\nprint('after')")
     assert block.answer == FinalAnswer(eval(answer)) and completed(block) == ""
 
 
-def test_an_answer_counts_whatever_catches_it(sandbox: Sandbox) -> None:
+def test_an_answer_counts_even_if_it_is_caught(sandbox: Sandbox) -> None:
     code = "try:\n    FINAL(0)\nexcept:\n    pass\nprint('on')"
     assert sandbox.run(code).answer == FinalAnswer(0)
     assert sandbox.run("try:\n    FINAL(1)\nexcept Exception:\n    FINAL(2)").answer == FinalAnswer(1)
@@ -86,7 +86,7 @@ def test_calls_reach_the_host_and_fail_in_the_code(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     "value", ["", "text with \0, \u2028, \U0001f600 and \ud800", ["a", 1, None], {"log": [{"step": 1}]}, []]
 )
-def test_context_arrives_as_it_was(sandbox: Sandbox, value: Any) -> None:
+def test_the_context_arrives_unchanged(sandbox: Sandbox, value: Any) -> None:
     if sandbox.backend == "monty" and "\ud800" in str(value):
         pytest.skip("monty has no halves of surrogate pairs")
     sandbox.assign("context", value)
@@ -94,13 +94,13 @@ def test_context_arrives_as_it_was(sandbox: Sandbox, value: Any) -> None:
     assert block.answer == FinalAnswer([len(value), type(value).__name__])
 
 
-def test_what_cannot_be_a_variable_is_refused_by_a_sentence(sandbox: Sandbox) -> None:
-    for name, value, said in [
+def test_invalid_variables_are_refused(sandbox: Sandbox) -> None:
+    for name, value, output in [
         ("two words", 1, "cannot be the name of a variable"),
         ("context", {1, 2}, "what JSON can hold"),
         ("context", "x" * 64_000_001, "64 MB"),
     ]:
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=output):
             sandbox.assign(name, value)
     with pytest.raises(ConfigError, match="cannot be the name of a function"):
         open_sandbox(functions={"FINAL": print})
@@ -113,7 +113,7 @@ def test_output_is_cut_in_the_child_and_counted(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_block_that_does_not_end_is_ended_and_its_process_replaced(backend: str) -> None:
+def test_an_endless_block_is_killed_and_its_process_replaced(backend: str) -> None:
     with open_sandbox(REPL, {"worker": worker}, Limits(block_s=0.3), backend) as opened:
         opened.assign("context", "kept")
         block = opened.run(
@@ -127,7 +127,7 @@ def test_a_block_that_does_not_end_is_ended_and_its_process_replaced(backend: st
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_time_in_the_host_does_not_count(backend: str) -> None:
+def test_time_in_host_functions_does_not_count(backend: str) -> None:
     def slow(prompt: str) -> str:
         end = time.monotonic() + 0.6
         while time.monotonic() < end:
@@ -192,19 +192,19 @@ def test_the_child_dies_with_its_host_whatever_it_does() -> None:
 
 
 @locked
-def test_no_environment_and_no_descriptor_of_the_hosts_gets_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_hosts_environment_and_descriptors_are_not_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OVEN_CANARY_KEY", "sk-canary")
     with (tmp_path / "open").open("w") as file, open_sandbox(limits=LIMITS) as opened:
         assert isinstance(opened, LockedSandbox) and opened.pid is not None
         os.set_inheritable(file.fileno(), True)
-        said = completed(opened.run("import os, sys\nprint(dict(os.environ), sys.argv)"))
-        assert "canary" not in said
+        output = completed(opened.run("import os, sys\nprint(dict(os.environ), sys.argv)"))
+        assert "canary" not in output
         assert len(os.listdir(f"/proc/{opened.pid}/fd")) == 6
         assert "canary" not in " ".join(psutil.Process(opened.pid).cmdline())
 
 
 @locked
-def test_what_does_not_fit_into_memory_is_an_error_or_a_death_and_a_context_that_does_not_is_refused() -> None:
+def test_exceeding_the_memory_limit_is_an_error() -> None:
     with open_sandbox(limits=Limits(memory_bytes=200_000_000)) as opened:
         assert opened.run("x = 'x' * 10**9").error == "MemoryError"
         assert completed(opened.run("print(1)")) == "1\n"
@@ -214,7 +214,7 @@ def test_what_does_not_fit_into_memory_is_an_error_or_a_death_and_a_context_that
 
 
 @locked
-def test_walls_that_do_not_stand_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from oven_llm.sandbox import locked_child
     from oven_llm.sandbox.bpf import Rule
 
@@ -232,7 +232,7 @@ needs_landlock = pytest.mark.skipif("landlock+seccomp" not in BACKENDS, reason="
 
 
 @needs_landlock
-def test_other_peoples_tests_run_with_one_folder_to_read_and_one_to_write(tmp_path: Path) -> None:
+def test_a_test_suite_runs_with_one_folder_to_read_and_one_to_write(tmp_path: Path) -> None:
     read, write = tmp_path / "code", tmp_path / "results"
     read.mkdir()
     write.mkdir()
@@ -274,7 +274,7 @@ def test_other_peoples_tests_run_with_one_folder_to_read_and_one_to_write(tmp_pa
 @pytest.mark.skipif(
     os.geteuid() != 0 or not BACKENDS or BACKENDS[0] == "monty", reason="not root, so it is tried already"
 )
-def test_an_unprivileged_user_has_the_same_walls() -> None:
+def test_an_unprivileged_user_gets_the_same_sandbox() -> None:
     """In a process that gave up being root, with a Python that it may run."""
     pythons = [sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"]
     code = (

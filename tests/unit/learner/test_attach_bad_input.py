@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ from tests.support.tiny_grpo import ROWS, grpo, vowels
 from tests.unit.learner.test_attach_trl import tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import TrainerCallback
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.losses import ChannelTrainer
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -61,15 +57,6 @@ def test_prompts_without_a_token(tmp_path: Path) -> None:
     words = tokenizer()
     words.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     attach(grpo(tmp_path, rows=rows, processing_class=words), link=FakeLink())  # it begins every text by itself
-
-
-def test_a_beta_below_0(tmp_path: Path) -> None:
-    refused(grpo(tmp_path, beta=-0.1), "beta is -0.1")
-
-
-def test_a_group_of_one_is_refused_by_trl(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least 2 generations"):
-        GRPOConfig(output_dir=str(tmp_path), num_generations=1, use_cpu=True, bf16=False)
 
 
 def test_rewards_that_are_no_number_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -117,18 +104,6 @@ def test_rewards_of_another_trainer_are_not_read(tmp_path: Path) -> None:
     run = line.sent[0]
     assert isinstance(run, RunStarted) and len(line.series("loss")) == 12
     assert "rewards/unscored" not in {metric.name for metric in run.metrics}
-
-
-@pytest.mark.parametrize("mode", ["colocate", "server"])
-def test_vllms_settings_reach_trl_as_they_are(tmp_path: Path, mode: str) -> None:
-    if find_spec("vllm"):
-        pytest.skip("vLLM is installed, and would start")
-    said = []
-    for cls in (GRPOTrainer, ChannelTrainer):
-        with pytest.raises(ImportError, match="vLLM") as refused:
-            grpo(tmp_path, cls, use_vllm=True, vllm_mode=mode)
-        said.append(str(refused.value))
-    assert said[0] == said[1]
 
 
 def test_a_rollback_has_the_generator_load_the_weights_that_came_back(tmp_path: Path) -> None:

@@ -174,22 +174,6 @@ def test_a_rollback_that_is_taken_back_leaves_weights_optimizer_and_step_as_they
     assert min(logged) > 0 and max(logged) < 100, "the trainer's own log goes on with sane figures"
 
 
-def test_a_rollback_to_the_start_undoes_everything(tmp_path: Path) -> None:
-    line = FakeLink({11: ("run.rollback", 0.0)})
-    job = trainer(tmp_path)
-    before = weights(job)
-    seen: list[list[torch.Tensor]] = []
-
-    class Watch(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            seen.append(weights(job))
-
-    job.add_callback(Watch())
-    attach(job, link=line)
-    job.train()
-    assert equal(seen[11], before) and not equal(seen[10], before)
-
-
 def test_a_rollback_leaves_the_users_own_actuators_alone(tmp_path: Path) -> None:
     """A weight decay lives in the optimizer's state, which a rollback restores."""
     job, line = trainer(tmp_path), FakeLink({6: ("decay", 0.5), 9: ("run.rollback", 0.0)})

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, trainer
-from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
 from oven_agents.shipped.divergence import Divergence
@@ -111,19 +109,6 @@ def test_a_checkpoint_keeps_it_and_what_was_read_later_is_forgotten(tmp_path: Pa
     assert again.series(NAME) == first.series(NAME)[6:]
 
 
-def test_a_resumed_run_that_begins_its_data_anew_shows(tmp_path: Path) -> None:
-    mixture = Mixture({"all": numbered().dataset}, seed=2)
-    settings: dict[str, Any] = {"data": mixture.dataset, "save_strategy": "steps", "save_steps": 6, "max_steps": 9}
-    shares = []
-    for resume in (None, str(tmp_path / "checkpoint-6")):
-        line = FakeLink(past=ResumeState(1, 6, 99, {}) if resume else None)
-        job = trainer(tmp_path, ignore_data_skip=True, **settings)
-        attach(job, link=line, mixture=Mixture({"all": numbered().dataset}, seed=2))
-        job.train(resume_from_checkpoint=resume)
-        shares.append(line.series(NAME))
-    assert max(shares[0][:6]) < 1 and shares[1] == [1.0] * 3
-
-
 def started(line: FakeLink) -> RunStarted:
     assert isinstance(line.sent[0], RunStarted)
     return line.sent[0]
@@ -139,12 +124,3 @@ def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) 
     attach(job, link=line)
     job.train()
     assert NAME not in {metric.name for metric in started(line).metrics}, "whose order of data is not ours"
-
-
-def test_prompts_whose_answers_are_sampled_have_none(tmp_path: Path) -> None:
-    mixture = Mixture({"all": Dataset.from_list([{"prompt": letter} for letter in "abcd"])}, seed=2)
-    job, line = grpo(tmp_path, data=mixture.dataset, max_steps=2), FakeLink()
-    attach(job, link=line, mixture=mixture)
-    job.train()
-    assert NAME not in {metric.name for metric in started(line).metrics}
-    assert not any(NAME in seen.metrics for seen in line.observed())

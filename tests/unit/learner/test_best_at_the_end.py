@@ -189,12 +189,6 @@ def test_a_loop_has_its_best_weights_after_the_last_poll() -> None:
     assert metrics_at_the_end(line)["eval/loss"] == min(readings)
 
 
-def test_a_loop_of_unknown_length_has_them_when_it_closes() -> None:
-    line = FakeLink(ASKED)
-    looped(line, max_steps=None)
-    assert last_word(line).reason.startswith("the weights of step ")
-
-
 def test_observing_a_loop_changes_no_bit_and_reads_nothing_more() -> None:
     loop = looped(line := FakeLink(), spoil_at=-1)
     state = torch.get_rng_state(), random.getstate()

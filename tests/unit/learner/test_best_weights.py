@@ -74,15 +74,6 @@ def test_the_last_weights_stay_where_the_best_ones_do_not_read_better_again(then
     assert applied.reason == f"the last weights stay: eval/loss 2.5, {then:.4g} at step 2"
 
 
-def test_where_the_last_evaluation_was_the_best_nothing_is_read() -> None:
-    model = Model()
-    best = model.best("up")
-    trained(model, best, 1.0, 0.5, 2.0)
-    applied, _ = best.end(3, 3)
-    assert (applied.status, applied.reason) == ("noop", "the last weights are the best: eval/loss 2")
-    assert (model.weight, model.read) == (3, [])
-
-
 def test_a_rollback_in_the_tick_of_the_best_reading_leaves_other_weights() -> None:
     model = Model(reads={9: 4.0})
     best = model.best()
@@ -90,15 +81,6 @@ def test_a_rollback_in_the_tick_of_the_best_reading_leaves_other_weights() -> No
     model.weight = 9
     applied, _ = best.end(2, 1)
     assert (applied.status, model.weight) == ("applied", 2)
-
-
-def test_without_a_reading_the_last_weights_stay() -> None:
-    model = Model()
-    best = model.best()
-    trained(model, best, math.nan, math.inf)
-    best.evaluated(3, 3, {"eval/other": 1.0})
-    applied, _ = best.end(4, 4)
-    assert (applied.status, applied.reason) == ("noop", "no evaluation has read eval/loss: the last weights stay")
 
 
 @pytest.mark.parametrize(("fails", "words"), [(3, "which could not be read: "), (2, "those of step 2 failed: ")])
@@ -109,13 +91,6 @@ def test_an_evaluation_that_fails_is_said_and_the_last_weights_stay(fails: int, 
     applied, metrics = best.end(3, 3)
     assert (applied.status, model.weight, metrics) == ("rejected", 3, {})
     assert words in applied.reason and "no generation" in applied.reason and "\n" not in applied.reason
-
-
-def test_last_weights_without_a_number_are_worse_than_any() -> None:
-    model = Model()
-    best = model.best()
-    trained(model, best, 3.0, 2.0, math.nan)
-    assert best.end(3, 3)[0].status == "applied" and model.weight == 2
 
 
 def test_where_no_copy_can_be_taken_training_continues_and_the_older_one_counts() -> None:

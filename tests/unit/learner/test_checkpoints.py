@@ -14,7 +14,7 @@ import torch
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import Receipt, RunEnded, RunStarted
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
@@ -99,12 +99,6 @@ def test_what_cannot_be_gone_on_from_names_the_value_and_the_remedy(tmp_path: Pa
     spoil(folder)
     with pytest.raises(ConfigError, match=said):
         checkpoint_record.checked(folder, "r", {"w": (4, 2)})
-
-
-def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
-    kept(tmp_path, 5)
-    with pytest.raises(ConfigError, match=r"there is no checkpoint .*checkpoint-6; beside it there are: checkpoint-5"):
-        checkpoint_record.checked(tmp_path / "checkpoint-6", "r", {})
 
 
 def test_relaunches_are_bounded_and_progress_counts_anew() -> None:
@@ -285,15 +279,6 @@ def test_no_launcher_no_rollback(disk: Disk, monkeypatch: pytest.MonkeyPatch) ->
     assert "run.rollback" not in {spec.name for spec in started.actuators}
 
 
-def test_nothing_choose_rollback_is_a_rejection(disk: Disk) -> None:
-    first = trainer(disk.output, save_strategy="steps", save_steps=4, max_steps=4)
-    first.train()
-    job, line, _ = disk.incarnation({2: ("run.rollback", 1.0)}, max_steps=7)
-    job.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
-    [receipt] = [message for message in line.sent if isinstance(message, Receipt)]
-    assert receipt.status == "rejected" and "no complete checkpoint" in receipt.reason
-
-
 def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,15 +320,6 @@ def test_latest_is_this_runs_newest_or_the_beginning(disk: Disk, monkeypatch: py
     own.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
     assert line.observed()[0].step == 5, "a path of the script's goes first"
     assert equal(weights(own), weights(again))
-
-
-def test_what_a_save_will_cost_is_found_by_writing(tmp_path: Path) -> None:
-    assert (
-        0 < on_disk.seconds_to_write(1_000_000, tmp_path / "out") < on_disk.seconds_to_write(10**12, tmp_path / "out")
-    )
-    assert not list((tmp_path / "out").iterdir())
-    (tmp_path / "file").touch()
-    assert on_disk.seconds_to_write(1, tmp_path / "file") == float("inf"), "no save comes by itself"
 
 
 def test_no_training_goes_on_from_a_checkpoint_of_another(tmp_path: Path) -> None:

@@ -33,14 +33,6 @@ def test_a_run_is_announced_observed_and_ended_in_order() -> None:
         assert spec.effect == ACTUATORS[spec.name].effect != "setting"
 
 
-def test_progress_is_against_the_horizon() -> None:
-    line = FakeLink()
-    client, _ = make(line)
-    client.observe(25, {})
-    observation = line.sent[-1]
-    assert isinstance(observation, Observation) and observation.progress == 0.25
-
-
 def test_a_decision_is_applied_at_its_tick_and_receipted() -> None:
     line = FakeLink()
     client, model = make(line)

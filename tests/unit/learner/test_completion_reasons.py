@@ -21,7 +21,7 @@ from oven_learner.completions.message import wire_of
 from oven_learner.completions.parcel import Shown, cut, parcel_of
 from oven_learner.completions.redaction import redaction
 from oven_learner.completions.sample import MemberVerdict, Sample, SamplePlace
-from oven_learner.completions.sampling import SampleSchedule, sampling_of
+from oven_learner.completions.sampling import sampling_of
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.group_verdicts import group_verdicts
@@ -139,14 +139,6 @@ def test_a_megabyte_of_control_characters_fits() -> None:
     assert wire is not None and len(wire) < COMPLETION_BYTES
     group = SampledGroup.model_validate_json(wire)
     assert group.prompt.cut > 990_000 and len(group.completions) == 64
-
-
-def test_the_groups_of_a_step_take_turns() -> None:
-    schedule = SampleSchedule(3, 2)
-    due = {count: [turn % 5 for turn in schedule.take(count, 5)] for count in range(1, 12) if count >= schedule.next}
-    assert due == {1: [0, 1], 4: [2, 3], 7: [4, 0], 10: [1, 2]}
-    schedule.restart()
-    assert schedule.next == 0 and not [*SampleSchedule(1, 4).take(1, 0)]
 
 
 def test_what_cannot_work_is_said_at_the_start(tmp_path: Any) -> None:

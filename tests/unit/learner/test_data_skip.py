@@ -71,10 +71,6 @@ def test_training_goes_on_behind_what_is_passed_over(tmp_path: Path, workers: in
     assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 4, 7), ("applied", 12, 13)]
 
 
-def test_a_skip_that_nobody_asked_for_is_none(tmp_path: Path) -> None:
-    assert trained(tmp_path, FakeLink()) == batches(12)
-
-
 @pytest.mark.slow
 def test_with_accumulated_gradients_a_batch_is_a_step_s(tmp_path: Path) -> None:
     seen = trained(tmp_path, FakeLink({2: ("data.skip", 2.0)}), gradient_accumulation_steps=2, max_steps=4)
@@ -151,14 +147,6 @@ def test_no_position_is_drawn_twice_and_the_state_says_it_all(turns: list[tuple[
     again = numbered()
     again.load_state_dict(mixture.state_dict())
     assert [again.draw(n, 4) for n in range(chunk + 3)] == [mixture.draw(n, 4) for n in range(chunk + 3)]
-
-
-@pytest.mark.parametrize("count", [None, 0.0, 1.5, -3.0, 1e9])
-def test_what_is_no_number_of_batches_is_refused(tmp_path: Path, count: float | None) -> None:
-    line = FakeLink({1: ("data.skip", count)})
-    assert trained(tmp_path, line, max_steps=3) == batches(3)
-    (receipt,) = line.receipts()
-    assert receipt.status == "rejected" and "not a number of batches" in receipt.reason
 
 
 def test_only_data_whose_order_is_ours_can_be_passed_over(tmp_path: Path) -> None:

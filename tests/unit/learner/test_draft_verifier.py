@@ -66,14 +66,6 @@ def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
     assert other == words.batch_decode(made[:, 2:], skip_special_tokens=True)
 
 
-def test_no_more_drafts_are_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft_verifier, "KEPT", 2)
-    model = llama()
-    drafts = TeacherDrafts(lambda: nullcontext(("one", model)), tokenizer(), torch.device("cpu"), max_tokens=2)
-    assert len(drafts(["a", "b", "c"])) == 3
-    assert len(drafts(["a"])) == 1
-
-
 def test_the_sentence_model_of_the_wheel_knows_what_is_alike() -> None:
     pytest.importorskip("sentence_transformers")
     verifier = DraftVerifier(sentence_encoder())

@@ -13,7 +13,6 @@ from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
 from transformers import set_seed
 
-from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers
@@ -91,8 +90,3 @@ def test_on_the_same_completions_it_is_the_same_number(tmp_path: Path) -> None:
     attach(job, link=line, teachers=teachers)
     job.train()
     assert line.series("kl/same") == pytest.approx(line.series("kl"), rel=1e-5)
-
-
-def test_a_negative_number_of_steps_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="kl_every is -1"):
-        Teachers(grpo(tmp_path), kl_every=-1)

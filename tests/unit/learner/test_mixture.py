@@ -63,23 +63,6 @@ def test_a_restored_timeline_draws_the_same_chunks_and_goes_on_where_it_was() ->
     assert [chunk for chunk, _ in second.timeline] == [0, 3, 6]
 
 
-def test_chunks_and_seeds_differ() -> None:
-    mixture = made()
-    assert mixture.draw(0, 8) != mixture.draw(1, 8)
-    assert mixture.draw(0, 8) != made(seed=2).draw(0, 8)
-
-
-def test_get_returns_the_normalised_weights_last_set() -> None:
-    mixture = made()
-    mixture.set({"len3": 1, "len4": 3, "len5": 0})
-    mixture.get()["len3"] = 9  # a copy: the mixture keeps its own
-    assert mixture.get() == {"len3": 0.25, "len4": 0.75, "len5": 0.0}
-
-
-def test_without_weights_each_dataset_has_the_share_of_its_rows() -> None:
-    assert Mixture({"easy": [1, 2, 3], "hard": [4]}).get() == {"easy": 0.75, "hard": 0.25}
-
-
 @pytest.mark.parametrize(
     "weights",
     [

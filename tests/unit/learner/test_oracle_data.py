@@ -11,11 +11,10 @@ import pytest
 pytest.importorskip("transformers")
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.placeholders import Placeholders, oracle_prompt
 from oven_recipes.oracle.attributes import ATTRIBUTES
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_templates import QUESTIONS
-from oven_recipes.oracle.model import CONTEXT, SIZES, build_model, build_tokenizer
+from oven_recipes.oracle.model import CONTEXT, build_tokenizer
 from oven_recipes.oracle.pretraining import benchmark_rows, collate, template_rows
 from oven_recipes.oracle.questions import KnownAnswer, QuestionedPrompt
 from oven_recipes.oracle.questions_file import read_questions
@@ -45,12 +44,6 @@ def test_a_thousand_prompts_have_eight_thousand_questions_half_open_and_half_of_
     )
     assert (len(asked), closed) == (8000, {"yes": 2000, "no": 2000})
     assert {len(prompt.prompt.split()) for prompt in prompts} <= set(LENGTHS)
-
-
-def test_prompts_are_the_seeds_and_the_held_out_ones_apart(prompts: list[QuestionedPrompt]) -> None:
-    assert template_dataset(SEED, 20) == template_dataset(SEED, 20) != template_dataset(SEED + 1, 20)
-    assert not any(held_out(prompt.prompt) for prompt in prompts)
-    assert all(held_out(prompt.prompt) for prompt in template_dataset(SEED, 20, evaluation=True))
 
 
 def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:
@@ -93,18 +86,6 @@ def test_all_words_of_templates_and_benchmarks_are_tokens(tokenizer: Any, prompt
     for text, ids in zip(texts + answers, tokenizer(texts + answers)["input_ids"], strict=True):
         assert tokenizer.unk_token_id not in ids, text
         assert tokenizer.decode(ids).strip() == text
-
-
-def test_a_placeholder_is_a_token_and_a_question_mark_another(tokenizer: Any) -> None:
-    ids = tokenizer(oracle_prompt(4, 3, "is it so?"))["input_ids"]
-    assert Placeholders(tokenizer).find(ids) == (4, 3, 6)
-    assert tokenizer.convert_tokens_to_ids("?") != tokenizer.convert_tokens_to_ids(" ?")
-
-
-def test_the_default_model_has_eight_blocks_and_a_million_parameters(tokenizer: Any) -> None:
-    model = build_model(SIZES, tokenizer)
-    assert model.config.num_hidden_layers == 8
-    assert 0.9e6 < model.num_parameters() < 1.1e6
 
 
 def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: Any) -> None:
@@ -158,8 +139,3 @@ def test_a_bad_file_is_told_with_line_and_remedy(tokenizer: Any, tmp_path: Path,
     with pytest.raises(ConfigError, match=said) as told:
         read_questions(file, tokenizer)
     assert str(file) in str(told.value) and "secret" not in str(told.value)
-
-
-def test_a_missing_file_is_told(tokenizer: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        read_questions(tmp_path / "none.jsonl", tokenizer)

@@ -13,7 +13,7 @@ from transformers import TrainerControl
 
 from oven_learner.hf.hooks.step_hooks import StepEnd
 from oven_learner.hf.hooks.step_metrics import StepTiming
-from oven_learner.link.machine_readings import EVERY_S, MEMORY, MachineReadings, visible_gpus
+from oven_learner.link.machine_readings import EVERY_S, MEMORY, MachineReadings
 from oven_learner.ranks import Ranks
 
 
@@ -136,8 +136,3 @@ def test_gpus_are_read_and_one_that_falls_off_the_bus_is_let_go(monkeypatch: pyt
     for _ in range(2):
         clock.now += EVERY_S
         assert set(readings.take_if_due()) == {MEMORY}
-
-
-def test_visible_gpus() -> None:
-    assert visible_gpus(None, 2) == [0, 1] and visible_gpus("", 2) == [] and visible_gpus("-1", 2) == []
-    assert visible_gpus("1,0,7", 2) == [1, 0] and visible_gpus("GPU-8932f937", 2) == [0, 1]

@@ -12,7 +12,7 @@ from tests.support.monitor_log import ended, recorded
 from tests.support.recorded_runs import write_run
 from tests.unit.tui.test_player import plain
 
-from oven_bench.performance.long_log import LongLog
+from oven_bench.performance.example_run import LongLog
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
@@ -49,7 +49,7 @@ def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder
     signed.export.write_bytes(b"".join(lines))
     fold = folded(signed)
     assert fold.view.run.malformed == 1
-    assert fold.view.run.adopted == LongLog.decided(EVENTS) - 1
+    assert fold.view.run.adopted == LongLog.decisions(EVENTS) - 1
     assert not any("attacker" in repr(entry) for entry in fold.view.entries)
 
 
@@ -111,7 +111,7 @@ async def test_a_long_log_is_shown_as_a_preview_and_then_verified(
         task.cancel()
     first, last = shown.views
     assert first.preview and not last.preview and "checking past" in shown.links
-    assert last.run.adopted == LongLog.decided(EVENTS) and last.run.seq == EVENTS
+    assert last.run.adopted == LongLog.decisions(EVENTS) and last.run.seq == EVENTS
 
 
 async def test_a_damaged_long_log_is_read_once_and_its_fault_said(

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -181,15 +180,6 @@ async def test_zoom_shows_the_newest_ticks_on_all_charts_alike() -> None:
         assert app.query_one(Chart).axis.first == 0
 
 
-async def test_the_filter() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("slash", *"actuator:roll", "enter")
-        await until(pilot, lambda: "1 shown by 'actuator:roll'" in screen_text(app))
-        assert app.focused is app.query_one(Decisions)
-        await pilot.press("escape")
-        await until(pilot, lambda: "shown by" not in screen_text(app))
-
-
 BOARDS = (MonitorApp, Decisions, ConsoleLines, RunList, OverlayApp, PlayApp)
 PAGES = (ConsoleScreen, CompletionScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
 SHOWN = (*BOARDS, *PAGES)
@@ -239,30 +229,6 @@ async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
             assert copied["event"] == entry.seq
             if isinstance(entry, Decided):
                 assert Decision.model_validate(copied["decision"]) == entry.decision
-
-
-async def test_both_themes_colour_every_kind_of_text() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        header = app.query_one(Header)
-        dark = header.paint("text").color
-        await pilot.press("ctrl+t")
-        await until(pilot, lambda: app.theme == "textual-light")
-        assert header.paint("text").color != dark
-
-
-async def test_s_saves_a_picture_into_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with monitor(EVENTS) as (_, pilot):
-        await pilot.press("s")
-        await until(pilot, lambda: [*tmp_path.glob("*.svg")])
-    (saved,) = tmp_path.glob("*.svg")
-    assert "eval/accuracy" in saved.read_text()
-
-
-async def test_q_closes_the_monitor() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("q")
-        await until(pilot, lambda: app.return_code == 0)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_keys import ABOUT, monitor, screen_text, until
 
 from oven_tui.app import MonitorApp
-from oven_tui.appearance import THEMES, Appearance
+from oven_tui.appearance import Appearance
 from oven_tui.model import braille_chart
-from oven_tui.model.ascii_text import SIGNS, ascii_text
-from oven_tui.model.cell_text import FATES, GLYPHS
+from oven_tui.model.ascii_text import ascii_text
 from oven_tui.model.machine import Machine, seconds, short
 from oven_tui.model.metric_series import Series
 from oven_tui.model.monitor_view import MonitorView
@@ -29,12 +28,6 @@ EVENTS = recorded()
 def test_ascii_keeps_the_cells(text: str) -> None:
     made = ascii_text(text)
     assert made.isascii() and cell_len(made) == sum(cell_len(char) for char in text)
-
-
-def test_no_two_signs_of_a_chart_share_their_ascii() -> None:
-    marks = [*GLYPHS, "⚑", *(FATES[fate][0] for fate in ("failed", "pending"))]
-    assert len({SIGNS[mark] for mark in marks}) == len(marks)
-    assert [ascii_text(char) for char in "⠁⣀⠒⡇⢁⡈"] == ["'", ".", "-", "|", "\\", "/"]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 35)])
@@ -62,15 +55,6 @@ async def test_no_colour_sends_none(monkeypatch: pytest.MonkeyPatch) -> None:
         colours = {colour.name for style in styles for colour in (style.color, style.bgcolor) if colour is not None}
         assert colours <= {"default"}
         assert any(style.reverse for style in styles) and any(style.bold for style in styles)
-
-
-async def test_the_key_goes_through_the_themes() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        seen = [app.theme]
-        for _ in THEMES:
-            await pilot.press("ctrl+t")
-            seen.append(app.theme)
-        assert seen == [*THEMES, THEMES[0]]
 
 
 @given(st.floats(1e-9, 1e9), st.floats(1e-9, 1e9))
@@ -139,14 +123,3 @@ def test_the_machine_is_told_from_the_newest_measurements() -> None:
     narrow = Machine.from_view(view).rows(60)
     assert all(sum(cell_len(text) for text, _ in row) <= 60 for row in narrow)
     assert (seconds(2.5), seconds(3e-5), short(1.5e6), short(12)) == ("2.5 s", "30 µs", "1.5M", "12")
-
-
-@given(st.lists(st.floats(allow_nan=True), min_size=1, max_size=1500), st.integers(1, 60))
-def test_columns_asked_again_and_again_are_those_asked_once(values: list[float], width: int) -> None:
-    often, once = Series(), Series()
-    for tick, value in enumerate(values):
-        often.add(tick, value)
-        once.add(tick, value)
-        if tick % 97 == 0:
-            often.columns(0, 2000, width)
-    assert repr(often.columns(0, 2000, width)) == repr(once.columns(0, 2000, width))

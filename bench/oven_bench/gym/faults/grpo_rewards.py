@@ -23,10 +23,8 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.sorting.scoring import JUDGES, MISJUDGED, Completions
-from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, PAD, padded
-from oven_bench.gym.sorting.two_layer_policy import TOKENS, Policy
-from oven_bench.gym.sorting.warm_weights import warm_weights
+from oven_bench.gym.sorting.policy import TOKENS, Policy, warm_weights
+from oven_bench.gym.sorting.sorting_task import ANSWER, END, JUDGES, MISJUDGED, PAD, Completions, padded
 
 
 def struck_groups(fault: Fault, completions: Completions, *key: object) -> Tensor:

@@ -18,8 +18,8 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, LEVELS, PAD, pools
-from oven_bench.gym.sorting.warm_weights import warm_weights
+from oven_bench.gym.sorting.policy import warm_weights
+from oven_bench.gym.sorting.sorting_task import ANSWER, END, LEVELS, PAD, pools
 
 
 @fault("grpo.healthy", healthy=True)

@@ -1,1 +1,1 @@
-"""Sorting digits: prompts, the policy that answers them, its supervised warm-up, and the judges of an answer."""
+"""The GRPO task without its training: prompts, judges and the policy."""

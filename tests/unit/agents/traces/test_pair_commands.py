@@ -36,30 +36,30 @@ def test_pairs_are_written_and_reported(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "pairs.jsonl"
-    code, said, _ = command(capsys, "pairs", *files, "--out", out, "--permutations", 99, "--json")
-    found, written = json.loads(said), list(jsonl.read(out, Pair))
+    code, output, _ = command(capsys, "pairs", *files, "--out", out, "--permutations", 99, "--json")
+    result, written = json.loads(output), list(jsonl.read(out, Pair))
     assert code == 0
-    assert found["pairs"] == len(written) == sum(found["rules"].values())
-    assert found["pairs"] + sum(found["abstentions"].values()) == found["states"] == 80
-    assert found["kl_p"] < 0.05
-    _, said, _ = command(capsys, "pairs", *files, "--permutations", 19)
-    assert "(target: 5)" in said
+    assert result["pairs"] == len(written) == sum(result["rules"].values())
+    assert result["pairs"] + sum(result["abstentions"].values()) == result["states"] == 80
+    assert result["kl_p"] < 0.05
+    _, output, _ = command(capsys, "pairs", *files, "--permutations", 19)
+    assert "(target: 5)" in output
 
 
 def test_gates_are_reported(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, said, _ = command(capsys, "gate", *files, "--json")
-    found = json.loads(said)
+    code, output, _ = command(capsys, "gate", *files, "--json")
+    result = json.loads(output)
     assert code == 0
-    assert {name for name, one in found["gates"].items() if one} == {"random"}
-    assert found["unit"] == "usd" and set(found["not_judged"]) == {"entropy", "disagreement", "failed"}
-    assert "all states have the same score" in found["not_judged"]["entropy"]
-    code, said, _ = command(capsys, "gate", *files, "--cheap", "b")
-    assert "tiers: b first" in said
-    assert "disagreement     not judged: no step has further samples" in said
+    assert {name for name, item in result["gates"].items() if item} == {"random"}
+    assert result["unit"] == "usd" and set(result["not_judged"]) == {"entropy", "disagreement", "failed"}
+    assert "all states have the same score" in result["not_judged"]["entropy"]
+    code, output, _ = command(capsys, "gate", *files, "--cheap", "b")
+    assert "tiers: b first" in output
+    assert "disagreement     not judged: no step has further samples" in output
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         ("one family", "all replies with an action are of one family, 'a', and a pair"),
         ("one answered", "of one family, 'a' (all of b, c failed: run `traces replay` again), and a pair"),
@@ -73,7 +73,7 @@ def test_gates_are_reported(files: tuple[Path, Path], capsys: pytest.CaptureFixt
     ],
 )
 def test_bad_input_ends_with_2_and_a_remedy(
-    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, said: str
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, output: str
 ) -> None:
     traces, source = files
     replies = list(jsonl.read(source, Reply))
@@ -83,9 +83,9 @@ def test_bad_input_ends_with_2_and_a_remedy(
     failed = {"one answered": ("b", "c"), "none answered": ("a", "b", "c")}.get(change, ())
     path = tmp_path / "replies.jsonl"
     out = tmp_path / "pairs.jsonl"
-    made = [one.model_copy(update=changes.get(change, {})) for one in replies]
+    made = [item.model_copy(update=changes.get(change, {})) for item in replies]
     failure = {"action": None, "failure": "timeout"}
-    jsonl.write(path, [one.model_copy(update=failure if one.family in failed else {}) for one in made])
+    jsonl.write(path, [item.model_copy(update=failure if item.family in failed else {}) for item in made])
     if change == "empty":
         path.write_text("")
     elif change == "version":
@@ -97,20 +97,20 @@ def test_bad_input_ends_with_2_and_a_remedy(
     more = ["--teacher", "z"] if change == "teacher" else []
     code, _, err = command(capsys, "pairs", traces, path, "--out", out, *more)
     assert code == 2 and not out.exists()
-    assert said in " ".join(err.split())
+    assert output in " ".join(err.split())
 
 
-def test_a_teacher_without_tools_is_named_and_a_line_being_written_is_passed_over(
+def test_a_teacher_without_tool_calls_is_named_and_an_unfinished_line_is_skipped(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     traces, source = files
     text = Message(role="assistant", content="I would read the file")
     replies = [
-        one.model_copy(update={"action": text}) if one.teacher == "c" else one for one in jsonl.read(source, Reply)
+        item.model_copy(update={"action": text}) if item.teacher == "c" else item for item in jsonl.read(source, Reply)
     ]
     path = tmp_path / "replies.jsonl"
     jsonl.write(path, replies)
     path.write_bytes(path.read_bytes()[:-10])
-    code, said, _ = command(capsys, "pairs", traces, path, "--permutations", 19)
+    code, output, _ = command(capsys, "pairs", traces, path, "--permutations", 19)
     assert code == 0
-    assert "c made no call in 79 replies: does its model support tools?" in said
+    assert "c made no call in 79 replies: does its model support tools?" in output

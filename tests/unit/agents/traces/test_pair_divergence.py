@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.support.scripted_replay import PLANTED, STATES, ScriptedReplay, scripted, shuffled
 
-from oven_llm.trace_replay.pair_divergence import FEATURES, information, log_ratio_feature, preferred_tool
+from oven_llm.trace_replay.pair_divergence import FEATURES, information, log_ratio_feature
 from oven_llm.trace_replay.pairs import MinedPair, grouped, mined
 from oven_runs.traces.comparable_actions import Action
 
@@ -23,11 +23,11 @@ def planted() -> ScriptedReplay:
     return scripted(PLANTED, STATES, random.Random(3))
 
 
-def test_a_planted_signal_is_found_and_shuffled_replies_have_none(planted: ScriptedReplay) -> None:
-    found = information(pairs(planted), permutations=199)
-    assert found is not None
-    assert found.p <= 0.05
-    assert found.by_feature["preferred tool"].value > found.by_feature["preferred tool"].null_high
+def test_a_planted_signal_is_detected_and_shuffled_replies_have_none(planted: ScriptedReplay) -> None:
+    result = information(pairs(planted), permutations=199)
+    assert result is not None
+    assert result.p <= 0.05
+    assert result.by_feature["preferred tool"].value > result.by_feature["preferred tool"].null_high
     # Of 8 shuffles 3 or more are below .05 once in two hundred times; the seeds are fixed.
     low = 0
     for seed in range(8):
@@ -36,37 +36,25 @@ def test_a_planted_signal_is_found_and_shuffled_replies_have_none(planted: Scrip
     assert low <= 2
 
 
-def test_kl_is_that_of_the_definition(planted: ScriptedReplay) -> None:
-    (one,) = pairs(planted)[:1]
-    first, second = Action("a", "1"), Action("b", "22")
-    state = replace(one, chosen=first, rejected=second, candidates=(first, second))
-    found = information([state] * 4, {"tool": preferred_tool}, permutations=99)
-    assert found is not None
-    # P is 1 on the one tool, Q one half on each.
-    assert found.by_feature["tool"].value == pytest.approx(math.log(2))
-    # Each of 4 states falls the one way or the other: both ends are as far, 2 of 16.
-    assert found.p == pytest.approx(2 / 16, abs=0.1)
-
-
-def test_length_bias_is_seen_and_its_null_knows_the_candidates(planted: ScriptedReplay) -> None:
-    (one,) = pairs(planted)[:1]
+def test_length_bias_is_detected_against_the_candidates(planted: ScriptedReplay) -> None:
+    (item,) = pairs(planted)[:1]
     long, short = Action("a", "1" * 41), Action("a", "1")
-    state = replace(one, chosen=long, rejected=short, candidates=(short, long))
-    found = information([state] * 12, FEATURES, permutations=199)
-    assert found is not None
-    assert (found.length.longer, found.length.shorter) == (12, 0)
-    assert found.length.mean_log_ratio == pytest.approx(math.log2(44 / 4))
-    assert found.length.p <= 0.01
+    state = replace(item, chosen=long, rejected=short, candidates=(short, long))
+    result = information([state] * 12, FEATURES, permutations=199)
+    assert result is not None
+    assert (result.length.longer, result.length.shorter) == (12, 0)
+    assert result.length.mean_log_ratio == pytest.approx(math.log2(44 / 4))
+    assert result.length.p <= 0.01
 
 
-def test_a_policys_log_ratios_are_tested_where_all_candidates_have_scores(planted: ScriptedReplay) -> None:
+def test_log_ratios_are_tested_only_for_fully_scored_pairs(planted: ScriptedReplay) -> None:
     made = pairs(planted)
-    known, feature = log_ratio_feature(made, lambda at, action: -1.0 if action == at.chosen else -2.0)
-    found = information(known, {"log_ratio": feature}, permutations=99)
+    known, feature = log_ratio_feature(made, lambda index, action: -1.0 if action == index.chosen else -2.0)
+    result = information(known, {"log_ratio": feature}, permutations=99)
     assert len(known) == len(made)
-    assert found is not None
-    assert found.p <= 0.01
-    known, feature = log_ratio_feature(made, lambda at, action: None)
+    assert result is not None
+    assert result.p <= 0.01
+    known, feature = log_ratio_feature(made, lambda index, action: None)
     assert known == []
     assert information(known, {"log_ratio": feature}) is None
     with pytest.raises(ValueError, match="0 permutations"):

@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "traces.jsonl"
 
 
-def test_check_says_whether_a_file_is_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_whether_a_file_is_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command(capsys, "check", file, "--json")
     assert (code, json.loads(out)["whole_steps"]) == (0, 3)
     with file.open("a") as more:
@@ -37,7 +37,7 @@ def test_check_says_whether_a_file_is_whole(file: Path, capsys: pytest.CaptureFi
     assert "lines: 1: not json (e.g. line 2" in out
 
 
-def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
+def test_missing_parts_of_steps_are_counted_by_kind() -> None:
     first, second, third = REPAIR.steps
     unknown = Message(role="assistant", calls=(ToolCall(id="c", name="write"),))
     steps = (
@@ -49,8 +49,8 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
     )
     changed: dict[str, object] = {"steps": steps, "ended": "truncated"}
     empty = Trace(id="repair-1", task=REPAIR.task)
-    found = completeness.check([REPAIR.model_copy(update=changed), empty])
-    assert found.steps_lacking == {
+    result = completeness.check([REPAIR.model_copy(update=changed), empty])
+    assert result.steps_lacking == {
         "reward: only the whole trace has one": 1,
         "action: no call, text or tokens": 1,
         "tokens: a different number of log-probabilities or entropies": 1,
@@ -58,33 +58,20 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
         "state: an earlier result is missing": 2,
         "result: a call without an answer": 1,
     }
-    assert found.unusable == {"unknown_tool": 1, "no_action": 1}
-    assert found.traces_lacking == {
+    assert result.unusable == {"unknown_tool": 1, "no_action": 1}
+    assert result.traces_lacking == {
         "no steps": 1,
         "no prompt": 1,
         "how it ended is unknown": 1,
         "no reward": 1,
         "another trace has the same id": 1,
     }
-    assert (found.whole_traces, found.whole_steps, found.whole) == (0, 0, False)
+    assert (result.whole_traces, result.whole_steps, result.whole) == (0, 0, False)
     assert not completeness.check([REPAIR.model_copy(update={"ended": "truncated"})]).whole
     assert not completeness.check([]).whole
 
 
-def test_convert_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = command(capsys, "convert", file, tmp_path / "results.jsonl", "--to", "openenv")
-    assert code == 0
-    assert "lost" not in out
-    code, out, _ = command(capsys, "convert", tmp_path / "results.jsonl", tmp_path / "back.jsonl", "--json")
-    assert json.loads(out) == {"from": "openenv", "to": "oven", "traces": 1, "skipped": 0, "loses": {}}
-    assert (tmp_path / "back.jsonl").read_bytes() == file.read_bytes()
-    _, out, _ = command(capsys, "convert", file, tmp_path / "chat.jsonl", "--to", "chat")
-    assert "lost: reward, solved, ended, policy, meta" in out
-
-
-def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_names_a_bad_line_or_skips_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with file.open("a") as more:
         more.write('{"kind": "trace", "version": 9}\n')
     code, _, err = command(capsys, "convert", file, tmp_path / "a.jsonl")
@@ -97,7 +84,7 @@ def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "output"),
     [
         (("convert", "FILE", "FILE"), "is also the source"),
         (("convert", "FILE", "no/such/folder/x"), "there is no folder"),
@@ -108,16 +95,16 @@ def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
         (("show", "FILE", "repair-2"), "did you mean 'repair-1'"),
     ],
 )
-def test_wrong_requests_end_with_2_and_a_remedy(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
+def test_wrong_arguments_exit_with_2_and_a_remedy(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], output: str
 ) -> None:
     monkeypatch.chdir(file.parent)
-    code, _, err = command(capsys, *(str(file) if one == "FILE" else one for one in args))
+    code, _, err = command(capsys, *(str(file) if item == "FILE" else item for item in args))
     assert code == 2
-    assert said in " ".join(err.split())
+    assert output in " ".join(err.split())
 
 
-def test_show_lists_and_shows_without_what_steers_a_terminal(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_traces_without_control_characters(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = (Message(role="user", content="red \x1b[31m\n" + "line\n" * 30),)
     jsonl.append(file, REPAIR.model_copy(update={"id": "two", "prompt": prompt}))
     code, out, _ = command(capsys, "show", file)

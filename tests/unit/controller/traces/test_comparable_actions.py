@@ -29,16 +29,20 @@ READ = Tool(
 RUN = Tool(name="run")
 
 
-def of(*calls: tuple[str, Any], content: str = "") -> Action | Unusable:
+def comparable(*calls: tuple[str, Any], content: str = "") -> Action | Unusable:
     made = tuple(
-        ToolCall(id=str(at), name=name, arguments=given if isinstance(given, str) else json.dumps(given))
-        for at, (name, given) in enumerate(calls)
+        ToolCall(
+            id=str(index),
+            name=name,
+            arguments=arguments if isinstance(arguments, str) else json.dumps(arguments),
+        )
+        for index, (name, arguments) in enumerate(calls)
     )
     return action(Message(role="assistant", content=content, calls=made), [READ, RUN])
 
 
 def test_an_action_does_not_depend_on_how_it_is_written() -> None:
-    wanted = of(("read", {"path": "a.py"}))
+    wanted = comparable(("read", {"path": "a.py"}))
     assert isinstance(wanted, Action)
     for same in (
         '{ "path" : "./a.py" }',
@@ -46,13 +50,13 @@ def test_an_action_does_not_depend_on_how_it_is_written() -> None:
         {"start": 1.0, "path": "b/../a.py", "end": None},
         {"path": "a.py", "mode": None},
     ):
-        assert of(("read", same), content="thinking aloud") == wanted
-    for other in ({"path": "b.py"}, {"path": "a.py", "start": 2}, {"path": "a.py", "mode": "text"}):
-        assert isinstance(of(("read", other)), Action)
-        assert of(("read", other)) != wanted
-    assert of(("run", {}), ("read", {"path": "a.py"})) != of(("read", {"path": "a.py"}), ("run", {}))
-    assert of(("run", "")) == of(("run", "{}"))
-    assert of(content=" so  be\nit ") == of(content="so be it")
+        assert comparable(("read", same), content="thinking aloud") == wanted
+    for second in ({"path": "b.py"}, {"path": "a.py", "start": 2}, {"path": "a.py", "mode": "text"}):
+        assert isinstance(comparable(("read", second)), Action)
+        assert comparable(("read", second)) != wanted
+    assert comparable(("run", {}), ("read", {"path": "a.py"})) != comparable(("read", {"path": "a.py"}), ("run", {}))
+    assert comparable(("run", "")) == comparable(("run", "{}"))
+    assert comparable(content=" so  be\nit ") == comparable(content="so be it")
 
 
 @pytest.mark.parametrize(
@@ -73,24 +77,20 @@ def test_an_action_does_not_depend_on_how_it_is_written() -> None:
         (("run", "{" + '"a":{' * 40 + "}" * 41), "arguments_outside_schema"),
     ],
 )
-def test_what_cannot_be_compared_has_a_kind(call: tuple[str, Any], kind: str) -> None:
-    found = of(call)
-    assert isinstance(found, Unusable)
-    assert found.kind == kind
-    assert of(("run", {}), call) == found
-
-
-def test_a_message_that_says_nothing_is_no_action() -> None:
-    assert of(content=" \n") == Unusable("no_action", "the message has neither a call nor a text")
+def test_an_incomparable_action_has_a_kind(call: tuple[str, Any], kind: str) -> None:
+    unusable = comparable(call)
+    assert isinstance(unusable, Unusable)
+    assert unusable.kind == kind
+    assert comparable(("run", {}), call) == unusable
 
 
 def test_equal_outcomes_make_different_actions_equivalent() -> None:
-    one, other = of(("run", {"command": "ls"})), of(("run", {"command": "ls ."}))
-    assert isinstance(one, Action)
-    assert isinstance(other, Action)
-    assert not equivalent(one, other)
-    assert not equivalent(one, other, ("", "")), "an outcome that was not measured equals nothing"
-    assert equivalent(one, other, ("aa", "aa"))
+    item, second = comparable(("run", {"command": "ls"})), comparable(("run", {"command": "ls ."}))
+    assert isinstance(item, Action)
+    assert isinstance(second, Action)
+    assert not equivalent(item, second)
+    assert not equivalent(item, second, ("", "")), "an outcome that was not measured equals nothing"
+    assert equivalent(item, second, ("aa", "aa"))
 
 
 values = st.recursive(
@@ -101,8 +101,8 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), values, max_size=4))
-def test_the_canonical_form_is_its_own_canonical_form_and_forgets_the_order_of_keys(given: dict[str, Any]) -> None:
-    once = of(("run", given))
+def test_the_canonical_form_is_idempotent_and_ignores_key_order(arguments: dict[str, Any]) -> None:
+    once = comparable(("run", arguments))
     assert isinstance(once, Action)
-    assert of(("run", once.arguments)) == once
-    assert of(("run", dict(reversed(given.items())))) == once
+    assert comparable(("run", once.arguments)) == once
+    assert comparable(("run", dict(reversed(arguments.items())))) == once

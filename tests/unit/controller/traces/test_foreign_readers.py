@@ -43,7 +43,7 @@ print(json.dumps([
 """
 
 
-def asked(package: str, script: str, folder: Path) -> Any:
+def run_reader(package: str, script: str, folder: Path) -> Any:
     """What a script of the package says of the files in a folder; skips where there is no such package."""
     variable = f"OVEN_{package.upper()}_PYTHON"
     python = os.environ.get(variable) or (sys.executable if find_spec(package) else None)
@@ -67,14 +67,14 @@ def traces() -> list[Trace]:
     ]
 
 
-def test_openenvs_reader_takes_ours(traces: list[Trace], tmp_path: Path) -> None:
+def test_openenv_can_read_our_files(traces: list[Trace], tmp_path: Path) -> None:
     format_named("openenv").write(tmp_path, traces)
-    assert asked("openenv", OPENENV, tmp_path) == {"ids": ["none", "repair-1", "rewritten"], "same": [True] * 3}
+    assert run_reader("openenv", OPENENV, tmp_path) == {"ids": ["none", "repair-1", "rewritten"], "same": [True] * 3}
 
 
-def test_verifiers_reader_takes_ours(traces: list[Trace], tmp_path: Path) -> None:
+def test_verifiers_can_read_our_files(traces: list[Trace], tmp_path: Path) -> None:
     format_named("verifiers").write(tmp_path, traces)
-    whole, rewritten, _ = asked("verifiers", VERIFIERS, tmp_path)
+    whole, rewritten, _ = run_reader("verifiers", VERIFIERS, tmp_path)
     assert (whole["id"], whole["reward"], whole["turns"], whole["branches"]) == ("repair-1", 1.0, 3, 1)
     assert whole["logprobs"] == [-0.1, -1.5, -0.25]
     assert whole["roles"] == ["system", "user", *["assistant", "tool"] * 3]

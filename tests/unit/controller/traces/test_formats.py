@@ -12,66 +12,65 @@ from hypothesis import given, settings
 from tests.support.traces import REPAIR, traces
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.traces.formats.chat_messages import to_template
 from oven_runs.traces.formats.table import FORMATS, format_named, recognise
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Sampled, ToolCall, Trace
+from oven_runs.traces.records import Message, Trace
 
 NAMES = list(FORMATS)
 LOSSLESS = [name for name in NAMES if name != "chat"]
 
 
 def read(name: str, path: Path) -> list[Trace]:
-    found = list(format_named(name).read(path))
-    assert not [one for one in found if isinstance(one, BadLine)]
-    return [one for one in found if isinstance(one, Trace)]
+    result = list(format_named(name).read(path))
+    assert not [item for item in result if isinstance(item, BadLine)]
+    return [item for item in result if isinstance(item, Trace)]
 
 
-def place(name: str, folder: Path) -> Path:
+def target_path(name: str, folder: Path) -> Path:
     return folder if name == "mini-swe-agent" else folder / "traces.jsonl"
 
 
 @settings(max_examples=15)
 @given(trace=traces)
-def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
+def test_a_trace_survives_each_lossless_format(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
         for name in LOSSLESS:
-            path = place(name, Path(folder))
-            one = trace.model_copy(update={"id": "one"}) if name == "mini-swe-agent" else trace
-            assert format_named(name).write(path, [one]) == 1
-            assert read(name, path) == [one], name
+            path = target_path(name, Path(folder))
+            item = trace.model_copy(update={"id": "one"}) if name == "mini-swe-agent" else trace
+            assert format_named(name).write(path, [item]) == 1
+            assert read(name, path) == [item], name
 
 
 @settings(max_examples=15)
 @given(trace=traces)
-def test_a_chat_row_loses_what_it_says_and_keeps_each_conversation(trace: Trace) -> None:
+def test_a_chat_row_keeps_each_conversation_and_loses_the_listed_fields(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "chat.jsonl"
         format_named("chat").write(path, [trace])
-        found = read("chat", path)
-    starts = [at for at, step in enumerate(trace.steps) if at == 0 or step.state is not None]
+        result = read("chat", path)
+    starts = [number for number, step in enumerate(trace.steps) if number == 0 or step.state is not None]
     ends = [*starts[1:], len(trace.steps)]
-    assert len(found) == max(1, len(starts))
-    for one, start, end in zip(found, starts, ends, strict=True) if starts else ():
+    assert len(result) == max(1, len(starts))
+    for item, start, end in zip(result, starts, ends, strict=True) if starts else ():
         last = trace.steps[end - 1]
         wanted = (*trace.state(end - 1), last.action, *(last.result or ()))
-        flat = [*one.prompt]
-        for step in one.steps:
+        flat = [*item.prompt]
+        for step in item.steps:
             flat += (step.action, *(step.result or ()))
         assert len(trace.state(start)) <= len(flat)
         assert tuple(flat) == wanted
-    assert all(one.tools == trace.tools and one.reward is None and one.solved is None for one in found)
+    assert all(item.tools == trace.tools and item.reward is None and item.solved is None for item in result)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_whole_trace_is_recognised_and_keeps_its_states(tmp_path: Path, name: str) -> None:
-    path = place(name, tmp_path)
+    path = target_path(name, tmp_path)
     format_named(name).write(path, [REPAIR])
     assert recognise(path)[0] == name
-    (found,) = read(name, path)
-    assert list(found.states()) == list(REPAIR.states())
-    assert [step.action for step in found.steps] == [step.action for step in REPAIR.steps]
-    assert found.tools == REPAIR.tools
+    (result,) = read(name, path)
+    assert list(result.states()) == list(REPAIR.states())
+    assert [step.action for step in result.steps] == [step.action for step in REPAIR.steps]
+    assert result.tools == REPAIR.tools
 
 
 def lines(path: Path) -> list[Any]:
@@ -130,56 +129,61 @@ MINI: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_openenvs_episode(tmp_path: Path) -> None:
+def test_an_openenv_episode_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(OPENENV) + "\n")
     assert recognise(tmp_path)[0] == "openenv"
-    (found,) = read("openenv", tmp_path)
-    assert (found.reward, found.ended, found.solved) == (1.0, "submitted", None)
-    assert [step.reward for step in found.steps] == [None], "one reward an episode is no step's"
-    assert found.task.data == {"seed": 3}
-    format_named("openenv").write(tmp_path / "again.jsonl", [found])
+    (result,) = read("openenv", tmp_path)
+    assert (result.reward, result.ended, result.solved) == (1.0, "submitted", None)
+    assert [step.reward for step in result.steps] == [None], "one reward an episode is no step's"
+    assert result.task.data == {"seed": 3}
+    format_named("openenv").write(tmp_path / "again.jsonl", [result])
     (again,) = lines(tmp_path / "again.jsonl")
     assert {**again, "task": 0, "extra": 0} == {**OPENENV, "task": 0, "extra": 0}
     assert again["extra"] == {"host": "a"}, "it has a place for all that it had"
 
 
-def test_verifiers_graph(tmp_path: Path) -> None:
+def test_a_verifiers_graph_is_read_and_written(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_text(json.dumps(VERIFIERS) + "\n")
     assert recognise(tmp_path)[0] == "verifiers"
-    (found,) = read("verifiers", path)
-    first, second = found.steps
-    assert (found.reward, found.ended) == (0.75, "submitted")
-    assert found.policy.model == "small"
-    assert found.policy.step == 7
+    (result,) = read("verifiers", path)
+    first, second = result.steps
+    assert (result.reward, result.ended) == (0.75, "submitted")
+    assert result.policy.model == "small"
+    assert result.policy.step == 7
     assert first.sampled is not None
     assert (first.sampled.ids, first.sampled.logprobs) == ((4, 5), (-0.5, -1.0)), "without the template's tokens"
     assert first.result == (Message(role="tool", content="ok", call_id="1"),)
     assert second.state == (Message(role="user", content="fix"), Message(role="user", content="so far: ok"))
-    format_named("verifiers").write(tmp_path / "again.jsonl", [found])
+    format_named("verifiers").write(tmp_path / "again.jsonl", [result])
     (again,), (wanted,) = lines(tmp_path / "again.jsonl")[0]["traces"], VERIFIERS["traces"]
     assert [node["parent"] for node in again["nodes"]] == [None, 0, 1, 0, 3]
     for name in ("id", "rewards", "ok", "is_completed", "stop_condition"):
         assert again[name] == wanted[name]
 
 
-def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
+def test_a_mini_swe_agent_trajectory_is_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "x__y-1").mkdir()
     (tmp_path / "x__y-1" / "x__y-1.traj.json").write_text(json.dumps(MINI))
     assert recognise(tmp_path)[0] == "mini-swe-agent"
-    (found,) = read("mini-swe-agent", tmp_path)
-    assert (found.id, found.task.id, found.ended, found.policy.model) == ("x__y-1", "x__y-1", "submitted", "m")
-    assert [tool.name for tool in found.tools] == ["bash"]
-    assert found.steps[0].result == (Message(role="tool", content="a.py", call_id="1"),)
-    format_named("mini-swe-agent").write(tmp_path / "again", [found])
+    (result,) = read("mini-swe-agent", tmp_path)
+    assert (result.id, result.task.id, result.ended, result.policy.model) == (
+        "x__y-1",
+        "x__y-1",
+        "submitted",
+        "m",
+    )
+    assert [tool.name for tool in result.tools] == ["bash"]
+    assert result.steps[0].result == (Message(role="tool", content="a.py", call_id="1"),)
+    format_named("mini-swe-agent").write(tmp_path / "again", [result])
     again = json.loads((tmp_path / "again" / "x__y-1" / "x__y-1.traj.json").read_text())
     assert again["info"] == MINI["info"]
-    assert [one["role"] for one in again["messages"]] == ["system", "user", "assistant", "tool", "exit"]
+    assert [item["role"] for item in again["messages"]] == ["system", "user", "assistant", "tool", "exit"]
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "said"),
+    ("name", "row", "message"),
     [
         ("openenv", {**OPENENV, "messages": [{"role": "exit", "content": ""}]}, "role 'exit'"),
         ("openenv", {**OPENENV, "messages": [7]}, "a message is a int"),
@@ -192,19 +196,19 @@ def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
         ("chat", {"messages": [{"role": "user", "content": 7}]}, "content is a int"),
     ],
 )
-def test_a_row_that_has_not_the_form_is_named_and_the_next_is_read(
-    tmp_path: Path, name: str, row: dict[str, Any], said: str
+def test_a_malformed_row_is_reported_and_the_next_is_read(
+    tmp_path: Path, name: str, row: dict[str, Any], message: str
 ) -> None:
     format_named(name).write(tmp_path / "good.jsonl", [REPAIR])
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(row) + "\n" + (tmp_path / "good.jsonl").read_text())
     bad, good = format_named(name).read(path)
     assert isinstance(bad, BadLine)
-    assert said in bad.detail
+    assert message in bad.detail
     assert isinstance(good, Trace)
 
 
-def test_what_no_format_takes_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "a"}\n')
     with pytest.raises(ConfigError, match="in no known format of traces"):
@@ -220,53 +224,6 @@ def test_what_no_format_takes_is_refused(tmp_path: Path) -> None:
         format_named("verifier")
 
 
-def test_parts_that_are_no_text_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}]
-    path.write_text(json.dumps({"messages": [{"role": "user", "content": parts}]}) + "\n")
-    assert read("chat", path)[0].meta == {"chat": {"lost": {"a part of type image_url": 1}}}
-
-
-FULL = REPAIR.model_copy(
-    update={
-        "ended": "timeout",
-        "meta": {"host": "a"},
-        "task": REPAIR.task.model_copy(update={"split": "train", "data": {"level": 2}}),
-        "steps": tuple(
-            step.model_copy(
-                update={"own": (step.action,), "outcome": "d", "sampled": Sampled(ids=(1,), entropies=(0.5,))}
-            )
-            for step in REPAIR.steps
-        ),
-    }
-)
-"""With every field that a record has, but a rewritten state."""
-
-
-@pytest.mark.parametrize("name", LOSSLESS)
-def test_a_format_says_what_it_keeps_aside(tmp_path: Path, name: str) -> None:
-    path = place(name, tmp_path)
-    format_named(name).write(path, [FULL])
-    (text,) = [file.read_text() for file in path.rglob("*.json")] if path.is_dir() else [path.read_text()]
-    found = json.loads(text)
-    places = {"openenv": ("extra",), "verifiers": ("traces", 0, "info"), "mini-swe-agent": ("info",)}
-    for key in places.get(name, ()):
-        found = found[key]
-    kept = found.get("oven", {})
-    steps = {f"steps.{field}" for step in kept.get("each_step", {}).values() for field in step}
-    assert (set(kept) - {"each_step", "of"}) | steps == set(format_named(name).free_field) - {"steps.state"}
-    assert read(name, path) == [FULL]
-
-
-def test_a_template_is_given_arguments_as_an_object_and_no_ids() -> None:
-    said = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments='{"b": 1}'), ToolCall(name="d")))
-    assert [call["function"]["arguments"] for call in to_template(said)["tool_calls"]] == [{"b": 1}, {}]
-    broken = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments="{"),))
-    assert to_template(broken)["tool_calls"][0] == {"type": "function", "function": {"name": "a", "arguments": "{"}}
-    result = Message(role="tool", content="1", call_id="c", name="a")
-    assert to_template(result) == {"role": "tool", "content": "1", "name": "a"}
-
-
 @pytest.mark.parametrize(
     ("name", "row"),
     [
@@ -275,16 +232,8 @@ def test_a_template_is_given_arguments_as_an_object_and_no_ids() -> None:
         ("mini-swe-agent", {"trajectory_format": "mini-swe-agent-1.1", "info": {"config": "c"}, "messages": []}),
     ],
 )
-def test_a_field_of_another_form_makes_a_bad_line_and_not_a_traceback(name: str, row: Any, tmp_path: Path) -> None:
+def test_a_field_of_unexpected_form_makes_a_bad_line_and_no_traceback(name: str, row: Any, tmp_path: Path) -> None:
     path = tmp_path / ("one.traj.json" if name == "mini-swe-agent" else "traces.jsonl")
     path.write_text(json.dumps(row) + "\n")
-    (found,) = format_named(name).read(path)
-    assert isinstance(found, BadLine) and found.fault == "malformed" and "an unexpected form" in found.detail
-
-
-def test_a_file_beside_the_traces_that_is_there_stays(tmp_path: Path) -> None:
-    format_named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
-    assert (tmp_path / "metadata.json").is_file()
-    (tmp_path / "metadata.json").write_text("mine")
-    format_named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
-    assert (tmp_path / "metadata.json").read_text() == "mine"
+    (result,) = format_named(name).read(path)
+    assert isinstance(result, BadLine) and result.fault == "malformed" and "an unexpected form" in result.detail

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError
 from oven_runs.traces import jsonl
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Pair, Reply, Task, ToolCall, Trace, TraceStep
+from oven_runs.traces.records import Message, Reply, Task, ToolCall, Trace, TraceStep
 
 
 def step(name: str, result: str, **more: object) -> TraceStep:
@@ -26,45 +26,38 @@ def trace(*steps: TraceStep, id: str = "t") -> Trace:
     return Trace(id=id, task=Task(id="task"), prompt=(Message(role="user", content="go"),), steps=steps)
 
 
-def test_a_state_is_all_messages_before_its_step() -> None:
+def test_a_state_has_all_messages_before_its_step() -> None:
     made = trace(step("a", "1"), step("b", "2"), step("c", "3"))
     assert [len(state) for state in made.states()] == [1, 3, 5]
-    assert [made.state(at) for at in range(3)] == list(made.states())
+    assert [made.state(index) for index in range(3)] == list(made.states())
     assert made.state(2)[-1].content == "2"
     with pytest.raises(IndexError, match="no step 3"):
         made.state(3)
 
 
-def test_states_grow_from_where_the_context_was_rewritten() -> None:
+def test_states_after_a_rewrite_extend_the_new_context() -> None:
     summary = (Message(role="user", content="go"), Message(role="user", content="so far: nothing"))
     made = trace(step("a", "1"), step("b", "2", state=summary), step("c", "3"))
     assert list(made.states())[1:] == [summary, (*summary, made.steps[1].action, *(made.steps[1].result or ()))]
-    assert [made.state(at) for at in range(3)] == list(made.states())
-
-
-def test_digests_tell_states_apart_and_nothing_else() -> None:
-    made, other = trace(step("a", "1"), step("b", "2")), trace(step("a", "1"), step("c", "9"), id="u")
-    assert made.digests() == other.digests(), "the last step's action and result are in no state"
-    assert len(set(made.digests())) == 2
-    assert made.digests()[1] != trace(step("a", "2"), step("b", "2")).digests()[1]
+    assert [made.state(index) for index in range(3)] == list(made.states())
 
 
 def test_a_reply_is_an_action_or_a_failure() -> None:
-    asked = {"trace": "t", "step": 0, "state": "0" * 16, "teacher": "x", "family": "y"}
-    assert Reply.model_validate({**asked, "failure": "timeout"}).usd is None, "an unknown price is no price"
+    fields = {"trace": "t", "step": 0, "state": "0" * 16, "teacher": "x", "family": "y"}
+    assert Reply.model_validate({**fields, "failure": "timeout"}).usd is None, "an unknown price is no price"
     for wrong in ({}, {"failure": "timeout", "action": Message(role="assistant", content="a")}):
         with pytest.raises(ValidationError, match="either an action or a failure"):
-            Reply.model_validate({**asked, **wrong})
+            Reply.model_validate({**fields, **wrong})
 
 
-def test_files_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_records_survive_writing_and_reading(tmp_path: Path) -> None:
     made = [trace(step("a", "é\u2028\x00"), id="1"), trace(id="2")]
     assert jsonl.write(tmp_path / "traces.jsonl", made) == 2
     assert list(jsonl.read(tmp_path / "traces.jsonl", Trace)) == made
     assert json.loads((tmp_path / "traces.jsonl").read_bytes().splitlines()[0])["version"] == 1
 
 
-def test_each_bad_line_is_named_by_kind(tmp_path: Path) -> None:
+def test_bad_lines_are_reported_by_kind(tmp_path: Path) -> None:
     good = jsonl.line(trace()).decode()
     lines = [
         good,
@@ -80,8 +73,8 @@ def test_each_bad_line_is_named_by_kind(tmp_path: Path) -> None:
     ]
     path = tmp_path / "traces.jsonl"
     path.write_text("".join(lines))
-    found = [(one.number, one.fault) for one in jsonl.scan(path, Trace) if isinstance(one, BadLine)]
-    assert found == [
+    bad_lines = [(item.number, item.fault) for item in jsonl.scan(path, Trace) if isinstance(item, BadLine)]
+    assert bad_lines == [
         (3, "not_json"),
         (4, "not_json"),
         (5, "foreign_version"),
@@ -95,31 +88,20 @@ def test_each_bad_line_is_named_by_kind(tmp_path: Path) -> None:
         list(jsonl.read(path, Trace))
 
 
-def test_a_cut_last_line_is_passed_over_where_that_is_asked_and_cut_off_by_the_next(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_is_skipped_on_request_and_removed_by_append(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_bytes(jsonl.line(trace(id="1")) + jsonl.line(trace(id="2"))[:-20])
     with pytest.raises(ConfigError, match="line 2: cut"):
         list(jsonl.read(path, Trace))
-    assert [one.id for one in jsonl.read(path, Trace, cut=True)] == ["1"]
+    assert [item.id for item in jsonl.read(path, Trace, cut=True)] == ["1"]
     jsonl.append(path, trace(id="3"))
-    assert [one.id for one in jsonl.read(path, Trace)] == ["1", "3"]
+    assert [item.id for item in jsonl.read(path, Trace)] == ["1", "3"]
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "folder"])
-def test_what_is_no_file_of_records_is_refused(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "x"
-    if kind == "empty":
-        path.touch()
-    elif kind == "folder":
-        path.mkdir()
-    with pytest.raises(ConfigError, match=str(path)):
-        list(jsonl.read(path, Pair))
-
-
-def test_a_line_that_another_process_is_writing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_waits_for_a_line_that_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, line = tmp_path / "traces.jsonl", jsonl.line(trace(id="1"))
-    with path.open("ab", buffering=0) as other:
-        other.write(line[:10])
-        monkeypatch.setattr("fcntl.flock", lambda *_: other.write(line[10:]))  # it has the lock until it has written
+    with path.open("ab", buffering=0) as changed:
+        changed.write(line[:10])
+        monkeypatch.setattr("fcntl.flock", lambda *_: changed.write(line[10:]))  # it has the lock until it has written
         jsonl.append(path, trace(id="2"))
-    assert [one.id for one in jsonl.read(path, Trace)] == ["1", "2"]
+    assert [item.id for item in jsonl.read(path, Trace)] == ["1", "2"]

@@ -1,22 +1,20 @@
-"""What an arm may turn on the GRPO trainee, over settings that the user made and a fault may have got wrong."""
+"""The knobs of the GRPO trainee. They override the user's settings, which a fault may have changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from oven_bench.gym.sorting.scoring import JUDGES
-from oven_bench.gym.sorting.sorting_prompts import LEVELS
+from oven_bench.gym.sorting.sorting_task import JUDGES, LEVELS
 from oven_learner.actuators import Actuators
 
 SIMPLEXES = {"data.mixture": LEVELS, "reward.weights": JUDGES}
 
 
 class Knobs:
-    """The learning rate's scale multiplies the user's own; every other knob, once it is set, replaces the setting."""
+    """The learning rate's scale multiplies the user's rate. Every other knob replaces its setting once it is set."""
 
     def __init__(self, settings: Mapping[str, float]) -> None:
-        """`settings` is read anew at each use."""
+        """`settings` are read anew at each use."""
         self._settings = settings
         self._scale = 1.0
         self._scalars: dict[str, float] = {}
@@ -29,15 +27,6 @@ class Knobs:
         scalar("grpo.beta", lambda: self.beta, lambda to: set_to(beta=to), low=0, high=2, moves_own_metric=True)
         for name in SIMPLEXES:
             self._announce(name)
-
-    def copied(self) -> Any:
-        """What was turned, for `put_back`."""
-        return self._scale, dict(self._scalars), dict(self._simplexes)
-
-    def put_back(self, turned: Any) -> None:
-        """The knobs of then."""
-        self._scale, scalars, simplexes = turned
-        self._scalars, self._simplexes = dict(scalars), dict(simplexes)
 
     @property
     def learning_rate(self) -> float:
@@ -53,7 +42,7 @@ class Knobs:
 
     def simplex(self, name: str) -> dict[str, float]:
         """`data.mixture` by level, or `reward.weights` by judge."""
-        return self._simplexes.get(name) or {one: self._settings[f"{name}/{one}"] for one in SIMPLEXES[name]}
+        return self._simplexes.get(name) or {choice: self._settings[f"{name}/{choice}"] for choice in SIMPLEXES[name]}
 
     def _announce(self, name: str) -> None:
         self.actuators.simplex(

@@ -1,4 +1,8 @@
-"""Real GRPO on a policy that is small enough: sample, judge, step, all on one thread in a few milliseconds."""
+"""The GRPO trainee: a step samples, judges and optimizes on one thread in a few milliseconds.
+
+The loss is GRPO's (Shao et al. 2024, arXiv 2402.03300), over all tokens of the batch as in DAPO (Yu et al. 2025, arXiv
+2503.14476, eq. 8), so that no token is weighted by the length of its completion.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,50 @@ from torch.nn.utils import parameters_to_vector
 
 from oven_bench.gym.fault import NOTHING, Fault, Rewards, Step
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.scoring import JUDGES, Completions, Verdict, judged, scores
-from oven_bench.gym.sorting.sorting_prompts import LEVELS, PAD, Prompts, draw, held_out
-from oven_bench.gym.sorting.two_layer_policy import Policy
-from oven_bench.gym.sorting.warm_weights import warm_weights
+from oven_bench.gym.sorting.policy import Policy, warm_weights
+from oven_bench.gym.sorting.sorting_task import (
+    JUDGES,
+    LEVELS,
+    PAD,
+    Completions,
+    Prompts,
+    Verdict,
+    draw,
+    held_out,
+    judged,
+    scores,
+)
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.grpo.knobs import Knobs
-from oven_bench.gym.tasks.grpo.policy_loss import advantages, kl, policy_loss
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
+
+CLIP_LOW, CLIP_HIGH = 0.2, 0.28
+"""Bounds of the ratio to the sampling policy, below and above 1 (DAPO, section 3.1)."""
+FLAT = 1e-4
+"""Added to a group's standard deviation, so that a group without differences does not divide by 0."""
+
+
+def advantages(rewards: Tensor) -> Tensor:
+    """Rewards [groups, group], standardised within each group."""
+    return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + FLAT)
+
+
+def policy_loss(log_probs: Tensor, sampled: Tensor, advantages: Tensor) -> Tensor:
+    """The mean over all tokens [N] of the batch, with log-probabilities under the policy and under the sampling policy.
+
+    With one step per batch the two are equal: the ratio is 1 and nothing is clipped.
+    """
+    ratio = (log_probs - sampled).exp()
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * advantages).mean()
+
+
+def kl(log_probs: Tensor, reference: Tensor) -> Tensor:
+    """The mean over tokens [N] of the estimator k3 of KL(policy ‖ reference), which is never negative (eq. 4)."""
+    gap = reference - log_probs
+    return (gap.exp() - gap - 1).mean()
+
 
 EVALUATE_EVERY = 20
 USER = {
@@ -38,12 +76,12 @@ USER = {
     "reward.weights/format": 0.2,
     "reward.weights/critic": 0.4,
 }
-"""The settings that the user chose. `temperature` is the sampler's alone: the loss takes the policy's own
-log-probabilities, and so knows nothing of a temperature that somebody got wrong."""
+"""The user's settings. Only the sampler uses `temperature`: the loss uses the policy's own log-probabilities, so it
+does not notice a wrong one."""
 
 
 class Grpo:
-    """One seed's run: 16 prompts × 8 completions a step, from a warm-up with mixed habits, by Adam."""
+    """One seed's run: 16 prompts × 8 completions per step, from a warm-up with mixed habits, with Adam."""
 
     kind: Kind = "grpo"
 
@@ -59,36 +97,36 @@ class Grpo:
         self.knobs = Knobs(self.settings)
         self.actuators: Actuators = self.knobs.actuators
         self.metrics = METRICS
-        self._asked = False
-        self.actuators.action(EVALUATE, self._ask, effect="measures")
+        self._evaluate_next = False
+        self.actuators.action(EVALUATE, self._request_evaluation, effect="measures")
 
     def train_step(self, fault: Fault | None = None) -> dict[str, float]:
-        """One optimizer step; none where no group has a judge, which costs the time of one all the same."""
+        """Make one optimizer step. Without any judged group there is no update, but the step still counts."""
         fault = fault or NOTHING
         self.settings.update(USER)
         step = self.step(fault)
         fault.apply_settings(step)
         fault.apply_weights(step)
         verdict, completions = step.verdict, step.completions
-        metrics = {**verdict.metrics, **_of_rewards(verdict.rewards, verdict.scored, completions)}
+        metrics = {**verdict.metrics, **_reward_metrics(verdict.rewards, verdict.scored, completions)}
         metrics["completions/mean_length"] = float(completions.lengths.float().mean())
         metrics["learning_rate"] = self.knobs.learning_rate
         if verdict.scored.any():
             metrics |= self._step(step, fault)
         self.gradient_steps += 1
         self.cursor += 1
-        if self.gradient_steps % EVALUATE_EVERY == 0 or self._asked:
-            self._asked = False
+        if self.gradient_steps % EVALUATE_EVERY == 0 or self._evaluate_next:
+            self._evaluate_next = False
             metrics["eval/accuracy"] = 1 - self.quality()
         return metrics
 
     def step(self, fault: Fault = NOTHING) -> GrpoStep:
-        """The one that comes next."""
+        """The next step."""
         return GrpoStep(self, fault)
 
     @torch.no_grad()
     def quality(self) -> float:
-        """1 − the share of held-out prompts that are sorted, greedily, mean over levels."""
+        """1 − the share of held-out prompts that the policy sorts (greedily, mean over levels)."""
         prompts = held_out()
         if not torch.isfinite(parameters_to_vector(self._parameters)).all():
             return 1.0
@@ -109,20 +147,20 @@ class Grpo:
 
     @torch.no_grad()
     def examples(self) -> list[float]:
-        """Of each held-out prompt, whether it is sorted, greedily: 0 or 1."""
+        """1 for each held-out prompt that the policy sorts (greedily), else 0. NaN if the policy is broken."""
         prompts = held_out()
         if not torch.isfinite(parameters_to_vector(self._parameters)).all():
             return [math.nan] * len(prompts.digits)
         right = (self.policy.sample(prompts.digits, 1.0, None) == prompts.answers).all(1)
-        return [float(one) for one in right]
+        return [float(sorted_right) for sorted_right in right]
 
-    def _ask(self, _: float | None) -> float:
-        """The next step measures `eval/accuracy`, whenever it would have."""
-        self._asked = True
+    def _request_evaluation(self, _: float | None) -> float:
+        """Have the next step measure `eval/accuracy`."""
+        self._evaluate_next = True
         return float(self.gradient_steps)
 
     def _step(self, step: GrpoStep, fault: Fault) -> dict[str, float]:
-        """On the groups that were scored."""
+        """Optimize on the groups that were scored."""
         distribution = self.policy(step.digits, step.answers)  # [N, TOKENS]
         log_probs = distribution.gather(-1, step.answers[step.mask].unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
@@ -141,11 +179,11 @@ class Grpo:
 
     @torch.no_grad()
     def _updated(self) -> dict[str, float]:
-        """The optimizer's step, and its gauges."""
+        """Make the optimizer's step, and return its gauges."""
         metrics = {}
         if moments := [self.optimizer.state[p]["exp_avg"] for p in self._parameters if p in self.optimizer.state]:
             gradient = torch.cat([p.grad.flatten() for p in self._parameters if p.grad is not None])
-            moment = torch.cat([one.flatten() for one in moments])
+            moment = torch.cat([tensor.flatten() for tensor in moments])
             if scale := float(gradient.norm() * moment.norm()):
                 metrics["optim/grad_momentum_cos"] = float(gradient @ moment) / scale
         before = parameters_to_vector(self._parameters)
@@ -158,19 +196,12 @@ class Grpo:
 
 
 class GrpoStep(Step):
+    """A step of GRPO. The fault acts on its prompts and rewards."""
+
     def __init__(self, trainee: Grpo, fault: Fault) -> None:
         super().__init__(trainee, fault)
-        self._knobs, self._fault = trainee.knobs, fault
+        self._knobs, self._fault, self._reference = trainee.knobs, fault, trainee.reference
         self.policy = trainee.policy
-        self.reference_policy = trainee.reference
-
-    @property
-    def learning_rate(self) -> float:
-        return self._knobs.learning_rate
-
-    @property
-    def beta(self) -> float:
-        return self._knobs.beta
 
     @cached_property
     def completions(self) -> Completions:
@@ -183,9 +214,9 @@ class GrpoStep(Step):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The committee's, on what the judges say and the fault makes of it."""
-        given = self._fault.apply_rewards(self.judge(), self)
-        return judged(given, self._knobs.simplex("reward.weights"), self.completions.group)
+        """The committee's rewards, from the judges' scores as the fault leaves them."""
+        judge_scores = self._fault.apply_rewards(self._scores(), self)
+        return judged(judge_scores, self._knobs.simplex("reward.weights"), self.completions.group)
 
     @cached_property
     def digits(self) -> Tensor:
@@ -194,6 +225,7 @@ class GrpoStep(Step):
 
     @cached_property
     def answers(self) -> Tensor:
+        """Int64 [B, ANSWER], the completions of all groups that were scored."""
         return self.completions.tokens[self._scored]
 
     @cached_property
@@ -201,67 +233,41 @@ class GrpoStep(Step):
         return self.completions.mask[self._scored]
 
     @cached_property
-    def rewards(self) -> Tensor:
-        return self.verdict.rewards[self.verdict.scored]
-
-    @cached_property
     def credit(self) -> Tensor:
-        return self.by_token(advantages(self.rewards))
+        by_completion = advantages(self.verdict.rewards[self.verdict.scored])  # [groups, group]
+        return by_completion.view(-1, 1).expand(self.mask.shape)[self.mask]
 
     @cached_property
     def log_probs(self) -> Tensor:
-        return self.log_probabilities()
+        return self._token_log_probs(self.policy)
 
     @cached_property
     def reference(self) -> Tensor:
         with torch.no_grad():
-            return self._of_tokens(self.reference_policy)
+            return self._token_log_probs(self._reference)
 
     @cached_property
     def _scored(self) -> Tensor:
-        """Bool [rows]: those of groups that have rewards."""
+        """Bool [rows]: the rows of groups that have rewards."""
         return self.verdict.scored.repeat_interleave(self.completions.group)
 
-    def log_probabilities(self) -> Tensor:
-        return self._of_tokens(self.policy)
-
-    def by_token(self, worth: Tensor) -> Tensor:
-        """What each completion is worth [groups, group], for each of its tokens [N]."""
-        return worth.view(-1, 1).expand(self.mask.shape)[self.mask]
-
-    def judge(self) -> Rewards:
+    def _scores(self) -> Rewards:
         return scores(self.completions, self.seed, self.cursor)
 
-    def replace_answers(self, tokens: Tensor, rows: Tensor | None = None) -> None:
-        where = slice(None) if rows is None else rows
-        self.completions.tokens[where] = tokens
-        self.completions.mask[where] = tokens != PAD
-
     def answer(self, tokens: Tensor, rows: Tensor | None = None) -> Rewards:
-        self.replace_answers(tokens, rows)
-        return self.judge()
+        chosen = slice(None) if rows is None else rows
+        self.completions.tokens[chosen] = tokens
+        self.completions.mask[chosen] = tokens != PAD
+        return self._scores()
 
-    def sample(self, rows: Tensor | None = None, *, policy: Policy | None = None, draws: torch.Generator) -> Tensor:
-        digits = self.completions.prompts.digits
-        asked = digits if rows is None else digits[rows]
-        return (policy or self.policy).sample(asked, self.settings["temperature"], draws)
+    def sample(self, rows: Tensor, *, policy: Policy, draws: torch.Generator) -> Tensor:
+        return policy.sample(self.completions.prompts.digits[rows], self.settings["temperature"], draws)
 
-    def grpo_loss(
-        self,
-        *,
-        credit: Tensor | None = None,
-        sampled: Tensor | None = None,
-        counted: Tensor | None = None,
-        log_probs: Tensor | None = None,
-    ) -> Tensor:
-        mine = self.log_probs if log_probs is None else log_probs
-        counted = torch.ones_like(mine, dtype=torch.bool) if counted is None else counted
-        sampled = (mine.detach() if sampled is None else sampled)[counted]
-        credit = (self.credit if credit is None else credit)[counted]
-        mine = mine[counted]
-        return policy_loss(mine, sampled, credit) + self.beta * kl(mine, self.reference[counted])
+    def grpo_loss(self, credit: Tensor) -> Tensor:
+        mine = self.log_probs
+        return policy_loss(mine, mine.detach(), credit) + self._knobs.beta * kl(mine, self.reference)
 
-    def _of_tokens(self, policy: Policy) -> Tensor:
+    def _token_log_probs(self, policy: Policy) -> Tensor:
         tokens = self.answers[self.mask].unsqueeze(-1)
         log_probs: Tensor = policy(self.digits, self.answers).gather(-1, tokens).squeeze(-1)
         return log_probs
@@ -274,22 +280,22 @@ def _policy(weights: Mapping[str, Tensor]) -> Policy:
     return policy
 
 
-def _of_rewards(rewards: Tensor, scored: Tensor, completions: Completions) -> dict[str, float]:
-    """Of the groups that have rewards; what none has is absent."""
+def _reward_metrics(rewards: Tensor, scored: Tensor, completions: Completions) -> dict[str, float]:
+    """Metrics of the rewards of all groups that have some."""
     if not scored.any():
         return {}
-    given = rewards[scored]
-    spread = given.std(1)
-    found = {
-        "reward": float(given.mean()),
+    present = rewards[scored]
+    spread = present.std(1)
+    metrics = {
+        "reward": float(present.mean()),
         "reward_std": float(spread.mean()),
         "frac_reward_zero_std": float((spread < 1e-6).float().mean()),
     }
     levels = completions.prompts.levels.view(rewards.shape)[:, 0]
     for index, level in enumerate(LEVELS):
-        if (here := scored & (levels == index)).any():
-            found[f"reward/{level}"] = float(rewards[here].mean())
-    return found
+        if (own := scored & (levels == index)).any():
+            metrics[f"reward/{level}"] = float(rewards[own].mean())
+    return metrics
 
 
 METRICS = (

@@ -1,7 +1,7 @@
-"""A causal transformer over bytes, and its numbers laid out flat.
+"""A causal transformer over bytes, with its weights, gradients and moments in flat vectors.
 
-One block, pre-norm (Xiong et al. 2020, arXiv:2002.04745), without biases and gains: at this size what counts is
-the number of operations. Learned positions, untied embeddings.
+One pre-norm block (Xiong et al. 2020, arXiv:2002.04745) without biases and gains, because the number of operations
+decides the speed at this size. Learned positions, untied embeddings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 class ByteModel(nn.Module):
     def __init__(self, length: int, generator: torch.Generator) -> None:
-        """Weights N(0, 0.02²) for what is looked up, N(0, 1/fan in) for what multiplies, from `generator`."""
+        """Embeddings are drawn from N(0, 0.02²), matrices from N(0, 1 / fan in)."""
         super().__init__()
         self.bytes = nn.Embedding(BYTES, WIDTH)
         self.positions = nn.Embedding(length, WIDTH)
@@ -51,15 +51,15 @@ class ByteModel(nn.Module):
 
 
 class Flat:
-    """All weights, all gradients and both of Adam's moments as one vector each; the model and the optimizer keep views
-    into them, so that a norm, a copy or a cosine is one operation."""
+    """All weights, all gradients and both of Adam's moments, as one vector each. The model and the optimizer hold views
+    of them, so a norm, a copy or a cosine is one operation."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Of an optimizer that has made no step yet: it takes up the moments that it finds, as after a resume."""
+        """The optimizer must not have made a step yet: it continues with these moments, as after a resume."""
         parameters = list(model.parameters())
         self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.gradients, self.first, self.second = (torch.zeros_like(self.weights) for _ in range(3))
-        self.steps = torch.zeros(len(parameters))  # one each: the optimizer counts them up one by one
+        self.steps = torch.zeros(len(parameters))  # one per parameter, because the optimizer counts each
         start = 0
         for index, parameter in enumerate(parameters):
             part = slice(start, start + parameter.numel())

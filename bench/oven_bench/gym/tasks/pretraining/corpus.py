@@ -1,8 +1,8 @@
-"""The text: sources of this Python's standard library, which every machine has. Nothing is downloaded.
+"""The corpus: sources of this Python's standard library, which every machine has. Nothing is downloaded.
 
-Split by file, so that no held-out row has a neighbour among the training rows. Packages that distributions ship apart
-(tkinter, idlelib, …) and tests are left out. Another Python version has other text, and other losses: compare within
-one.
+It is split by file, so that no held-out row has a neighbour among the training rows. Tests, and packages that
+distributions ship separately (tkinter, idlelib and others), are left out. Another Python version has other text and
+other losses, so compare only runs of one version.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ FOLDERS = {
     "tables": "encodings",
     "prose": "pydoc_data",
 }
-"""Of the standard library; modules are the files of its top level."""
+"""Sub-corpus → folders of the standard library. `modules` are the files of its top level."""
 TESTS = {"test", "tests"}
 HELD_OUT_OF = 8
-"""One file in so many is held out."""
+"""One file in eight is held out."""
 BYTES = 2**20
-"""Of a sub-corpus that are read at most."""
+"""Bytes of a sub-corpus, at most."""
 LEAST_ROWS = 4000
-"""Of a sub-corpus: an episode of 230 steps reads below 2,000 rows, and should meet none of them twice."""
+"""Rows of a sub-corpus, at least. An episode of 230 steps reads fewer than 2,000 rows, and should read none twice."""
 GAUGED, JUDGED = 64, 512
-"""Held-out rows behind `eval/loss`, and behind the score: disjoint, so that no arm steers by what it is judged on."""
+"""Held-out rows behind `eval/loss`, and behind the score. They are disjoint: no arm sees the rows it is judged on."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Corpus:
 
 @cache
 def corpus() -> Corpus:
-    """Read once a process. Raises ConfigError where the standard library has too little source to train on."""
+    """Read the corpus, once per process. Raises ConfigError if the standard library has too few sources."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files: dict[str, list[Path]] = {kind: [] for kind in (*SHARES, "prose")}
     for kind, folders in FOLDERS.items():
@@ -68,17 +68,17 @@ def corpus() -> Corpus:
         rest = [path for path in ordered if _mark(path.relative_to(root)) % HELD_OUT_OF]
         train[kind] = _rows(rest, BYTES)
         held_out = _rows([path for path in ordered if path not in set(rest)], BYTES // HELD_OUT_OF)
-        wanted = [round(share * GAUGED), round(share * JUDGED)]
-        if len(train[kind]) < LEAST_ROWS or len(held_out) < sum(wanted):
+        counts = [round(share * GAUGED), round(share * JUDGED)]
+        if len(train[kind]) < LEAST_ROWS or len(held_out) < sum(counts):
             raise ConfigError(
                 f"{root} holds {len(train[kind])} rows of {LENGTH + 1} bytes of {kind!r} to train on, {len(held_out)} "
-                f"held out; {LEAST_ROWS} and {sum(wanted)} are needed: use a Python with its library's sources"
+                f"held out; {LEAST_ROWS} and {sum(counts)} are needed: use a Python with its library's sources"
             )
-        spread = torch.linspace(0, len(held_out) - 1, sum(wanted)).long()  # over the files
-        drawn = torch.randperm(sum(wanted), generator=generator("held out", kind))
+        spread = torch.linspace(0, len(held_out) - 1, sum(counts)).long()  # over the files
+        drawn = torch.randperm(sum(counts), generator=generator("held out", kind))
         picked = held_out[spread[drawn]].long()
-        gauged.append(picked[: wanted[0]])
-        judged.append(picked[wanted[0] :])
+        gauged.append(picked[: counts[0]])
+        judged.append(picked[counts[0] :])
     prose = _rows(sorted(files["prose"]), BYTES)
     if len(prose) < LEAST_ROWS:
         raise ConfigError(f"{root} holds {len(prose)} rows of documentation (pydoc_data); {LEAST_ROWS} are needed")
@@ -87,7 +87,7 @@ def corpus() -> Corpus:
 
 @lru_cache(maxsize=16)
 def pool(rows: int, seed: int) -> torch.Tensor:  # int64 [rows, LENGTH + 1]
-    """Some training rows in the user's own mixture, the same for the same arguments. Not to be written to."""
+    """Training rows in the user's mixture, the same for the same arguments. Do not write to them."""
     drawn = generator("pool", seed)
     kinds = torch.multinomial(torch.tensor(list(SHARES.values())), rows, replacement=True, generator=drawn)
     train = [corpus().train[kind] for kind in SHARES]
@@ -97,7 +97,7 @@ def pool(rows: int, seed: int) -> torch.Tensor:  # int64 [rows, LENGTH + 1]
 
 
 def _mark(path: Path) -> int:
-    """The same for the same path, on any machine."""
+    """A hash of the path that is the same on every machine."""
     return zlib.crc32(path.as_posix().encode())
 
 
@@ -111,5 +111,5 @@ def _rows(files: list[Path], most: int) -> torch.Tensor:  # uint8 [rows, LENGTH 
 
 
 def pair(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of rows [B, LENGTH + 1]; or of [2, B, LENGTH], of a fault that tears them apart."""
+    """Inputs and targets of rows [B, LENGTH + 1], or of the pair [2, B, LENGTH] that a fault returned."""
     return (rows[0], rows[1]) if rows.dim() == 3 else (rows[:, :-1], rows[:, 1:])

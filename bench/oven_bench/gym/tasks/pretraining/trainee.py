@@ -23,12 +23,12 @@ BATCH = 8
 LEARNING_RATE = 3e-3
 """The best of 0.001 to 0.04 on the seeds for development, after 230 steps (docs/experiments.md)."""
 WARMUP = 20
-"""Steps of linear warm-up; constant from then on."""
+"""Steps of linear warm-up. The learning rate is constant afterwards."""
 WEIGHT_DECAY, CLIP = 0.1, 1.0
 EVAL_EVERY = 20
-"""Gradient steps between two measurements of `eval/loss`."""
+"""Gradient steps between two evaluations."""
 WORST = math.log(BYTES)
-"""Nats a byte of a model that knows nothing. A broken run is judged by it: what lies above is no worse for use."""
+"""Nats per byte of a uniform prediction, the largest loss of a run: a model above it is no more useless."""
 
 METRICS = (
     MetricSpec(name="loss", unit="nats a byte", better="down"),
@@ -43,10 +43,10 @@ METRICS = (
 
 
 class Pretraining:
-    """One seed's run. What a batch holds is a function of seed, cursor and mixture alone.
+    """One seed's run. A batch depends only on seed, cursor and mixture.
 
-    The knobs that have a setting (`grad.clip`, `optimizer.weight_decay`) replace it once they are set, and read it
-    before; `optimizer.lr_scale` multiplies the rate.
+    `grad.clip` and `optimizer.weight_decay` replace the setting once they are set. `optimizer.lr_scale` multiplies the
+    learning rate.
     """
 
     kind: Kind = "pretraining"
@@ -64,16 +64,16 @@ class Pretraining:
         order = generator("order", seed)
         self._order = {kind: torch.randperm(len(rows), generator=order) for kind, rows in corpus().train.items()}
         self._marks = torch.randint(-(2**62), 2**62, (LENGTH + 1,), generator=generator("marks"))
-        self._seen: set[int] = set()
+        self._hashes: set[int] = set()
         self._scale = 1.0
-        self._asked = False
+        self._evaluate_next = False
         self._replaced: dict[str, float] = {}
         self._shares = dict(SHARES)
         self.settings: dict[str, float] = self._own()
         self.actuators = self._announced()
 
     def train_step(self, fault: Fault | None = None) -> dict[str, float]:
-        """Metrics by the names in METRICS. `data/repeated` goes by the rows as the fault left them."""
+        """Make one optimizer step, and return METRICS. `data/repeated` counts the rows as the fault left them."""
         fault = fault or NOTHING
         self.settings.update(self._own())
         step = self.step(fault)
@@ -87,48 +87,48 @@ class Pretraining:
             metrics = {"loss": loss.item(), **self._update(), "data/repeated": self._repeated(step.rows)}
         self.gradient_steps += 1
         self.cursor += 1
-        if self.gradient_steps % EVAL_EVERY == 0 or self._asked:
-            self._asked = False
+        if self.gradient_steps % EVAL_EVERY == 0 or self._evaluate_next:
+            self._evaluate_next = False
             metrics["eval/loss"] = self._measured(corpus().gauged)
         return metrics
 
     def step(self, fault: Fault = NOTHING) -> PretrainingStep:
-        """The one that comes next."""
+        """The next step."""
         return PretrainingStep(self, fault)
 
     def quality(self) -> float:
-        """Nats a byte on held-out rows that `eval/loss` is not measured on; at most WORST, which NaN is too."""
+        """Nats per byte on held-out rows other than those of `eval/loss`: at most WORST, also for NaN."""
         loss = self._measured(corpus().judged)
         return min(loss, WORST) if math.isfinite(loss) else WORST
 
     def state(self) -> Mapping[str, Any]:
-        return {"numbers": self._flat.copy(), "cursor": self.cursor, "seen": frozenset(self._seen)}
+        return {"numbers": self._flat.copy(), "cursor": self.cursor, "hashes": frozenset(self._hashes)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._flat.put_back(state["numbers"])
         self.cursor = state["cursor"]
-        self._seen = set(state["seen"])
+        self._hashes = set(state["hashes"])
 
     @torch.no_grad()
     def examples(self) -> list[float]:
-        """Nats a byte of each row that `eval/loss` is the mean of."""
+        """Nats per byte of each row behind `eval/loss`."""
         inputs, targets = pair(corpus().gauged)
         losses = F.cross_entropy(self.model(inputs).transpose(1, 2), targets, reduction="none").mean(1)
         return [float(loss) for loss in losses]
 
     @property
     def learning_rate(self) -> float:
-        """The setting, times what a knob makes of it."""
+        """The setting times the knob `optimizer.lr_scale`."""
         return self.settings["learning_rate"] * self._scale
 
     def _own(self) -> dict[str, float]:
-        """The user's settings at this step. The warm-up goes by the optimizer's own count, which a rollback takes back,
-        as a scheduler's is."""
+        """The user's settings at this step. The warm-up follows the optimizer's own count, which a rollback
+        moves back like a scheduler's."""
         rate = LEARNING_RATE * min(1.0, (float(self._flat.steps[0]) + 1) / WARMUP)
         return {"learning_rate": rate, "weight_decay": WEIGHT_DECAY, "clip": CLIP}
 
     def read(self) -> torch.Tensor:  # int64 [BATCH, LENGTH + 1]
-        """Each row's place in the order is its own, so that a run reads none twice until a sub-corpus is used up."""
+        """Read the batch at the cursor. No row repeats until a sub-corpus is used up."""
         drawn = torch.rand(BATCH, generator=generator("mixture", self.seed, self.cursor))
         bounds = torch.tensor(list(self._shares.values())).cumsum(0)
         kinds = torch.searchsorted(bounds / bounds[-1], drawn, right=True).clamp(max=len(bounds) - 1)
@@ -141,19 +141,19 @@ class Pretraining:
         return torch.stack(rows).long()
 
     def loss_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """Mean over the bytes."""
+        """Nats per byte, mean over the rows."""
         inputs, targets = pair(rows)
         return F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
 
     def _update(self) -> dict[str, float]:
-        """Clip, step, and what is seen of it."""
+        """Clip, make the step, and return its gauges."""
         flat = self._flat
         norm = torch.linalg.vector_norm(flat.gradients)
         metrics = {"grad_norm": norm.item()}
         if flat.steps[0] > 0:  # before the first step there is no momentum to compare with
             momentum = torch.linalg.vector_norm(flat.first)
             metrics["optim/grad_momentum_cos"] = (flat.gradients.dot(flat.first) / (norm * momentum)).item()
-        # torch.nn.utils.clip_grad_norm_ on the flat vector, NaN and infinities as there.
+        # torch.nn.utils.clip_grad_norm_ on the flat vector, with the same NaN and infinities.
         flat.gradients.mul_((self.knob("clip") / (norm + 1e-6)).clamp(max=1.0))
         rate = self.learning_rate
         self.optimizer.param_groups[0].update(lr=rate, weight_decay=self.knob("weight_decay"))
@@ -166,23 +166,23 @@ class Pretraining:
         return metrics
 
     def _repeated(self, rows: torch.Tensor) -> float:
-        """The share whose hash was met before, in this batch too; from then on all have been."""
-        read = rows[0] if rows.dim() == 3 else rows
-        hashes = (read * self._marks[: read.shape[1]]).sum(1).tolist()
+        """The share of rows whose hash occurred before, in earlier batches or in this one."""
+        inputs = rows[0] if rows.dim() == 3 else rows
+        hashes = (inputs * self._marks[: inputs.shape[1]]).sum(1).tolist()
         again = 0
         for mark in hashes:
-            again += mark in self._seen
-            self._seen.add(mark)
+            again += mark in self._hashes
+            self._hashes.add(mark)
         return again / len(hashes)
 
     @torch.no_grad()
     def _measured(self, rows: torch.Tensor) -> float:
-        """In parts as large as a training batch would be on eight: small enough for the cache."""
+        """Nats per byte over all rows, in parts that fit into the processor's cache."""
         losses = [self.loss_of(part).item() * len(part) for part in torch.split(rows, 8 * BATCH)]
         return math.fsum(losses) / len(rows) if all(map(math.isfinite, losses)) else math.nan
 
     def knob(self, setting: str) -> float:
-        """A setting, or what a knob replaced it by."""
+        """A setting, or the knob's value if the knob was set."""
         return self._replaced.get(setting, self.settings[setting])
 
     def _announced(self) -> Actuators:
@@ -220,12 +220,12 @@ class Pretraining:
             moves_own_metric=True,
         )
         knobs.action("data.skip", self._skip, unit="batches to pass over")
-        knobs.action(EVALUATE, self._ask, effect="measures")
+        knobs.action(EVALUATE, self._request_evaluation, effect="measures")
         return knobs
 
-    def _ask(self, _: float | None) -> float:
-        """The next step measures `eval/loss`, whenever it would have."""
-        self._asked = True
+    def _request_evaluation(self, _: float | None) -> float:
+        """Have the next step measure `eval/loss`."""
+        self._evaluate_next = True
         return float(self.gradient_steps)
 
     def _skip(self, batches: float | None) -> tuple[float, float]:
@@ -236,33 +236,23 @@ class Pretraining:
 
 
 class PretrainingStep(Step):
+    """A step of pretraining. The fault acts on its batch."""
+
     def __init__(self, trainee: Pretraining, fault: Fault) -> None:
         super().__init__(trainee, fault)
         self._trainee, self._fault = trainee, fault
 
-    @property
-    def learning_rate(self) -> float:
-        return self._trainee.learning_rate
-
-    @property
-    def weight_decay(self) -> float:
-        return self._trainee.knob("weight_decay")
-
     @cached_property
     def rows(self) -> torch.Tensor:
-        """What is read, as the fault leaves it: int64 [B, LENGTH + 1], or inputs and targets [2, B, LENGTH]."""
+        """The batch as the fault leaves it: int64 [B, LENGTH + 1], or inputs and targets [2, B, LENGTH]."""
         rows: torch.Tensor = self._fault.apply_batch(self._trainee.read(), self)
         return rows
 
-    @property
-    def inputs(self) -> torch.Tensor:
-        return pair(self.rows)[0]
-
-    @property
+    @cached_property
     def targets(self) -> torch.Tensor:
         return pair(self.rows)[1]
 
     @cached_property
     def logits(self) -> torch.Tensor:
-        logits: torch.Tensor = self.model(self.inputs)
+        logits: torch.Tensor = self.model(pair(self.rows)[0])
         return logits

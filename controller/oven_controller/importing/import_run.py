@@ -1,4 +1,4 @@
-"""One import from end to end: the source is recognised, read and left as a run, or nothing is left."""
+"""Import another training's logs: recognise and read the source, and write it as a run or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oven_runs.home.run_folder import IMPORTED, Home
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a training logged, read to its end. Close `rows` when done."""
+    """The logs of a training, read completely. Close `rows` when done."""
 
     format: str
     path: Path
@@ -30,30 +30,33 @@ class Source:
 
     @property
     def detail(self) -> str:
-        """Of RunEnded."""
+        """The detail of RunEnded."""
         return f"imported: {self.format}, {self.path.name}"
 
     def summary(self, knobs: Iterable[Knob]) -> dict[str, Any]:
-        """What is in it, for people and scripts."""
-        found = self.rows.found
+        """Return the source's content as JSON values."""
+        totals = self.rows.totals
         return {
             "source": str(self.path),
             "format": self.format,
-            "observations": found.observations,
-            "first_step": found.first_step,
-            "last_step": found.last_step,
-            "max_steps": found.max_steps,
-            "incarnations": found.incarnations,
-            "untimed": found.observations - found.timed,
-            "metrics": dict(sorted(found.metrics.items())),
-            "actuators": [spec.name for spec in announced(knobs, found.metrics)],
+            "observations": totals.observations,
+            "first_step": totals.first_step,
+            "last_step": totals.last_step,
+            "max_steps": totals.max_steps,
+            "incarnations": totals.incarnations,
+            "untimed": totals.observations - totals.timed,
+            "metrics": dict(sorted(totals.metrics.items())),
+            "actuators": [spec.name for spec in announced(knobs, totals.metrics)],
             "skipped": dict(self.skipped),
-            "hints": hints(found.metrics, self.columns),
+            "hints": hints(totals.metrics, self.columns),
         }
 
 
 def read(source: Path, renamed: Mapping[str, str]) -> Source:
-    """Raises ConfigError where `source` cannot be read, holds no measurement, or lacks a column that was renamed."""
+    """Read a source. `renamed`: column → new name.
+
+    Raises ConfigError if it cannot be read, has no measurements, or lacks a column that should be renamed.
+    """
     try:
         name, importer, path = recognise(source)
     except OSError as error:
@@ -63,34 +66,36 @@ def read(source: Path, renamed: Mapping[str, str]) -> Source:
     try:
         recording = importer.open(path, skipped, names.step)
         measured = rows(recording.logged, skipped, names)
-        found = Rows(measured, max_steps=recording.max_steps, reached=recording.reached, changed=path.stat().st_mtime)
+        stored = Rows(measured, max_steps=recording.max_steps, reached=recording.reached, changed=path.stat().st_mtime)
     except OSError as error:
         raise _unusable(error, path) from error
     try:
         names.check(path)
-        if not found.found.observations:
-            why = ", ".join(f"{count} {what}" for what, count in skipped.items()) or "nothing was logged"
-            raise ConfigError(f"{path} holds no measurement at any step: {why}")
+        if not stored.totals.observations:
+            cause = ", ".join(f"{count} {kind}" for kind, count in skipped.items()) or "nothing was logged"
+            raise ConfigError(f"{path} has no measurement at any step: {cause}")
     except BaseException:
-        found.close()
+        stored.close()
         raise
-    return Source(name, path, found, tuple(names), skipped)
+    return Source(name, path, stored, tuple(names), skipped)
 
 
 def import_run(
     source: Path, home: Home, run: str | None, renamed: Mapping[str, str], knobs: Iterable[Knob] = ()
 ) -> dict[str, Any]:
-    """What was made of it, for people and scripts. Raises ConfigError as `read` does, NameInUseError where there is a
-    run of that name; then no run is left behind."""
+    """Write a source as a new run. Returns a summary as JSON values.
+
+    Raises ConfigError as `read` does, NameInUseError if the name is in use. After an error no run is left.
+    """
     knobs = list(knobs)
     folder = home.create(run, IMPORTED)
     try:
-        found = read(source, renamed)
-        with found.rows:
-            summary = found.summary(knobs)
-            write(folder, found.rows, knobs, found.detail)
-        ended = "completed" if found.rows.found.completed else "stopped"
-        folder.write_info(folder.info().model_copy(update={"start": found.format, "embedded": False, "ended": ended}))
+        opened = read(source, renamed)
+        with opened.rows:
+            summary = opened.summary(knobs)
+            write(folder, opened.rows, knobs, opened.detail)
+        ended = "completed" if opened.rows.totals.completed else "stopped"
+        folder.write_info(folder.info().model_copy(update={"start": opened.format, "embedded": False, "ended": ended}))
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise _unusable(error, folder.path) from error
@@ -101,25 +106,23 @@ def import_run(
 
 
 OBJECTIVES = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
-"""What agents vote on, and what a column that may be it has in its name."""
+"""Metrics that agents need, and parts of names of columns that may contain them."""
 
 
 def hints(metrics: Iterable[str], columns: Iterable[str] = ()) -> list[str]:
-    """What to rename where there is neither reward nor loss; nothing where there is one."""
+    """Suggest what to rename if there is neither a reward nor a loss."""
     metrics = sorted(metrics)
     if {"loss", "reward"} & set(metrics):
         return []
     shown = ", ".join(metrics[:8]) + (", …" if len(metrics) > 8 else "")
-    said = [
-        f"there is neither a `loss` nor a `reward`, so that most agents have nothing to go by; its columns: {shown}"
-    ]
+    lines = [f"there is neither a `loss` nor a `reward`, which most agents need; its columns: {shown}"]
     sources = sorted(set(columns) | set(metrics))
-    for called, words in OBJECTIVES.items():
-        near = [name for name in sources if any(word in name.lower() for word in words)]
+    for objective, parts in OBJECTIVES.items():
+        near = [name for name in sources if any(part in name.lower() for part in parts)]
         if near:
             best = min(near, key=lambda name: (name.lower().startswith(("eval", "val")), len(name)))
-            said.append(f"if it is {best}: --rename {best}={called}")
-    return said if len(said) > 1 else [*said, "say which of them it is: --rename NAME=loss, or --rename NAME=reward"]
+            lines.append(f"if it is {best}: --rename {best}={objective}")
+    return lines if len(lines) > 1 else [*lines, "rename one of them: --rename NAME=loss, or --rename NAME=reward"]
 
 
 def _unusable(error: OSError, path: Path) -> ConfigError:

@@ -222,22 +222,6 @@ def test_an_agent_that_was_restarted_votes_alike() -> None:
     assert tell(Session(Teacher(), "teacher"), started(), *events) == [live[1]]
 
 
-@pytest.mark.parametrize(
-    ("run", "why"),
-    [
-        (started(without=[TEACHER, BETA]), "no reference model"),
-        (started(without=[BETA]), "no grpo.beta"),
-        (started(without=["kl"]), "publishes no kl"),
-        (started(ceiling=None), "no ceiling"),
-        (started(without=["eval"]), "no held-out metric"),
-    ],
-)
-def test_it_says_why_it_cannot_fire(run: RunStarted, why: str) -> None:
-    reason = Teacher().cannot_fire(run)
-    assert reason is not None and why in reason
-    assert not votes(steps(60, 0.5, 0.15), run)
-
-
 RATES = st.floats(0, 1) | st.just(math.nan)
 
 

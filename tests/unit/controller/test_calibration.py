@@ -111,7 +111,7 @@ def test_the_command_reads_runs_logs_and_a_gyms_episodes(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("line", ["{}", "no json", '{"outcomes": 3, "arm": "mesh+kg"}', "[1]"])
-def test_what_is_no_log_is_refused_with_the_line(tmp_path: Path, line: str) -> None:
+def test_a_file_that_is_not_a_log_is_refused_with_the_line(tmp_path: Path, line: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(line + "\n")
     done = CliRunner().invoke(app, ["calibration", str(file)])

@@ -45,7 +45,7 @@ def test_values_are_read_by_the_setting_s_type() -> None:
 
 
 @pytest.mark.parametrize("beta", ["--beta", "--recipe_options"])
-def test_what_is_not_a_setting_names_the_nearest(capsys: pytest.CaptureFixture[str], beta: str) -> None:
+def test_an_unknown_flag_gets_the_nearest_setting(capsys: pytest.CaptureFixture[str], beta: str) -> None:
     assert invoke("up", "--headless", "--group_sise", "4", beta, "1") == 2
     assert "--group-size" in capsys.readouterr().err
 

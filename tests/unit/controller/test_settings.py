@@ -79,7 +79,7 @@ def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     assert found.recipe_options == {"beta": 0.1}
 
 
-def test_off_is_a_word_and_a_switch_takes_it(tmp_path: Path) -> None:
+def test_off_is_text_in_yaml_and_false_for_a_boolean_setting(tmp_path: Path) -> None:
     """In YAML 1.1 it is a truth value: an agent called `off` would be refused as False."""
     config = tmp_path / "oven.yaml"
     config.write_text("rules: {shadow: [off]}\nheadless: yes\n")
@@ -97,7 +97,7 @@ def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_p
         assert str(caught.value) == removal("setting", name) and "the tag evidence-1" in str(caught.value)
 
 
-def test_agents_by_commas_by_file_and_none(tmp_path: Path) -> None:
+def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
     found = resolve(sets=[f"agents=learning_rate,{file}"]).settings
@@ -219,7 +219,7 @@ def test_a_value_of_set_is_read_like_a_file() -> None:
         resolve(sets=["rules={window_ticks: 3, window_ticks: 4}"])
 
 
-def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
+def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
     both = f"agents=[learning_rate, {{name: {file}, shadow: true}}, {{name: curriculum, shadow: false}}]"
@@ -247,7 +247,7 @@ def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
         ("mine", "a judge", "committee member 'a judge' is not a usable name"),
     ],
 )
-def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
+def test_agents_members_and_roles_need_different_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
     (tmp_path / f"{agent}.py").touch()
     members = {member: MemberSettings(provider="openai", model="m")}
     settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))

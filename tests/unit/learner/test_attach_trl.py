@@ -98,7 +98,7 @@ def test_every_step_is_published_and_nothing_changes(tmp_path: Path, made: Any, 
     assert end.reason == "completed"
 
 
-def test_a_reward_function_with_nothing_to_say_is_absent_and_no_nan(tmp_path: Path) -> None:
+def test_a_reward_function_without_scores_is_absent_instead_of_nan(tmp_path: Path) -> None:
     job, line = grpo(tmp_path), FakeLink()
     attach(job, link=line)
     job.train()

@@ -68,17 +68,6 @@ def test_a_log_scale_holds_both_ends_on_round_numbers(one: float, other: float) 
     assert all(re.fullmatch(r"[1259]\.?\d*e[-+]\d+", f"{end:.2e}") for end in (scale.low, scale.high))
 
 
-async def test_log_scale_by_key_says_where_it_cannot_be() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("L")
-        await pilot.pause()
-        charts = {chart.metric: chart for chart in app.query(Chart)}
-        text = screen_text(app)
-        assert all(chart.logarithmic for chart in charts.values()) and "log" in text
-        await pilot.press("L")
-        assert not any(chart.logarithmic for chart in app.query(Chart))
-
-
 async def test_the_crosshair_follows_the_chosen_decision() -> None:
     async with monitor(EVENTS) as (app, pilot):
         assert {chart.cross for chart in app.query(Chart)} == {None}, "none while the list follows the newest"
@@ -91,19 +80,6 @@ async def test_the_crosshair_follows_the_chosen_decision() -> None:
         assert any(kind == "cross" for row in app.query(Chart).first().drawn_rows[2:] for _, kind in row)
         await pilot.press("G")
         await until(pilot, lambda: app.charts.cross is None)
-
-
-async def test_metrics_are_filtered_by_words() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("f", *"e !reward", "enter")
-        await until(pilot, lambda: app.charts.wanted == "e !reward")
-        names = [chart.metric for chart in app.query(Chart) if chart.metric]
-        assert names and all("e" in name and "reward" not in name for name in names)
-        assert "metrics: e !reward" in screen_text(app)
-        await pilot.press("f", *" zzz")
-        await until(pilot, lambda: "no metric has such a name" in screen_text(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.query(Chart).first().metric == "reward")
 
 
 def test_the_machine_is_told_from_the_newest_measurements() -> None:

@@ -1,4 +1,4 @@
-"""What a training leaves behind, as leaves that are compared bit for bit."""
+"""Compares the results of two trainings bit for bit: logs, weights, optimizer, random generators, checkpoints."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ import numpy as np
 import torch
 
 Leaves: TypeAlias = dict[str, Any]
-"""Path → tensor, array, number, text or None. The order is the one in which they are compared."""
+"""Path → tensor, array, number, text or None, in the order in which they are compared."""
 
 CLOCK: Final = ("runtime", "per_second", "step_time")
-"""How the names of logged times end."""
+"""Endings of names of logged times, which are not compared."""
 STATE: Final = (
     "global_step", "epoch", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen", "best_metric",
     "best_global_step",
 )  # fmt: skip
-"""Of the trainer's state."""
+"""Fields of the trainer's state that are compared."""
 OTHER_MODELS: Final = ("ref_model", "teacher_model")
 WEIGHTS: Final = ("model.safetensors", "adapter_model.safetensors")
 
 
 def leaves(trainer: Any, folder: Path) -> Leaves:
-    """Log history, weights, optimizer, schedule, state, random generators and checkpoints of a trained trainer.
-
-    Tensors are copied. `folder` is where the trainer wrote.
-    """
+    """The results of a trainer that has trained. Tensors are copied. `folder` is the trainer's output folder."""
     unwrap = trainer.accelerator.unwrap_model
     parts: dict[str, Any] = {
         "log": [
@@ -59,7 +56,7 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
 
 
 def checkpoints(folder: Path) -> dict[str, dict[str, str]]:
-    """Checkpoint → weight file → SHA-256, for those that the trainer has kept."""
+    """Checkpoint → weight file → SHA-256, of all checkpoints that the trainer kept."""
     found = sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
     return {
         path.name: {
@@ -70,7 +67,7 @@ def checkpoints(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """An empty mapping or sequence is a leaf, so that one more or fewer shows."""
+    """An empty mapping or sequence is a leaf, so that a missing one is found."""
     below = f"{path}/" if path else ""
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
@@ -99,7 +96,7 @@ class Difference:
 
 
 def first_difference(one: Leaves, other: Leaves) -> Difference | None:
-    """None where both have the same leaves with the same bits. NaN equals the same NaN; 0.0 and -0.0 differ."""
+    """None if both have the same leaves with the same bits. A NaN equals itself; 0.0 and -0.0 differ."""
     for path in (*one, *(path for path in other if path not in one)):
         if path not in one or path not in other:
             return Difference(path, *("present" if path in leaf else "absent" for leaf in (one, other)))
@@ -121,7 +118,7 @@ def _bits(value: Any) -> tuple[str, ...] | tuple[str, tuple[int, ...], bytes]:
 
 
 def _shown(one: Any, other: Any) -> tuple[str, str]:
-    """Of two tensors of one shape: the first entry that differs."""
+    """Two leaves as text. Of tensors of one shape, the first entry that differs."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             return f"{one.dtype} {tuple(one.shape)}", f"{other.dtype} {tuple(other.shape)}"

@@ -1,4 +1,4 @@
-"""One configuration in this process: trained alone, and attached in `observe` to the real mesh and installed agents."""
+"""Trains one configuration twice, alone and attached in `observe` to the real mesh and agents, and compares both."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from oven_bench.gym.arms.controller import LoopLink
 
 SEED: Final = 100
-"""Of both trainings."""
+"""Seed of both trainings."""
 Outcome: TypeAlias = Literal["equal", "differs", "differs on purpose", "failed", "cannot run here"]
 
 OBSERVED: Final = "observe: would have"
-"""In the reason of a decision that `observe` turns down."""
+"""Text in the reason of a decision that `observe` rejects."""
 WRONG: Final = ("differs", "failed")
 
 
 @dataclass(frozen=True)
 class Result:
-    """Plain values: it travels between processes and into JSON."""
+    """The result of one configuration, in plain values."""
 
     name: str
     outcome: Outcome
     why: str = ""
-    """What differs first, or what failed."""
+    """The first difference, or the failure."""
     ticks: int = 0
-    """Steps that the mesh and the agents have seen."""
+    """Steps that the mesh observed."""
     steps: int = 0
-    """The trainer's own count."""
+    """Steps by the trainer's own count."""
     compared: int = 0
-    """Tensors and values."""
+    """Number of compared tensors and values."""
     votes: int = 0
     barred: int = 0
-    """Decisions that `observe` has turned down."""
+    """Decisions that `observe` rejected."""
     gradient: float = 0.0
-    """Largest gradient norm that was observed; 0 where nothing was trained."""
+    """Largest observed gradient norm; 0 if nothing was trained."""
     seconds: float = 0.0
 
     def line(self) -> str:
@@ -66,12 +66,12 @@ class Result:
 
 
 def quiet() -> None:
-    """Set before torch is imported: one thread, no hub, no telemetry."""
+    """Before torch is imported: allow one thread, no model hub and no telemetry."""
     os.environ.update(ONE_THREAD, HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
 
 
 def play_named(table: Path, name: str) -> Result:
-    """In a worker process. Raises ConfigError where the table cannot be loaded."""
+    """Play the configuration of this name, in a worker process. Raises ConfigError if the table cannot be loaded."""
     quiet()
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def play_named(table: Path, name: str) -> Result:
 
 
 def play(configuration: Configuration) -> Result:
-    """A training that raises is a result, too."""
+    """Train and compare. A training that raises is a result as well."""
     import torch
 
     from oven_bench.gym.arms.controller import MeshArm
@@ -111,7 +111,7 @@ def play(configuration: Configuration) -> Result:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[list[str]]:
-    """What the controller logs as an error meanwhile: an agent that raises abstains, and training continues."""
+    """The errors that the controller logs meanwhile, such as an agent that raised, after which training continues."""
     found: list[str] = []
 
     class Keeping(logging.Handler):
@@ -133,7 +133,7 @@ def attachment(link: LoopLink) -> Attach:
 
 
 def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attached: Leaves, steps: int) -> Result:
-    """Both trainings are through: what the bench says of them. An observer that saw nothing proves nothing."""
+    """The result of two finished trainings. It fails if the mesh did not observe all steps."""
     from oven_bench.configurations.bitwise_diff import first_difference
 
     bodies = [event.body for event in link.events]
@@ -161,7 +161,7 @@ def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attac
 
 
 def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]:
-    """What the training has left, and the trainer's own count of its steps."""
+    """The training's results, and the trainer's count of its steps."""
     import numpy as np
     from transformers import set_seed
     from transformers.utils import logging as theirs

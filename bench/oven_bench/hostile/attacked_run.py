@@ -21,11 +21,11 @@ from oven_core.protocol.events import Event
 from oven_runs.home.run_folder import RunFolder
 
 READY = "the learner starts"
-"""What `up` prints once everything but the learner is up; the first tick comes seconds later."""
+"""`up` prints this when everything but the learner is up, seconds before the first tick."""
 LIMIT_S, LIMIT_S_PER_STEP = 120.0, 5.0
 LOOK_S = 0.5
 ENDED_S = 60.0
-"""How long a stack gets to end after it was told to."""
+"""Time limit for a stack to end after SIGTERM."""
 
 
 def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequence[str] = ()) -> Row:
@@ -81,7 +81,7 @@ def _up(case: Case, run: str, attack: Attack, options: Mapping[str, object], set
 
 
 def _until_ready(up: subprocess.Popen[bytes], said: Path, limit: float) -> bool:
-    """Wait until the stack is up; False if it ended or the time is over."""
+    """Wait until the stack is up. False if it ended or the time limit has passed."""
     while up.poll() is None and time.monotonic() < limit:
         if READY in said.read_text(errors="replace"):
             return True
@@ -101,7 +101,7 @@ def _end(up: subprocess.Popen[bytes]) -> None:
 
 
 def _log(folder: RunFolder, guests: Collection[str]) -> Log | None:
-    """What the run's exported log says; None if there is no log."""
+    """The facts of the run's log; None if there is no log."""
     if not folder.export.exists():
         return None
     with folder.export.open() as lines:

@@ -20,7 +20,7 @@ from oven_core.protocol.messages import Decision
 from oven_runs.home.run_folder import RunFolder
 
 GRACE_S = 5.0
-"""How long processes get to end after they were told to."""
+"""Time limit for processes to end after SIGTERM."""
 COMMAND_S = 60.0
 
 
@@ -54,10 +54,10 @@ class Company:
         return done.stdout
 
     def approve(self) -> None:
-        """Approve, as a person would, what a newcomer of this company got advised since the last call."""
+        """Approve, as a person would, all advised decisions since the last call that a guest proposed."""
         for decision in self._advised():
             command = _oven("approve", decision, "--run", self._folder.run)
-            # A refusal is an answer, too: the advice has lapsed, or a newer one took its place.
+            # It is refused if the advice has expired or was replaced. That is no error.
             subprocess.run(command, env=self._environment, capture_output=True, timeout=COMMAND_S, check=False)
 
     def _advised(self) -> list[str]:
@@ -85,8 +85,8 @@ class Company:
             self.memory_mb = round(max(self.memory_mb, held / 2**20), 1)
 
     def end(self) -> int:
-        """Tell the guests that run beside the stack, which is already down, to end. Returns how many of the run's
-        processes survive that, and kills them."""
+        """After the stack has ended: send SIGTERM to the guests beside it. Returns how many of the run's processes
+        survive that, and kills them."""
         for process in self._beside:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)  # SIGINT may be ignored by whoever started the bench

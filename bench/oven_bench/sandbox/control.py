@@ -1,8 +1,8 @@
-"""The control: a plain child that runs code by `exec` and a host that believes it. Every attack has to work here.
+"""The control: code runs without a sandbox, so every attack should reach its goal.
 
-It is what a sandbox looks like that is none: the child is forked from the host, with its memory, environment and open
-files; it sends pickles; the host waits for as long as it takes. `python -m oven_bench.sandbox.control` is that host: it
-reads what to run from standard input and reports on standard output.
+The host forks a child that runs the code by `exec`, with the host's memory, environment and open files. The host trusts
+the pickle that the child sends and waits without a limit. `python -m oven_bench.sandbox.control` is that host: it reads
+the code from standard input and reports on standard output.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from oven_bench.sandbox.attack import Attack, Seen
 from oven_bench.sandbox.targets import Targets
 
 SERVING = "\n@@ serving "
-"""Before the host's report: what the attacker prints comes before it."""
+"""Separates the attack's output from the host's report behind it."""
 MOST: int = 64_000_000
-"""Characters of the control's output that are kept."""
+"""Bytes of output that are kept."""
 ENVIRONMENT_SECRET = "SECRET_API_KEY"
 
 
 def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
-    """The attack without a sandbox, for at most `limit_s`; then all of its processes are killed."""
+    """Run the attack without a sandbox for at most `limit_s`, then kill all of its processes."""
     told = json.dumps({"code": attack.code, "T": targets.told | CONTROL_FRAMES, "key": targets.memory_secret})
     process = subprocess.Popen(
         [sys.executable, "-m", "oven_bench.sandbox.control"],
@@ -68,7 +68,7 @@ def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
 
 
 def _kill_session(leader: int) -> None:
-    """SIGKILL to every process of a session, those that left its group included: a fork bomb goes in a few rounds."""
+    """Kill all processes of a session, in whatever group. A fork bomb takes a few rounds."""
     import psutil
 
     for _ in range(20):
@@ -83,11 +83,11 @@ def _kill_session(leader: int) -> None:
 
 
 CONTROL_FRAMES = {"header": "<Q", "kind": [], "too_long": 1 << 46}
-"""This host's format: eight bytes for the length, and no kind."""
+"""The format of this host's frames: eight bytes for the length, and no kind."""
 
 
 class FinalSignal(Exception):
-    """As the source system has it: an `except Exception` takes it."""
+    """Raised by FINAL. Unlike the sandbox's, an `except Exception` swallows it."""
 
 
 def _child(replies: int, code: str, told: dict[str, Any], worker: Any) -> None:
@@ -125,7 +125,7 @@ def main() -> None:
     if os.fork() == 0:
         os.close(requests)
         _child(replies, asked["code"], asked["T"], worker)
-        return  # as a process ends: what is registered with atexit runs
+        return  # a normal end, so that atexit runs
     os.close(replies)
     with os.fdopen(requests, "rb") as pipe:
         (length,) = struct.unpack("<Q", pipe.read(8))

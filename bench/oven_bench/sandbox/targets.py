@@ -1,4 +1,4 @@
-"""What attacks aim at: files, listeners, a process and secrets, all of this bench's own, and new for each attack."""
+"""What an attack aims at: files, listeners, a process and secrets. The bench makes new ones for each attack."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any, Self
 from oven_bench.sandbox.attack import Attack, Seen
 
 FLOOD: int = 1_000_000
-"""Characters above which the host took too much."""
+"""Characters above which the host received too much."""
 
 
 class Targets:
-    """A context: made before an attack, judged after it, gone at its end."""
+    """A context around one attack. `reached` judges the attack before the targets are removed."""
 
     def __init__(self) -> None:
         self.file_secret, self.memory_secret, self.environment_secret = (secrets.token_hex(16) for _ in range(3))
@@ -63,7 +63,7 @@ class Targets:
         self._exits.close()
 
     def _listen(self, family: int, kind: int, address: Any) -> socket.socket:
-        """Listens in a thread, and keeps what comes."""
+        """Listen in a thread and keep what arrives."""
         listener = socket.socket(family, kind)
         self._exits.callback(listener.close)
         listener.bind(address)
@@ -85,7 +85,7 @@ class Targets:
         return listener
 
     def reached(self, attack: Attack, seen: Seen) -> bool:
-        """Whether the attack got what it came for."""
+        """Whether the attack reached its goal."""
         match attack.goal:
             case "secret":
                 return any(
@@ -117,7 +117,7 @@ class Targets:
                 )
 
     def _hears(self) -> bool:
-        """A moment is given to what is on its way: it comes over loopback."""
+        """Whether a listener has the message. Waits a moment for one that is still on its way."""
         waiting = threading.Event()
         for _ in range(10):
             if self.knock.encode() in self._heard:
@@ -127,6 +127,6 @@ class Targets:
 
 
 def _wake(listener: socket.socket) -> None:
-    """Ends the thread that waits on it."""
+    """End the thread that waits for this listener."""
     with contextlib.suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)

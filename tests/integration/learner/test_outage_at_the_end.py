@@ -58,7 +58,7 @@ def whole(events: list[Event]) -> int:
     return observed
 
 
-def test_it_stays_away_and_the_spool_goes_into_the_log_when_that_is_read(stack: Stack) -> None:
+def test_after_a_lasting_outage_the_spool_goes_into_the_log_when_it_is_read(stack: Stack) -> None:
     up = training(stack, "never")
     down(stack, "never")
     said = ended(stack, "never", up)
@@ -73,7 +73,7 @@ def test_it_stays_away_and_the_spool_goes_into_the_log_when_that_is_read(stack: 
     assert stack.command("replay", "never")[0] == 0
 
 
-def test_it_is_back_while_the_stack_goes_down(stack: Stack) -> None:
+def test_a_bus_that_returns_during_shutdown_gets_all_messages(stack: Stack) -> None:
     up = training(stack, "back")
     conf = stack.run_folder("back").server.conf
     before = conf.read_text()
@@ -93,7 +93,7 @@ def test_it_is_back_while_the_stack_goes_down(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-def test_the_store_is_removed_as_well_and_log_jsonl_has_all_of_it(stack: Stack) -> None:
+def test_without_the_store_log_jsonl_has_the_whole_log(stack: Stack) -> None:
     up = training(stack, "gone")
     folder = stack.run_folder("gone")
     shutil.rmtree(folder.server.folder / "store")
@@ -118,7 +118,7 @@ os.execv(sys.executable, [sys.executable, "-m", "oven_controller.cli.main", *sys
 
 
 @pytest.mark.slow
-def test_the_disk_takes_no_more_and_it_is_said_how_much_is_missing(stack: Stack) -> None:
+def test_with_a_full_disk_the_number_of_missing_messages_is_reported(stack: Stack) -> None:
     """By a limit on a file's size, as a quota or a full disk would have it: for the store, log.jsonl and the spool."""
     stack.install(SERVICES)
     args = ["up", "--headless", "--recipe", "toy", "--run", "full", "--set", "agents=[learning_rate]"]
@@ -210,7 +210,7 @@ def limited(stack: Stack, size: int, *args: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_cannot_be_written_is_one_line_wherever_it_happens(stack: Stack) -> None:
+def test_an_unwritable_file_is_reported_in_one_line(stack: Stack) -> None:
     code, told = stack.end_of(limited(stack, 300, "up", "--headless", "--recipe", "toy", "--run", "early"))
     assert code == 3 and "Traceback" not in told
     assert "cannot be written (File too large): make room" in told

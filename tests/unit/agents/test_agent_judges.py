@@ -45,10 +45,6 @@ def test_a_judge_that_jumps_up_alone_loses_its_weight() -> None:
     )
 
 
-def test_a_judge_that_falls_alone_keeps_its_weight() -> None:
-    assert not runs.votes(RewardHacking(), runs.grpo(), turned(judge("exact", lambda since: -0.3)))
-
-
 def test_judges_that_come_apart_slowly_are_told_by_the_one_that_rises() -> None:
     def apart(since: int, found: dict[str, float]) -> dict[str, float]:
         rising = judge("critic", lambda s: s / 80)(since, found)
@@ -121,16 +117,3 @@ def test_it_has_a_voice_for_a_lower_rate_when_it_is_late_and_for_no_other() -> N
 
     assert answer(850, 0.3) == ["for"]
     assert answer(850, 3.0) == answer(400, 0.3) == []
-
-
-def test_rewards_that_are_all_equal_are_told_once() -> None:
-    session = Session(EntropyCollapse(), "me")
-    session.absorb(runs.grpo())
-    notices = []
-    for observation in runs.observed(runs.sorting(), range(100, 160)):
-        alike = 1.0 if observation.tick >= 120 else 0.9
-        metrics = {**observation.metrics, "frac_reward_zero_std": alike, "reward": 0.0, "reward_std": 0.0}
-        session.absorb(runs.seen(observation.tick, metrics))
-        notices += [w for w in session.react() if isinstance(w, AgentStatus) and w.state == "notice"]
-    (notice,) = notices
-    assert notice.tick == 139 and notice.reason.startswith("nothing is learnt: all rewards were equal")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
-from tests.support.replayed import a_run, left_behind
+from tests.support.replayed import a_run
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.review.backtest import Backtest, main
+from oven_agents.review.backtest import Backtest
 from oven_agents.review.review_command import review
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
@@ -28,7 +26,6 @@ from oven_core.protocol.messages import (
     Receipt,
     RunEnded,
 )
-from oven_runs.home.run_folder import Home
 from oven_runs.log.replay import replay
 
 
@@ -189,21 +186,6 @@ def test_a_change_that_nobody_carries_out_lapses() -> None:
     assert [vote.value for vote in votes] == [0.5] * 4, "open loop: the knob stands where the recording has it"
 
 
-def test_why_it_cannot_fire() -> None:
-    log = Log(stride=1)
-    log.start(metrics=())  # announces no loss
-    log.tick(6)
-    report = backtest(Cutter(), "cutter", log.events).report()
-    assert report.votes == () and report.cannot_fire == "the run publishes no loss"
-
-
-def test_a_shadow_counts_here() -> None:
-    log = Lockstep(Cutter(), "learning_rate", 6, shadow=("learning_rate",)).log
-    report = backtest(Cutter(), "learning_rate", log.events).report()
-    assert report.shadow
-    assert [vote.verdict for vote in report.votes if vote.verdict] == ["adopted"]
-
-
 def test_others_votes_on_its_ballot_stay_on_it() -> None:
     recorded = Log(stride=1)
     recorded.start(metrics=(MetricSpec(name="loss"),))
@@ -218,21 +200,3 @@ def test_others_votes_on_its_ballot_stay_on_it() -> None:
     decision = replay.votes[0].decision
     assert decision is not None and "vetoed by bob" in decision.reason
     assert replay.divergences == []
-
-
-def test_as_a_table_and_as_an_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
-    folder = left_behind(Home(), Lockstep(LearningRate(), "learning_rate", 40).log)
-    assert main("learning_rate", folder, until=20, as_json=True) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ticks"] == 20 and found["same_votes"] is True and found["open_loop"] is True
-    assert found["proposals"] == len(found["votes"]) > 0
-    row = found["votes"][0]
-    assert row["verdict"] == "adopted" and row["carried_out_in_recording"] is True
-    assert main("learning_rate", folder, until=None, as_json=False) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "learning_rate over r, 40 ticks" in said and "it took part in the recording with the same votes" in said
-    assert "no divergence: every decision is the recorded one" in said and "no confidence is scored" in said

@@ -43,7 +43,7 @@ def test_values_as_a_person_writes_them(text: str | None, value: Any) -> None:
         ('{"a": "b"}', "share that is not a number"),
     ],
 )
-def test_what_begins_like_json_and_is_none(text: str, words: str) -> None:
+def test_values_that_only_start_like_json_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parsed(text)
 
@@ -86,7 +86,7 @@ OTHERS = (
 
 
 @given(st.permutations([answer(decision="d"), decision(), receipt(), *OTHERS]))
-def test_a_set_is_done_when_its_value_was_read_back_in_whatever_order_it_is_heard(said: list[Message]) -> None:
+def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(said: list[Message]) -> None:
     found = result("set", *said)
     assert (found.whole, found.code) == (True, 0)
     assert found.line() == "set: applied, a 1 → 2 at step 3"

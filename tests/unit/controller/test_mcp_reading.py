@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -17,23 +16,19 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.types import CallToolResult, TextContent, TextResourceContents, Tool
 from tests.support.mesh_log import LR, Log
-from tests.support.monitor_log import decided, recorded
+from tests.support.monitor_log import recorded
 from tests.support.own_home import invoke, own_home
 from tests.unit.controller.test_plain import steers
 
 from oven_agents.review.backtest_report import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.reach import Reach
-from oven_controller.mcp_server.reading_tools import DecisionCache
 from oven_controller.mcp_server.server import build_server
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
-from oven_runs.log.decision_row import DecisionRow
 
 EVENTS = recorded()
-RAISED = decided(EVENTS)[0]
 READING = ["runs", "status", "metric", "decisions", "explain", "diagnose", "backtest"]
 ACTING = ["approve", "veto", "set", "hold", "resume"]
 AGENT = """
@@ -152,30 +147,6 @@ async def test_a_client_over_stdio_lists_and_calls_every_tool(home: Home, tmp_pa
             with pytest.raises(MCPError, match="no run named 'nosuch'"):
                 await client.read_resource("oven://runs/nosuch/status")
     assert "on stdout, where only the protocol belongs" in (tmp_path / "stderr").read_text()
-
-
-def test_the_command_line_says_the_same(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke("decisions", "r", "--json") == 0
-    rows = [DecisionRow.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
-
-    async def asked() -> list[CallToolResult]:
-        async with Client(build_server(Reach("r"), False)) as client:
-            return [await client.call_tool("decisions", {}), await client.call_tool("status", {"run": "bare"})]
-
-    found, other = asyncio.run(asked())
-    assert found.structured_content is not None
-    assert [DecisionRow.model_validate(one) for one in found.structured_content["decisions"]] == rows
-    assert "this server serves run 'r' only" in text_of(other)
-
-
-async def test_the_decisions_of_a_log_are_read_once_while_it_stays_as_it_is(home: Home) -> None:
-    cache, run, heard = DecisionCache(), LocalRun(home.find("r")), list[int]()
-    for log, count in ((EVENTS, len(EVENTS)), (EVENTS, 0), (EVENTS[:80], 80)):
-        if len(log) != len(EVENTS):
-            run.folder.export.write_text("".join(event.line() + "\n" for event in log))
-        heard.clear()
-        seen = await cache.read(run, lambda event: heard.append(event.seq))
-        assert len(heard) == count and len(seen.by_id) == len(decided(log))
 
 
 async def test_a_long_call_tells_its_progress_and_can_be_cancelled(

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tests.support.own_home import invoke, own_home
 
 from oven_core.errors import ConfigError
-from oven_runs.settings.recipe_flags import dashed, flag_layers
+from oven_runs.settings.recipe_flags import flag_layers
 
 
 class Options(BaseModel):
@@ -34,12 +34,6 @@ def parsed(**given: str | bool) -> Options:
     return Options.model_validate(merged)
 
 
-def test_underscores_become_dashes_in_the_flag_alone() -> None:
-    assert dashed(["--kl_penalty=a_b", "--set", "rules.window_ticks=5", "-r", "a_b"]) == [
-        "--kl-penalty=a_b", "--set", "rules.window_ticks=5", "-r", "a_b",
-    ]  # fmt: skip
-
-
 def test_values_are_read_by_the_setting_s_type() -> None:
     found = parsed(beta="1e-6", initial_eval=False, layers="25,50,75", model="12", steps="none", stage="sft")
     assert found == Options(
@@ -51,7 +45,7 @@ def test_values_are_read_by_the_setting_s_type() -> None:
 
 
 @pytest.mark.parametrize("beta", ["--beta", "--recipe_options"])
-def test_what_is_not_a_setting_names_the_nearest(capsys: pytest.CaptureFixture[str], beta: str) -> None:
+def test_an_unknown_flag_gets_the_nearest_setting(capsys: pytest.CaptureFixture[str], beta: str) -> None:
     assert invoke("up", "--headless", "--group_sise", "4", beta, "1") == 2
     assert "--group-size" in capsys.readouterr().err
 

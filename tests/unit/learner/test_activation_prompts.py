@@ -15,7 +15,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.placeholders import PLACEHOLDER, Placeholders, Places, chat_text, oracle_prompt
+from oven_recipes.activations.placeholders import PLACEHOLDER, Placeholders, oracle_prompt
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT = (
@@ -41,26 +41,12 @@ def byte_level(chat: bool = False, begins: bool = False) -> PreTrainedTokenizerF
 
 WORDS, CHATTING = byte_level(), byte_level(chat=True)
 PLACES, PLACES_IN_CHAT = Placeholders(WORDS), Placeholders(CHATTING)
-IDS = tokenizer().convert_tokens_to_ids
 
 
 def test_the_prompt_is_that_of_activation_oracles() -> None:
     assert oracle_prompt(9, 3, "Is it so?") == "Layer: 9\n ? ? ? \nIs it so?"
     chat = oracle_prompt(9, 1, "So?", CHATTING)
     assert chat == "<s><|im_start|>user\nLayer: 9\n ? \nSo?<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_a_first_token_is_not_there_twice() -> None:
-    class Beginning:
-        """As Llama's and Gemma's tokenizers, which begin each text with their first token."""
-
-        chat_template, bos_token, bos_token_id = CHAT, "<s>", 1
-        apply_chat_template = CHATTING.apply_chat_template
-
-        def __call__(self, text: str) -> Any:
-            return WORDS("<s>" + text)
-
-    assert chat_text(Beginning(), "so").startswith("<|im_start|>user\nso<|im_end|>")
 
 
 @given(
@@ -83,12 +69,6 @@ def test_the_places_are_found_whatever_the_question(layer: int, count: int, ques
 def test_other_texts_have_no_places(text: str) -> None:
     assert PLACES.find(WORDS(text)["input_ids"]) is None
     assert PLACES.find([]) is None
-
-
-def test_decoding_with_spaces_between_tokens_is_understood() -> None:
-    words = tokenizer()
-    words.backend_tokenizer.decoder = None
-    assert Placeholders(words).find(words(oracle_prompt(12, 2, "so"))["input_ids"]) == Places(12, 6, 8)
 
 
 @pytest.mark.parametrize(

@@ -196,15 +196,6 @@ def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:
         assert said and job.model(ids).logits is not None
 
 
-def test_evaluation_has_the_vectors(tmp_path: Path) -> None:
-    from datasets import Dataset
-
-    job = oracle(tmp_path, adapted())
-    job.eval_dataset = Dataset.from_list(list(job.train_dataset)[:4])
-    job.args.per_device_eval_batch_size, job.num_generations_eval = 4, 2
-    assert "eval_loss" in job.evaluate()
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

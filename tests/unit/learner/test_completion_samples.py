@@ -42,7 +42,7 @@ def groups(link: FakeLink) -> list[SampledGroup]:
     return [SampledGroup.model_validate_json(wire_of(parcel) or b"") for parcel in link.shown]
 
 
-def test_a_committees_groups_with_scores_and_advantages(tmp_path: Path) -> None:
+def test_a_committees_groups_are_shown_with_scores_and_advantages(tmp_path: Path) -> None:
     trainer, committee = grpo(tmp_path, Judge(lambda call, prompt: call == 3), max_steps=5)
     link = FakeLink()
     attach(trainer, link=link, committee=committee, completions={"every": 2})
@@ -67,7 +67,7 @@ def test_a_committees_groups_with_scores_and_advantages(tmp_path: Path) -> None:
     assert unscored.members[0].abstained == "not_applicable" and unscored.members[0].scores == ()
 
 
-def test_plain_reward_functions(tmp_path: Path) -> None:
+def test_groups_of_plain_reward_functions_are_shown(tmp_path: Path) -> None:
     def length(completions: list[str], **_: Any) -> list[float | None]:
         return [float(len(text)) if text else None for text in completions]
 
@@ -134,7 +134,7 @@ def test_training_and_log_are_the_same_bit_for_bit(tmp_path: Path) -> None:
         assert said(other) == said(off)
 
 
-def test_what_a_redaction_does_and_where_it_raises(tmp_path: Path) -> None:
+def test_a_redaction_is_applied_and_one_that_raises_shows_nothing(tmp_path: Path) -> None:
     def blot(text: str) -> str:
         if "c" in text:
             raise ValueError(text)
@@ -151,7 +151,7 @@ def test_what_a_redaction_does_and_where_it_raises(tmp_path: Path) -> None:
         attach(grpo(tmp_path, Judge())[0], link=FakeLink(), completions={"every": -1})
 
 
-def test_rank_0_alone_shows_them_and_what_an_evaluation_generates_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_shows_completions_and_none_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     def trainer() -> Any:
         rewards = {"one": deque([0.0, 1.0] * 4)}
         kept = {"prompt": ["p"] * 8, "completion": list("abcdefgh"), "rewards": rewards, "advantages": [-1.0, 1.0] * 4}
@@ -196,7 +196,7 @@ def test_rank_0_alone_shows_them_and_what_an_evaluation_generates_is_not_shown(m
         ({"recipe": "grpo", "completions": {"every": 0}}, 0),
     ],
 )
-def test_the_runs_settings_say_how_often(
+def test_the_runs_settings_decide_how_often_completions_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], every: int
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_core.errors import ConfigError
 from oven_learner import random_state
-from oven_learner.frontier.next_byte import SYMBOLS, FirstBytes, known_mass, least_divergence, token_bytes
+from oven_learner.frontier.next_byte import SYMBOLS, FirstBytes, least_divergence, token_bytes
 from oven_learner.frontier.policy_reading import PolicyReading
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 
@@ -174,15 +174,3 @@ def test_what_a_policy_cannot_read_is_left_out_and_nothing_at_all_is_an_error() 
     assert PolicyReading(mixed, policy, words).left_out == 1
     with pytest.raises(ConfigError, match="can read none of the 1 answers"):
         PolicyReading(of(Probe(prompt="a" * 64, completion="b")), policy, words)
-
-
-def test_tokens_that_are_not_the_text_give_no_divergence() -> None:
-    words = bpe(270)
-    policy = model(words, 2)
-    probe = answered(words, policy, TEXTS[0], TEXTS[2], 5)
-    damaged = probe.model_copy(update={"tokens": probe.tokens[1:]})
-    assert PolicyReading(of(damaged), policy, words).read(policy).kl is None
-
-
-def test_mass_beyond_one_is_shared() -> None:
-    assert float(known_mass([(b"a", 0.9), (b"ab", 0.6), (b"", 0.5)]).sum()) == pytest.approx(1)

@@ -15,7 +15,7 @@ from oven_learner.hf.knobs.mixture import LAG_CHUNKS
 from oven_recipes.grpo.evaluation import greedy_accuracy, held_out_examples
 from oven_recipes.grpo.job import build
 from oven_recipes.grpo.model import build_tokenizer
-from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings, parse_start
+from oven_recipes.grpo.settings import GrpoSettings, parse_start
 from oven_recipes.grpo.supervised_warmup import cache_key, warm_policy
 from oven_recipes.runner import Job
 from oven_recipes.weights_cache import WEIGHTS
@@ -36,7 +36,6 @@ TINY = GrpoSettings(
     group_size=4,
     eval_every=2,
 )
-EVEN = {"len1": 0.5, "len2": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -140,24 +139,6 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
     assert easy == list(range(1, 2 + LAG_CHUNKS))
 
 
-def test_a_reference_policy_is_made_when_beta_asks_for_one(tmp_path: Path, cache: Path) -> None:
-    job = make(tmp_path, cache, TINY.model_copy(update={"beta": 0.1, "max_steps": 2}))
-    assert job.teachers is not None and job.teachers.names == ("initial", "strong")
-    assert job.teachers.active == "initial" and job.trainer.beta == 0.1
-    assert torch.equal(weights(job.trainer.ref_model), weights(job.trainer.model))
-    start = weights(job.trainer.model)
-    job.trainer.train()
-    assert "kl" in job.trainer.state.log_history[0]
-    assert torch.equal(weights(job.trainer.ref_model), start), "the policy moves, its reference does not"
-    assert not torch.equal(weights(job.trainer.model), start)
-
-
-def test_without_beta_no_teacher_is_made(tmp_path: Path) -> None:
-    job = make(tmp_path / "run", tmp_path / "cache")
-    assert job.teachers is None and job.trainer.ref_model is None
-    assert len(list((tmp_path / "cache").iterdir())) == 1, "the policy's own warm-up, and no other"
-
-
 def test_the_drill_holds_to_a_small_teacher_beside_a_strong_one_and_both_are_cached(tmp_path: Path) -> None:
     def drill() -> Job:
         return build(TINY, parse_start("drill:weak-teacher", 1, TINY.levels), 1, tmp_path / "run", tmp_path / "cache")
@@ -182,15 +163,3 @@ def test_the_drill_holds_to_a_small_teacher_beside_a_strong_one_and_both_are_cac
     assert {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()} == entries
     job.teachers.swap("small")
     assert torch.equal(weights(again.trainer.ref_model), weights(job.trainer.ref_model))
-
-
-def test_the_learning_rate_follows_its_warm_up_and_schedule(tmp_path: Path, cache: Path) -> None:
-    rates = {}
-    for schedule in ("constant", "linear"):
-        changed = TINY.model_copy(update={"schedule": schedule, "lr_warmup_steps": 2})
-        job = make(tmp_path, cache, changed)
-        job.trainer.train()
-        logs = job.trainer.state.log_history
-        rates[schedule] = [log["learning_rate"] / TUNED_LEARNING_RATE for log in logs if "learning_rate" in log]
-    assert rates["constant"] == pytest.approx([0, 0.5, 1, 1])
-    assert rates["linear"] == pytest.approx([0, 0.5, 1, 0.5])

@@ -11,7 +11,6 @@ pytest.importorskip("peft")
 
 import torch
 
-from oven_core.errors import ConfigError
 from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_templates import QUESTIONS
@@ -19,7 +18,7 @@ from oven_recipes.oracle.given_model import fresh_adapter
 from oven_recipes.oracle.job import captured
 from oven_recipes.oracle.model import Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import Schedule, own_model
-from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
+from oven_recipes.oracle.questions import KnownAnswer
 from oven_recipes.oracle.settings import CONSTANT, Confidence, OracleSettings
 from oven_recipes.oracle.supervised import benchmark_prompts, collate, lessons, stated, supervised
 from oven_recipes.oracle.template_questions import template_dataset
@@ -65,13 +64,6 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
     assert entries == {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
     assert not torch.equal(first, taught("constant"))
     assert torch.equal(before, torch.random.get_rng_state())
-
-
-def test_without_known_answers_there_is_nothing_to_teach(tmp_path: Path) -> None:
-    asked = [QuestionedPrompt("hello you", "english", (Question("why?"),))]
-    store = ActivationStore(tmp_path)
-    with pytest.raises(ConfigError, match=r"leave --questions out, or give an oracle .* --oracle-lora-path"):
-        supervised(None, None, "own", asked, LAYERS, store, SETTINGS, "spread", 1, tmp_path)
 
 
 @pytest.mark.parametrize("confidence", ["spread", "constant", "overconfident"])

@@ -40,7 +40,7 @@ def test_a_weight_is_the_nearest_level_and_its_gradient_passes(seed: int, bits: 
     assert torch.allclose(again, found, rtol=1e-5, atol=0), "a rounded weight stays"
 
 
-def test_zeros_stay_and_what_is_not_finite_does_not_become_a_number() -> None:
+def test_zeros_stay_and_nan_stays_nan() -> None:
     weight = torch.ones(4, GROUP)
     weight[1], weight[2, 3], weight[3, 4] = 0.0, float("nan"), float("inf")
     for bits in BITS.values():
@@ -54,7 +54,7 @@ def gpt2() -> GPT2LMHeadModel:
 
 
 @pytest.mark.parametrize("made", [llama, gpt2])
-def test_on_the_layers_round_and_off_nothing_has_happened(made: Any) -> None:
+def test_switching_quantisation_off_leaves_no_trace(made: Any) -> None:
     model = made()
     before = copy.deepcopy(model)
     names, held = list(model.state_dict()), [*model.parameters()]

@@ -7,28 +7,23 @@ import json
 import math
 import random
 from statistics import fmean
-from typing import get_args
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.simulated_judges import by_rule, play, raw_mean
 
-from oven_core.errors import UnknownNameError
-from oven_learner.rewards import Committee
 from oven_learner.rewards.aggregation import (
     DEFAULT_RULE,
     RULES,
     Reliability,
     aggregate,
-    agreement,
     sees_difference,
     standard,
 )
 from oven_learner.rewards.aggregation.reliability import FLOOR
 from oven_learner.rewards.aggregation.rules import cautious, penalised
 from oven_learner.rewards.scores import Abstention, checked
-from oven_runs.settings.committee_settings import AggregationRule, CommitteeSettings
 
 EQUAL = dict.fromkeys("abcd", 0.25)
 rules = st.sampled_from(sorted(RULES))
@@ -164,45 +159,6 @@ def test_the_groups_mean_is_the_members(scores: dict[str, list[float]], rule: st
     assert fmean(rewards) == pytest.approx(fmean(fmean(given) for given in scores.values()), abs=1e-9)
 
 
-@given(st.lists(score, min_size=2, max_size=8), rules)
-def test_members_of_one_mind_give_what_each_gives(said: list[float], rule: str) -> None:
-    assert aggregate(dict.fromkeys("abc", said), EQUAL, rule=rule, quorum=2) == pytest.approx(said, abs=1e-9)
-
-
-@given(st.lists(score, min_size=3, max_size=8), st.lists(score, min_size=8, max_size=8))
-def test_one_of_four_lifts_a_completion_by_a_thirtieth_of_its_opinion(honest: list[float], said: list[float]) -> None:
-    """R of each completion: three judges agree on z = a, the fourth says f. In closed form the fourth's share is
-    w − λ√(w(1−w)) = 0.0335 upwards and 0.4665 downwards."""
-    fooled = said[: len(honest)]
-    assume(sees_difference(honest) and sees_difference(fooled))
-    scores = {"a": honest, "b": honest, "c": honest, "d": fooled}
-    rewards = aggregate(scores, EQUAL, rule="cautious", quorum=2)
-    a, f = advantages(honest), advantages(fooled)
-    up, down = 0.25 - 0.5 * math.sqrt(0.1875), 0.25 + 0.5 * math.sqrt(0.1875)
-    shares = [up if theirs > ours else down for ours, theirs in zip(a, f, strict=True)]
-    expected = [(1 - w) * x + w * y for w, x, y in zip(shares, a, f, strict=True)]
-    assert rewards is not None and up == pytest.approx(0.0335, abs=1e-4)
-    assert advantages(rewards) == pytest.approx(advantages(expected), abs=1e-4)
-    for i in range(len(honest)):
-        for j in range(len(honest)):
-            # The order of two is turned upwards only where they were closer than the margin, and j not pushed down.
-            if f[i] > a[i] and f[j] >= a[j] and a[j] - a[i] > up / (1 - up) * (f[i] - f[j]) + 1e-6:
-                assert rewards[j] > rewards[i]
-
-
-def test_the_rules_are_those_that_can_be_set() -> None:
-    assert tuple(RULES) == get_args(AggregationRule) and CommitteeSettings().rule == DEFAULT_RULE
-    with pytest.raises(UnknownNameError, match="did you mean 'trimmed'"):
-        Committee({"a": lambda completions, **_: []}, rule="trimed")
-
-
-def test_what_each_rule_takes_of_four_scores() -> None:
-    z = [(score, 0.25) for score in (3.0, -2.0, 1.0, 0.0)]
-    assert RULES["min"](z, 0.5) == -2 and RULES["median"](z, 0.5) == RULES["trimmed"](z, 0.5) == 0.5
-    assert RULES["lower_quantile"](z, 0.5) == pytest.approx((0.4 - 0.4 + 0.4 + 0) / 4), "around the second-lowest, 0"
-    assert RULES["lower_quantile"]([(-9.0, 0.03), (1.0, 0.3), (1.2, 0.3), (1.4, 0.37)], 0.5) > 0.9, "weight counts"
-
-
 def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_one() -> None:
     rule = by_rule(DEFAULT_RULE)
     assert play(rule, "none", 300, seed=5).correlation >= 0.90
@@ -256,13 +212,6 @@ def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume
     assert resumed.state_dict()["a"] == resumed.state_dict()["e"] == [0.0, 0.0]
     resumed.leave("e")
     assert "e" not in resumed.values()
-
-
-def test_agreement() -> None:
-    assert agreement({"a": [0, 1], "b": [0.2, 0.6]}) == pytest.approx(1)
-    assert agreement({"a": [0, 1], "b": [1, 0]}) == pytest.approx(-1)
-    assert agreement({"a": [0, 1], "b": [0.5, 0.5]}) is None, "who sees no difference agrees with nobody"
-    assert agreement({"a": [0, 1]}) is None
 
 
 @given(st.lists(st.one_of(st.floats(), st.none(), st.booleans(), st.just("0.5"), st.integers()), max_size=4))

@@ -13,7 +13,6 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.actuators import Actuators
-from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
@@ -219,20 +218,6 @@ def test_what_cannot_work_says_so_at_once(settings: Mapping[str, Any], named: st
         Committee(**({"rules": {"a": share_of_a, "b": share_of_a}} | dict(settings)))
 
 
-def test_it_has_to_be_attached() -> None:
-    with pytest.raises(ConfigError, match="attach"):
-        Committee({"a": share_of_a})(["p"], ["c"])
-
-
-def test_many_kinds_of_failure_do_not_make_many_metrics() -> None:
-    def inventive(request: ScoreRequest) -> Verdict:
-        return Abstention(f"kind_{request.prompt}")
-
-    _, metrics = judged(Committee({}, remote=Remote(judge=inventive)), ["a"] * 40, size=1)
-    assert len([name for name in metrics if name.startswith("committee/abstain/kind_")]) == 16
-    assert metrics["committee/abstain/other"] == 24
-
-
 REQUEST = ScoreRequest.model_validate(
     {"run": "r", "group": "g", "prompt": "p", "deadline_s": 1,
      "completions": [{"id": "x", "text": "1"}, {"id": "y", "text": "2"}]}
@@ -262,23 +247,6 @@ def test_a_reply_is_scores_for_exactly_what_was_asked_or_nothing(reply: dict[str
     said = {"v": 1, "type": "ScoreReply", "member": "judge", "group": "g"} | reply
     expected = verdict if isinstance(verdict, tuple) else Abstention(verdict)
     assert read_reply(json.dumps(said).encode(), "judge", REQUEST)[0] == expected
-
-
-@pytest.mark.parametrize("data", [b"", b"null", b"7/10", b"\xff\xfe", b'{"type": "ScoreReply"', b"[" * 10_000])
-def test_what_is_no_reply_is_malformed(data: bytes) -> None:
-    assert read_reply(data, "judge", REQUEST)[0] == Abstention("malformed")
-
-
-def test_a_bare_nan_is_no_score() -> None:
-    data = ScoreReply(member="judge", group="g", scores={"x": 0.5, "y": 1.0}).wire().replace(b"1.0", b"NaN")
-    assert read_reply(data, "judge", REQUEST)[0] in (Abstention("malformed"), Abstention("out_of_range"))
-
-
-def test_conversations_become_text() -> None:
-    assert as_text("plain") == "plain"
-    assert as_text([{"role": "assistant", "content": "said"}]) == "said"
-    assert as_text([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]) == "system: a\n\nuser: b"
-    assert as_text("lone \ud800") == "lone ?"
 
 
 def test_what_judges_cost_is_told_once_a_step_and_only_what_is_known() -> None:

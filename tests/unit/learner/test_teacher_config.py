@@ -12,11 +12,6 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
 
 
-def test_its_defaults() -> None:
-    made = TeacherConfig(name="strong", model_name="folder")
-    assert (made.kind, made.strategy, made.bits, made.tokenizer) == ("small", "resident", 8, None)
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -63,22 +58,3 @@ def test_a_list_in_yaml(tmp_path: Path) -> None:
     assert (big.strategy, big.bits) == ("quantized", 4)
     assert (moves.joint_dim, moves.intent_dim) == (72, 384)
     assert teachers_of([small, {"name": "big", "model_name": "b"}])[0] is small
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("name: small", "holds a dict; write a list"),
-        ("- small", "entry 1: 'small' is not a mapping"),
-        ("- {name: a, model_name: x}\n- {name: a, model_name: y}", "names a twice"),
-        ("- {name: a, bits: [}", "teachers.yaml"),
-        ("- {name: a, model_name: x, bits: 5}", "teacher 'a': bits"),
-        ("- {name: a, name: b, model_name: x}", "teachers.yaml"),
-    ],
-)
-def test_what_is_wrong_in_yaml_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "teachers.yaml"
-    file.write_text(text)
-    with pytest.raises(ConfigError) as raised:
-        read_teachers(file)
-    assert said in str(raised.value)

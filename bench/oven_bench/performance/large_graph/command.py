@@ -1,11 +1,10 @@
-"""`bench kg`: our arrays against plain networkx on one graph, and the prior service over NATS with it.
+"""`bench kg`: a large graph in the controller's arrays, compared with networkx, and in the prior service over NATS.
 
-The graph is drawn from a seed, with hubs. Each side is measured in a new process. Times are CPU times, but for the
-round trips over NATS and the service's start. Both load what they saved: networkx a pickle, which is its fastest form,
-ours a folder, whose every byte is hashed and checked as it is opened. Memory is how much a process grew: networkx's by
-its graph, ours by the graph with all of its pages read. Both PageRanks stop at the same bound on their distance to the
-true ranks; the error is measured against networkx's own ranks to 1e-12. What lies within two edges is found by a node's
-name, and compared in number; networkx gives the nodes' names and ours their numbers.
+The graph is random, from a seed, and has hubs. Each side is measured in a new process, in CPU time; only the round
+trips over NATS and the service's start are in wall time. Each side loads its own saved form: networkx a pickle, its
+fastest form; the arrays a folder, of which every byte is hashed and checked. Memory is how much the process grew, with
+all pages read. Both PageRanks stop at the same bound on the distance to the true ranks, for which networkx's ranks to
+1e-12 stand. Both sides search two edges from a node's name and must find equally many nodes.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from oven_core.errors import ProcessError
 from oven_kg.arrays.folder import write
 
 ACCURACY: Final = 1e-8
-"""L1 distance to the true ranks at which both PageRanks stop."""
+"""Both PageRanks stop at this L1 distance to the true ranks."""
 EXACT: Final = 1e-12
-"""That of the ranks which ours are compared with."""
+"""The same for the ranks that stand for the true ones."""
 PAGE: Final = 4096
-"""Bytes: a process does not grow by less."""
+"""The smallest number of bytes by which a process can grow."""
 ASKED: Final = 1000
-"""Nodes whose two edges are followed, and around which PageRank is asked; a third of as many for the service."""
+"""Number of nodes that are asked about; the service is asked about a third of them."""
 
 
 def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
-    """Ours against networkx. Raises ProcessError where they find different nodes."""
+    """The figures of both sides. Raises ProcessError if they find different nodes."""
     saved, ranks = scratch / "graph.pickle", scratch / "ranks.npy"
     in_new_process(plain_networkx.pickled, folder, saved)
     without_gc_s = in_new_process(plain_networkx.load_seconds_without_collection, saved)
@@ -71,7 +70,7 @@ def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
 
 
 def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
-    """The prior service with the graph."""
+    """The figures of the prior service."""
     found = asyncio.run(prior_service.query(folder, asked[: max(2, len(asked) // 3)], scratch))
     every = [ms for took in found.query_ms.values() for ms in took]
     return {

@@ -1,4 +1,4 @@
-"""Times of calls that take microseconds, on a machine that others use as well."""
+"""Times calls of microseconds on a machine that other processes use as well."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 ROUNDS: Final = 3
-"""Each call is made so often, all others in between, and the quickest counts: what another process does to the caches
-is then not in the slowest hundredth, and what the calls do to them is."""
+"""Times that each call is made, with all others in between; the quickest counts. The slowest hundredth then contains
+the cache misses that the calls cause, and not those that other processes cause."""
 
 
 def quickest(asked: Sequence[A], call: Callable[[A], R]) -> tuple[list[float], list[R]]:
-    """On-CPU microseconds of the call for each of what is asked, and what it returned."""
+    """On-CPU microseconds of each call, and what it returned."""
     best: list[float] = []
     with OnCpu() as clock:
         for _ in range(ROUNDS):

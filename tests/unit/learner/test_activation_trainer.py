@@ -54,7 +54,6 @@ def gradient(job: Any, inputs: dict[str, Any]) -> torch.Tensor:
 def test_random_rows_have_their_own_vectors_in_every_pass_and_all_passes_agree(
     tmp_path: Path,
 ) -> None:
-    """`python -m tests.support.activation_rows 10000` does this with as many rows, on two ranks too."""
     counted = until(tmp_path, rows=40, seed=2)
     assert counted["wrong"] == 0 and counted["in_passes"] > 150
     assert counted["apart"] <= 1e-5

@@ -75,7 +75,7 @@ async def test_the_crosshair_follows_the_chosen_decision() -> None:
         await until(pilot, lambda: app.charts.cross is not None)
         tick = app.charts.cross
         assert tick is not None and {chart.cross for chart in app.query(Chart)} == {tick}
-        value = app.view.series["reward"].at(tick)
+        value = app.view.series["reward"].value_at(tick)
         assert f"step {app.view.step_at(tick)} {value:.4g}" in screen_text(app)
         assert any(kind == "cross" for row in app.query(Chart).first().drawn_rows[2:] for _, kind in row)
         await pilot.press("G")
@@ -84,7 +84,7 @@ async def test_the_crosshair_follows_the_chosen_decision() -> None:
 
 def test_the_machine_is_told_from_the_newest_measurements() -> None:
     view = MonitorView()
-    assert Machine.of(view).rows(100) == []
+    assert Machine.from_view(view).rows(100) == []
     values = {
         "time/step": 0.5, "time/generate": 0.25, "time/train": 0.2, "time/controller": 1e-4, "tokens_per_s": 12_345.0,
         "machine/memory_gib": 1.5, "machine/gpu0_memory_gib": 40.0, "machine/gpu0_use": 0.97, "time/reward": math.nan,
@@ -92,10 +92,10 @@ def test_the_machine_is_told_from_the_newest_measurements() -> None:
     for name, value in values.items():
         view.series[name] = Series()
         view.series[name].add(0, value)
-    speed, parts = ("".join(text for text, _ in row) for row in Machine.of(view).rows(120))
+    speed, parts = ("".join(text for text, _ in row) for row in Machine.from_view(view).rows(120))
     assert "step 500 ms" in speed and "12.3k tokens/s" in speed and "controller 100 µs" in speed
     assert "learner 1.50 GiB" in speed and "GPU 0 97% 40.0 GiB" in speed
     assert "generate 50%" in parts and "train 40%" in parts and "other 10%" in parts and "reward" not in parts
-    narrow = Machine.of(view).rows(60)
+    narrow = Machine.from_view(view).rows(60)
     assert all(sum(cell_len(text) for text, _ in row) <= 60 for row in narrow)
     assert (seconds(2.5), seconds(3e-5), short(1.5e6), short(12)) == ("2.5 s", "30 µs", "1.5M", "12")

@@ -186,7 +186,7 @@ async def test_a_server_that_lets_anybody_in(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(tls, "is_loopback", lambda host: False)  # there is no other machine here
         with pytest.raises(ConfigError, match=r"admits anyone.*creds server"):
             await exposure_warning(url, "", None)
-        with pytest.raises(ConfigError, match="write tls://"):
+        with pytest.raises(ConfigError, match="use tls://"):
             await exposure_warning(url, "ca.pem", None)
     finally:
         server.kill()

@@ -149,7 +149,7 @@ def test_without_the_monitor_there_is_a_hint(stack: Stack, terminals: list[Termi
     terminal = Terminal(stack, "up", "--recipe", "toy", "--run", "six")
     terminals.append(terminal)
     assert terminal.end() == 0
-    assert 'printing lines; `pip install "oven-controller[tui]"` brings the monitor' in terminal.shown
+    assert 'printing lines; `pip install "oven-controller[tui]"` installs the monitor' in terminal.shown
     assert "the prior service is not installed" in terminal.shown
     assert "completed at step 12" in terminal.shown
 

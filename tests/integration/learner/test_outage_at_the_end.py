@@ -196,7 +196,7 @@ def test_the_store_is_removed_after_a_kill_and_log_jsonl_is_read(stack: Stack) -
     assert stack.command("replay", "left")[0] == 0
     assert "the store of run 'left' is gone" in stack.json("status", "left")["notes"][0]
     code, told = stack.command("up", "--headless", "--resume", "--run", "left")
-    assert code == 2 and f"cannot continue: its store is gone, and {folder.export} is all that is left" in told, told
+    assert code == 2 and f"cannot continue: its store is gone, and only {folder.export} remains" in told, told
     assert folder.export.read_text() == before
 
 
@@ -221,7 +221,7 @@ def test_an_unwritable_file_is_reported_in_one_line(stack: Stack) -> None:
     assert stack.command("down", "late")[0] == 0
     code, told = up.end(), "".join(up.lines)
     assert code == 3 and "Traceback" not in told, told
-    assert "run.json cannot be written (File too large), and does not say how the run ended: make room" in told
+    assert "run.json cannot be written (File too large), and lacks the run's end: make room" in told
     folder = stack.run_folder("late")
     folder.export.unlink()
     code, told = stack.end_of(limited(stack, 300, "replay", "late"))

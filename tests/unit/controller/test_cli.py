@@ -172,8 +172,8 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
         dry_run(large, Home())
     there.clear()
     said = "\n".join(dry_run(request, Home()))
-    assert "kg                not started; it is not installed" in said
-    assert "monitor           not started; it is not installed" in said
+    assert "kg                not started, because it is not installed" in said
+    assert "monitor           not started, because it is not installed" in said
     assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, learner=False), Home()))
 
 

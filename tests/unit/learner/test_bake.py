@@ -165,17 +165,6 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
     assert found.verifier(prompts=["a"], completions=["b"])[0] is not None
 
 
-def test_a_verifier_reads_texts_only() -> None:
-    with pytest.raises(ConfigError, match="the modality is 'motion'"):
-        oven.bake(llama(), **GOOD, modality="motion", use_verifier=True)
-
-
-@pytest.mark.parametrize(("given", "at_once", "rows"), [("ab", 4, 4), ("abc", 4, 12), ("abcd", 4, 4), ("abcde", 4, 5)])
-def test_fewer_prompts_than_a_step_takes_are_repeated_alike(given: str, at_once: int, rows: int) -> None:
-    found = text_training.repeated([*given], at_once)
-    assert len(found) == rows and len({found.count(one) for one in given}) == 1
-
-
 def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path: Path) -> None:
     """Bit for bit, and with a teacher that was registered by then."""
 

@@ -151,16 +151,6 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
     assert "run.rollback" not in values(line)
 
 
-def test_a_skipped_step_has_no_gauges() -> None:
-    loop = Loop()
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer) as client:
-        loop.step()
-        client.observe(1, {"loss": 1.0})
-        client.observe(2, {"loss": 1.0})
-    assert line.observed()[0].metrics.keys() >= {"grad_norm", NORM}
-    assert line.observed()[1].metrics == {"loss": 1.0}
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_gauges_work_under_a_gradient_scaler(fused: bool) -> None:
     """The norm is of the gradients as they are meant; a step that overflows has none, and clipping is right."""
@@ -253,24 +243,6 @@ def test_closing_removes_the_hooks() -> None:
     with pytest.raises(ConfigError, match="outside its bounds"):
         loop.run(FakeLink())
     assert [len(found) for found in hooks] == before
-
-
-def test_clip_is_a_knob_that_acts() -> None:
-    norms: list[float] = []
-    loop = Loop(clip=0.5)
-
-    def after(*_: Any) -> None:
-        norms.append(float(flat(loop, lambda p: p.grad).norm()))
-
-    loop.optimizer.register_step_post_hook(after)
-    line = loop.run(FakeLink({6: ("grad.clip", 0.1)}))
-    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.5, 0.1)]
-    cut = [min(norm, 0.5 if n < 6 else 0.1) for n, norm in enumerate(line.series("grad_norm"))]
-    assert norms == pytest.approx(cut, rel=1e-3) and min(line.series("grad_norm")) > 0.1
-    assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
-    line = Loop().run(FakeLink())
-    assert "grad.clip" not in values(line)
-    assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]
 
 
 def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:

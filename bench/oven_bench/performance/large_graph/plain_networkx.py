@@ -93,11 +93,11 @@ def measure(path: Path, nodes: list[str], accuracy: float, exact: float, ranks: 
 def _two_edges(graph: Any, node: str) -> set[str]:
     """The nodes one or two edges from `node`, without `node`."""
     successors = graph.successors
-    found = set(successors(node))
-    for one in list(found):
-        found.update(successors(one))
-    found.discard(node)
-    return found
+    reached = set(successors(node))
+    for neighbor in list(reached):
+        reached.update(successors(neighbor))
+    reached.discard(node)
+    return reached
 
 
 def _pagerank(graph: Any, accuracy: float) -> dict[str, float]:

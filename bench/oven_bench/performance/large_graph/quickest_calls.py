@@ -16,12 +16,12 @@ ROUNDS: Final = 3
 the cache misses that the calls cause, and not those that other processes cause."""
 
 
-def quickest(asked: Sequence[A], call: Callable[[A], R]) -> tuple[list[float], list[R]]:
+def quickest(arguments: Sequence[A], call: Callable[[A], R]) -> tuple[list[float], list[R]]:
     """On-CPU microseconds of each call, and what it returned."""
     best: list[float] = []
     with OnCpu() as clock:
         for _ in range(ROUNDS):
-            made = [clock.timed(partial(call, one)) for one in asked]
+            made = [clock.timed(partial(call, argument)) for argument in arguments]
             took = [us for _, us in made]
             best = [min(pair) for pair in zip(best, took, strict=True)] if best else took
-    return best, [found for found, _ in made]
+    return best, [result for result, _ in made]

@@ -20,7 +20,7 @@ import networkx as nx
 import numpy as np
 import psutil
 
-from oven_bench.performance.large_graph.quickest_calls import quickest
+from oven_bench.performance.on_cpu_clock import quickest
 from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.random_walk import DAMPING
 

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from oven_bench.performance.large_graph.quickest_calls import quickest
+from oven_bench.performance.on_cpu_clock import quickest
 from oven_kg.arrays import paths
 from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.graph_arrays import COLUMNS

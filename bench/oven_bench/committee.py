@@ -114,7 +114,7 @@ def rescored(change: Callable[[float], float]) -> Callable[[ScoreRequest, str], 
 
 
 def _other_ids(request: ScoreRequest, member: str) -> bytes:
-    """Right scores under the ids of a group that nobody asked about."""
+    """Right scores under the ids of a group that no one asked about."""
     scores = {f"{n}": truth(completion.text) for n, completion in enumerate(request.completions)}
     return ScoreReply(member=member, group=request.group, scores=scores).wire()
 

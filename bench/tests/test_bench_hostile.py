@@ -182,7 +182,7 @@ def test_each_attack_stands_beside_the_run_without_of_its_start_and_seed() -> No
     assert (tuned["processes_left"], tuned["exit"]) == (2, 1)
     assert (drill["without"], drill["remedy_windows"], drill["reputation"]) == (0.96, 3.0, 0.702)
     assert drill["honest_reputation"] == 1.1
-    assert silencer["accuracy"] is None and silencer["exit"] is None, "what failed is no number"
+    assert silencer["accuracy"] is None and silencer["exit"] is None, "what failed has no figure"
     assert silencer["remedy_windows"] is silencer["remedy_tick"] is None and not silencer["within_noise"]
     assert silencer["log_ratio"] == 40.0
     assert of(result, "newcomer") == []

@@ -204,7 +204,9 @@ def test_grpo_and_a_second_trainer_are_the_same_training_too(kind: str, optimize
     result = played(kind, case)
     assert result.controlled.error == "" and result.controlled.metric == "held-out reward" and result.same_bits
     assert result.controlled.actions.steps == steps, "one incarnation per trainer"
-    assert [len(used) for used in result.controlled.rates] == [len(of) for of in steps], "the warm-up is no training"
+    assert [len(used) for used in result.controlled.rates] == [len(of) for of in steps], (
+        "the warm-up does not count as training"
+    )
     assert result.controlled.actions.first_ticks == [0, 1][: len(steps)]
     # Under β the evaluation's loss is the KL term, which rises as the policy learns: it must not stand for the run.
     assert result.controlled.actions.held_out == [["eval/loss"], ["eval/reward"]][-len(steps) :]

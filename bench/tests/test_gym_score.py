@@ -128,7 +128,7 @@ def test_a_healthy_run_is_scored_by_what_it_cost_and_how_often_it_was_touched() 
     result = healthy(calm("a", [0.01, 0.03], interventions=1))
     assert result.harm.mean == pytest.approx(0.02)
     assert result.interventions_per_1000 == pytest.approx(5.0)
-    assert healthy(calm("a", [-0.1])).harm.mean == pytest.approx(-0.1), "a gain is no harm"
+    assert healthy(calm("a", [-0.1])).harm.mean == pytest.approx(-0.1), "a gain does no harm"
 
 
 def judged(subject: Sequence[float], *others: Sequence[float], costs: Sequence[float] = (0.0,)) -> str:
@@ -190,7 +190,7 @@ def test_a_verdict_says_no_more_than_its_interval(scores: list[tuple[float, ...]
     if result.word == "NO EFFECT":
         assert -MARGIN < result.difference.low <= result.difference.high < MARGIN
     twins = {**baselines, "self": subject}
-    assert verdict(subject, twins, calm_).word != "HELPS", "nobody beats himself"
+    assert verdict(subject, twins, calm_).word != "HELPS", "no one beats himself"
 
 
 def test_the_best_rule_is_chosen_by_other_families_than_it_is_judged_on() -> None:

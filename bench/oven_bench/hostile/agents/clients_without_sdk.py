@@ -89,7 +89,7 @@ async def take_part(client: Silencer) -> None:
 
 
 async def flood() -> None:
-    """Send votes for ballots that nobody has opened."""
+    """Send votes for ballots that no one has opened."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
     on = Subjects(os.environ["OVEN_RUN"])
     nonsense = Vote(actuator=SCALE, stance="against", tick=0, confidence=0.01, rationale="no " * 300).wire()

@@ -12,7 +12,6 @@ from tests.support import runs
 from oven_agents.shipped.final_weights import FinalWeights
 from oven_core.protocol.messages import (
     ActuatorSpec,
-    Horizon,
     Observation,
     Receipt,
     RunStarted,
@@ -84,20 +83,6 @@ def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
         tick=events[7].tick, step=events[7].step,
     )  # fmt: skip
     assert votes([*events[:9], back, *events[9:]]) == []
-
-
-@pytest.mark.parametrize(
-    ("update", "words"),
-    [
-        ({"actuators": ()}, "the run announces none of run.best"),
-        ({"metrics": ()}, "no metric is announced as held out with a direction"),
-        ({"horizon": Horizon()}, "the run announces no end"),
-    ],
-)
-def test_it_says_why_it_cannot_fire(update: dict[str, object], words: str) -> None:
-    assert FinalWeights().cannot_fire(run()) is None
-    why = FinalWeights().cannot_fire(run().model_copy(update=update))
-    assert why is not None and why.startswith(words)
 
 
 def asked(shape: Callable[[float], float], noise: Callable[[random.Random], float], count: int, runs: int) -> float:

@@ -57,17 +57,3 @@ def test_an_earlier_name_is_refused_with_the_one_of_today(
             run(args)
         assert ended.value.code == 2
         assert words in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("misspelt", "nearest"),
-    [
-        ("learnig_rate", "learning_rate"),
-        ("divergance", "divergence"),
-        ("sentinell", "divergence"),
-        ("lrr", "learning_rate"),
-    ],
-)
-def test_a_misspelt_name_leads_to_the_nearest_one_of_today(misspelt: str, nearest: str) -> None:
-    with pytest.raises(UnknownNameError, match=f"no agent named '{misspelt}'; did you mean '{nearest}'"):
-        load(misspelt)

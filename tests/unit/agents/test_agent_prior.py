@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.gauges import receipt, started
 
 from oven_agents import Agent, Knob, Window
-from oven_agents.runtime.kg_client import HEADER_BYTES, MAX_EVIDENCE, cited, judge_request, veto_reason, with_sources
+from oven_agents.runtime.kg_client import HEADER_BYTES, MAX_EVIDENCE, cited, judge_request, with_sources
 from oven_agents.sdk.session import Session
 from oven_core.bus.streams import VOTE_BYTES
 from oven_core.protocol.graph_requests import EvidencePath, Judgement
@@ -63,17 +63,6 @@ def test_a_votes_limits_hold_whatever_the_graph_says() -> None:
     assert len(said.wire()) <= VOTE_BYTES - HEADER_BYTES
     huge = proposal(0.25, evidence=("x" * VOTE_BYTES,))
     assert with_sources(huge, judgement(supports=(PATH,))) == huge
-
-
-def test_a_bar_has_its_reason() -> None:
-    unmet = EvidencePath(
-        edges=("R002",), text="lower_beta → REQUIRES → metric:kl (unmet)", grade="C", sources=("practice",)
-    )
-    assert veto_reason(judgement("barred", objections=(unmet,))).startswith(
-        "lower_beta → REQUIRES → metric:kl (unmet) [R002"
-    )
-    assert veto_reason(judgement("barred")) == "no reason given"
-    assert veto_reason(judgement("object", objections=(AGAINST,))) == ""
 
 
 class Silent(Agent):

@@ -23,7 +23,7 @@ def test_the_shipped_policy() -> None:
 
 
 @given(policies)
-def test_delays_rise_from_the_first_to_the_cap_and_then_end(policy: Backoff) -> None:
+def test_delays_rise_to_the_cap_and_then_end(policy: Backoff) -> None:
     delays = [policy.delay_s(n) for n in range(1, policy.most + 3)]
     waits = [delay for delay in delays if delay is not None]
     assert delays[len(waits) :] == [None] * 3 and len(waits) == policy.most - 1

@@ -23,7 +23,7 @@ def shown(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, dict[str,
     return {row.pop("setting"): row for row in json.loads(capsys.readouterr().out)}
 
 
-def test_each_value_says_where_it_comes_from(
+def test_each_value_has_its_source(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "oven.yaml").write_text(

@@ -25,7 +25,7 @@ def advising(**rules: Any) -> Log:
     return log
 
 
-def test_advice_names_who_what_why_how_long_and_the_command() -> None:
+def test_an_advice_notice_has_agent_change_reason_deadline_and_command() -> None:
     log = advising(approve_ticks=40)
     log.propose("amy", 0.5, confidence=0.9, rationale="the loss is flat:\nlook\x1b[31m <!channel> @here.")
     (notice,) = told(log)
@@ -37,7 +37,7 @@ def test_advice_names_who_what_why_how_long_and_the_command() -> None:
     assert notice.command == f"oven-controller approve {log.last.id} --run {RUN}"
 
 
-def test_advice_is_told_again_once_before_it_lapses_and_not_after_an_answer() -> None:
+def test_advice_is_repeated_once_before_it_lapses_unless_answered() -> None:
     log = advising(approve_ticks=40)
     log.propose("amy", 0.5, confidence=0.9)
     log.propose("amy", 0.5, "grad.clip", confidence=0.9)
@@ -49,7 +49,7 @@ def test_advice_is_told_again_once_before_it_lapses_and_not_after_an_answer() ->
     assert again.step == 34 and "this still waits" in again.text and again.command == first.command
 
 
-def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
+def test_notices_of_applied_failed_and_rolled_back_changes() -> None:
     log = Log.running("amy", speciality=(LR, "grad.clip", "run.rollback"))
     for value, actuator, status in (
         (0.5, LR, "applied"),
@@ -71,7 +71,7 @@ def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
     assert back.text.endswith("the training was rolled back, proposed by amy, because so.")
 
 
-def test_a_judge_that_is_away_or_has_spent_its_budget_is_told_when_it_begins() -> None:
+def test_a_judge_that_falls_silent_or_spends_its_budget_causes_one_notice() -> None:
     log = Log.running("amy")
     away = {"committee/skipped_groups": 0.0, "rewards/critic/abstain/timeout": 4.0, "rewards/other/mean": 0.5}
     log.tick(3, **away)
@@ -93,7 +93,7 @@ def test_a_judge_that_is_away_or_has_spent_its_budget_is_told_when_it_begins() -
         ("failed", "died", "failed at step 0"),
     ],
 )
-def test_the_end(reason: Any, kind: str, title: str) -> None:
+def test_the_end_of_a_run_causes_one_notice(reason: Any, kind: str, title: str) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
     log.put("run", RunEnded(**log.stamp(), reason=reason, tick=0, step=0, detail="x", metrics={"eval/loss": 0.25}))
     (notice,) = told(log, triggers)
@@ -109,7 +109,9 @@ def test_the_end(reason: Any, kind: str, title: str) -> None:
         ("stopped", "exit code 0", "ended", "taken down at step 3"),
     ],
 )
-def test_an_end_that_the_log_does_not_have(status: str | None, how: str, kind: str, title: str) -> None:
+def test_a_stack_that_goes_down_without_a_logged_end_causes_a_notice(
+    status: str | None, how: str, kind: str, title: str
+) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
     assert triggers.went_down(status, how) == [], "nothing has begun"
     log.tick(3)
@@ -118,7 +120,7 @@ def test_an_end_that_the_log_does_not_have(status: str | None, how: str, kind: s
     assert (notice.kind, notice.title) == (kind, title) and how in notice.text
 
 
-def test_a_silent_learner_is_missed_once_and_later_where_steps_are_long() -> None:
+def test_a_silent_learner_causes_one_notice_later_if_steps_are_long() -> None:
     for step_s, silence_s in ((1.0, 601), (60.0, 1201)):
         log, triggers = Log.running("amy"), Triggers(RUN)
         log.tick_s = step_s
@@ -130,7 +132,7 @@ def test_a_silent_learner_is_missed_once_and_later_where_steps_are_long() -> Non
         assert triggers.quiet(log.now + timedelta(days=1)) == []
 
 
-def test_what_waits_is_told_to_who_comes_later() -> None:
+def test_waiting_advice_is_reported_to_a_late_watcher() -> None:
     log, triggers = advising(approve_ticks=40), Triggers(RUN)
     assert triggers.waiting() == []
     log.propose("amy", 0.5, confidence=0.9)

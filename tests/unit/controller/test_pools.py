@@ -19,7 +19,7 @@ def specs(*names: str) -> list[AgentSpec]:
     return [AgentSpec(name, f"{name}.py") for name in names]
 
 
-def test_installed_ones_go_together_and_each_file_alone() -> None:
+def test_installed_agents_share_a_process_and_files_do_not() -> None:
     installed = [AgentSpec(name, name) for name in ("lr", "curriculum")]
     found = pools([installed[0], *specs("mine"), installed[1]], None)
     assert [(pool.process, pool.names) for pool in found] == [
@@ -35,7 +35,7 @@ def test_an_agent_cannot_have_the_name_of_a_key() -> None:
         pools(specs("a", "b", "agents-2"), 2)
 
 
-def test_a_shared_key_speaks_for_its_agents_and_for_nobody_else() -> None:
+def test_a_shared_key_is_limited_to_its_agents() -> None:
     allowed = permissions("agent", "agents-1", "r", ("a", "b"))
     assert allowed["publish"]["allow"] == [
         "oven.r.agent.a", "oven.r.agent.b", "oven.r.vote.a", "oven.r.vote.b", "oven.r.alert.a", "oven.r.alert.b",
@@ -46,7 +46,7 @@ def test_a_shared_key_speaks_for_its_agents_and_for_nobody_else() -> None:
         permissions("agent", "agents-1", "r", ("a.>",))
 
 
-def test_a_key_stays_when_those_that_it_speaks_for_change(tmp_path: Path) -> None:
+def test_a_shared_key_stays_when_its_agents_change(tmp_path: Path) -> None:
     files = ServerFolder(tmp_path, "r")
     seed = files.add_user("agent", "agents-1", ("a", "b")).read_bytes()
     assert files.add_user("agent", "agents-1", ("a", "c")).read_bytes() == seed

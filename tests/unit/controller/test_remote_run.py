@@ -83,7 +83,7 @@ def test_without_tls_to_another_machine_it_warns(tmp_path: Path, capsys: pytest.
         assert ("has no TLS" in (said := capsys.readouterr().err)) == warns, said
 
 
-def test_no_one_answers_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:  # bound and not listening: refused at once, and no one else takes the port
         taken.bind(("127.0.0.1", 0))
         file = written(tmp_path, url=f"nats://127.0.0.1:{taken.getsockname()[1]}")
@@ -98,7 +98,7 @@ def test_no_one_answers_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         )
 
 
-def test_a_key_of_another_run_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path)
     assert find_run("far", Endpoint(creds=file)).run == find_run(None, Endpoint(creds=file)).run == "far"
     with pytest.raises(ConfigError, match=r"key of 'ann' for run 'far', not for 'near'.*--creds named it"):
@@ -119,7 +119,7 @@ def test_a_key_of_another_run_is_not_taken_for_it(tmp_path: Path, monkeypatch: p
         ('{"run": "far", "name": "ann", "role": "admin", "url": "", "seed": "x"}', "role"),
     ],
 )
-def test_a_file_that_is_none(text: str, words: str, tmp_path: Path) -> None:
+def test_files_that_are_not_credentials_are_refused(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "ann.oven"
     path.write_text(text)
     path.chmod(0o600)
@@ -128,7 +128,7 @@ def test_a_file_that_is_none(text: str, words: str, tmp_path: Path) -> None:
     assert "SUnot" not in str(refused.value), "a seed is never shown"
 
 
-def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Path) -> None:
+def test_a_credential_file_must_be_private_and_have_an_address(tmp_path: Path) -> None:
     file = written(tmp_path, url="")
     with pytest.raises(ConfigError, match="has no address: pass it with --nats URL"):
         find_run(None, Endpoint(creds=file))
@@ -137,7 +137,7 @@ def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Pat
         person_file.load(file)
 
 
-async def test_a_read_only_key_does_not_command_and_no_key_is_the_stacks(tmp_path: Path) -> None:
+async def test_a_read_only_key_cannot_command_and_no_persons_key_is_the_stacks(tmp_path: Path) -> None:
     access = RemoteRun.from_endpoint(Endpoint(creds=written(tmp_path, role="monitor")))
     with pytest.raises(RefusedError, match=r"read-only.*creds add NAME --operator --run far"):
         async with access.connected("operator"):

@@ -43,7 +43,7 @@ def folded(folder: RunFolder) -> RunSummary:
     return summary
 
 
-def test_a_row_says_what_the_fold_of_the_whole_log_says(home: Home) -> None:
+def test_a_row_equals_the_fold_of_the_whole_log(home: Home) -> None:
     folder = write_run(home, "one", recorded())
     summary, row = folded(folder), read(home)["one"]
     assert row.whole and (row.step, row.max_steps, row.progress) == (summary.step, 240, summary.progress)
@@ -57,9 +57,7 @@ def test_a_row_says_what_the_fold_of_the_whole_log_says(home: Home) -> None:
 
 @settings(max_examples=15)
 @given(cuts=st.lists(st.integers(1, 40_000), min_size=1, max_size=4))
-def test_a_log_that_grows_under_the_digest_comes_to_the_same(
-    tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
-) -> None:
+def test_a_growing_log_gives_the_same_digest(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
     folder = write_run(Home(tmp_path_factory.mktemp("home")), "grows", EVENTS)
     data, summary = folder.export.read_bytes(), folded(folder)
     digest = LogDigest(folder.export)
@@ -95,7 +93,7 @@ def test_a_log_that_did_not_change_is_not_read_again(home: Home, monkeypatch: py
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 99}', '{"format": 1, "runs": {"one": {"at": 3}}}', "[]"])
-def test_a_damaged_cache_is_no_cache(home: Home, text: str) -> None:
+def test_a_damaged_cache_is_ignored(home: Home, text: str) -> None:
     write_run(home, "one", EVENTS)
     home.cache.mkdir(exist_ok=True)
     (home.cache / "run-rows.json").write_text(text)
@@ -103,7 +101,7 @@ def test_a_damaged_cache_is_no_cache(home: Home, text: str) -> None:
     assert json.loads((home.cache / "run-rows.json").read_text())["runs"]["one"]
 
 
-def test_runs_whose_log_cannot_be_read_are_rows_that_say_so(home: Home) -> None:
+def test_a_run_with_an_unreadable_log_has_a_row_with_the_reason(home: Home) -> None:
     home.create("none", "grpo")
     (home.create("empty", "grpo")).export.write_bytes(b"")
     home.create("noise", "grpo").export.write_bytes(os.urandom(4096))

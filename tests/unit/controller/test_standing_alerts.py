@@ -34,7 +34,7 @@ class Told:
         self.hear("", Observation(incarnation=1, n=self.seq, tick=tick, step=tick, progress=0.0, metrics={}))
 
 
-def test_an_alert_is_news_once() -> None:
+def test_a_repeated_alert_is_not_reported() -> None:
     told = Told()
     assert told.hear("amy", alert()) is not None
     assert told.hear("amy", alert()) is None
@@ -44,7 +44,7 @@ def test_an_alert_is_news_once() -> None:
     assert [agent for agent, _ in told.alerts.standing()] == ["bob"]
 
 
-def test_a_flood_of_alerts_costs_its_agent_alone() -> None:
+def test_a_flood_of_alerts_does_not_crowd_out_other_agents() -> None:
     told = Told()
     heard = [told.hear("eve", alert(f"s{n}")) for n in range(500)]
     assert sum(one is not None for one in heard) == NEWS
@@ -86,7 +86,7 @@ def with_alerts(log: Log) -> list[Event]:
     return found
 
 
-def test_the_mesh_passes_alerts_by() -> None:
+def test_the_mesh_ignores_alerts() -> None:
     log = Log.running("amy", "bob")
     log.propose("amy", 0.5)
     log.tick(2)

@@ -37,7 +37,7 @@ def refused(job: Any, said: str) -> None:
     assert job.state.global_step == 0
 
 
-def test_a_tokenizer_with_ids_that_the_model_does_not_have(tmp_path: Path) -> None:
+def test_a_tokenizer_with_ids_that_the_model_does_not_embed_is_refused(tmp_path: Path) -> None:
     words = tokenizer()
     words.add_tokens(["<more>"])
     attach(grpo(tmp_path, processing_class=words), link=FakeLink())  # which no prompt uses
@@ -49,7 +49,7 @@ def test_a_tokenizer_with_ids_that_the_model_does_not_have(tmp_path: Path) -> No
     refused(grpo(tmp_path, processing_class=words), r"its pad_token has the token id 32 .*resize_token_embeddings")
 
 
-def test_prompts_without_a_token(tmp_path: Path) -> None:
+def test_prompts_without_tokens_are_refused(tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "", "reference": "b"}]
     refused(grpo(tmp_path, rows=rows), r"1 of 9 prompts are empty \(rows 8\)")
     talk = [{"prompt": [{"role": "user", "content": "a"}]}, {"prompt": []}]
@@ -59,7 +59,7 @@ def test_prompts_without_a_token(tmp_path: Path) -> None:
     attach(grpo(tmp_path, rows=rows, processing_class=words), link=FakeLink())  # it begins every text by itself
 
 
-def test_rewards_that_are_no_number_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_rewards_that_are_not_numbers_are_counted_and_the_run_continues(tmp_path: Path) -> None:
     calls: list[int] = []
 
     def odd(completions: list[str], **_: Any) -> list[float | None]:
@@ -106,7 +106,7 @@ def test_rewards_of_another_trainer_are_not_read(tmp_path: Path) -> None:
     assert "rewards/unscored" not in {metric.name for metric in run.metrics}
 
 
-def test_a_rollback_has_the_generator_load_the_weights_that_came_back(tmp_path: Path) -> None:
+def test_a_rollback_makes_vllm_load_the_restored_weights(tmp_path: Path) -> None:
     """TRL sends vLLM its weights when the step's number is another than when it last did: after a rollback it may be
     the same, with other weights."""
     job = grpo(tmp_path)

@@ -59,7 +59,7 @@ def came(line: FakeLink) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("name", MADE)
-def test_what_is_announced_as_held_out_comes(tmp_path: Path, policy: str, name: str, several: bool) -> None:
+def test_every_announced_held_out_metric_is_published(tmp_path: Path, policy: str, name: str, several: bool) -> None:
     make, data, last, better = MADE[name]
     sets: Any = Dataset.from_list(data)
     if several:
@@ -81,7 +81,7 @@ def test_what_is_announced_as_held_out_comes(tmp_path: Path, policy: str, name: 
         assert measured[names[0]][0] == pytest.approx(logged)
 
 
-def test_each_sets_reward_is_its_own(tmp_path: Path, policy: str) -> None:
+def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> None:
     """TRL logs both as eval_reward; what is rewarded here is the prompt."""
 
     def asked(prompts: list[str], **_: Any) -> list[float | None]:
@@ -98,7 +98,7 @@ def test_each_sets_reward_is_its_own(tmp_path: Path, policy: str) -> None:
     assert "eval/reward" not in measured
 
 
-def test_the_users_own_held_out_metric_goes_first(tmp_path: Path) -> None:
+def test_the_users_held_out_metric_wins_over_the_trainers(tmp_path: Path) -> None:
     own = MetricSpec(name="eval/solved", better="up", held_out=True)
     part = MetricSpec(name="eval/solved/hard", better="up", held_out=True)  # of more parts than the trainer's own
     for metrics, wanted in (((own,), "eval/solved"), ((part,), part.name), ((), "eval/loss")):

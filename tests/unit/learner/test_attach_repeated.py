@@ -67,7 +67,7 @@ def trained(folder: Path, line: FakeLink, resume: str | None = None, **settings:
 @given(
     st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.lists(st.integers(0, n - 1), min_size=1))))
 )
-def test_it_is_what_a_set_of_all_rows_says_and_travels(case: tuple[int, list[list[int]]]) -> None:
+def test_rows_read_agree_with_a_set_and_survive_saving(case: tuple[int, list[list[int]]]) -> None:
     count, batches = case
     first, second = RowsRead(count), RowsRead(count)
     wanted = by_hand([list(map(float, batch)) for batch in batches])
@@ -79,7 +79,7 @@ def test_it_is_what_a_set_of_all_rows_says_and_travels(case: tuple[int, list[lis
     assert [second.repeated([row]) for row in range(count)] == [float(row in rows) for row in range(count)]
 
 
-def test_rows_of_another_dataset_were_not_read() -> None:
+def test_rows_of_a_changed_dataset_count_as_unread() -> None:
     first, other = RowsRead(8), RowsRead(9)
     first.repeated(range(8))
     other.put_back(first.bits())
@@ -100,7 +100,7 @@ def test_each_step_has_the_share_of_its_own_rows(tmp_path: Path, settings: dict[
     assert max(line.series(NAME)) > 0 and len(seen) > 10
 
 
-def test_a_checkpoint_keeps_it_and_what_was_read_later_is_forgotten(tmp_path: Path) -> None:
+def test_a_checkpoint_restores_the_rows_read(tmp_path: Path) -> None:
     first = FakeLink({3: ("data.skip", 4.0)})
     seen = trained(tmp_path, first, save_strategy="steps", save_steps=6)
     past, checkpoint = ResumeState(1, 6, 99, {}), str(tmp_path / "checkpoint-6")

@@ -20,7 +20,7 @@ def groups(link: FakeLink) -> list[SampledGroup]:
     return [SampledGroup.model_validate_json(wire_of(parcel) or b"") for parcel in link.shown]
 
 
-def test_texts_of_a_policy_with_its_functions(tmp_path: Any) -> None:
+def test_texts_of_a_policy_are_shown_with_its_reward_functions(tmp_path: Any) -> None:
     def none_of_the_first(completions: Sequence[Any], **_: Any) -> list[float | None]:
         return [None] * 4 + [0.25] * (len(completions) - 4)
 

@@ -18,7 +18,6 @@ from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, Split
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Distillation
 from oven_learner.losses.cross_tokenizer import CrossTokenizer
@@ -146,25 +145,3 @@ def test_half_a_character_ends_where_the_character_may() -> None:
     assert text == "aé→" and ends[-1] == 6 and ends == sorted(ends)
     text, places, ends = across.text(ids[:2])
     assert len(places) == len(ends) == 2 and ends[-1] == len(text.encode())
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "said"),
-    [
-        (lambda: {"tokenizer": letters()}, ConfigError, "without its teacher"),
-        (lambda: {"teacher": teacher(1)}, TeacherRefusedError, "no tokenizer beside it"),
-        (lambda: {"teacher": teacher(1), "tokenizer": pairs()}, TeacherRefusedError, "ids up to 95 and it has 32 rows"),
-        (lambda: {"teacher": teacher(1), "tokenizer": letters(), "beta": 1.0}, ConfigError, "beta 1 with"),
-        (lambda: {"teacher": teacher(1), "tokenizer": letters(), "limit_bytes": 9}, TeacherRefusedError, "limit is 9"),
-        (lambda: {"teacher": nan(), "tokenizer": letters()}, TeacherRefusedError, "not finite"),
-    ],
-)
-def test_what_cannot_teach(tmp_path: Path, given: Any, error: Any, said: str) -> None:
-    with pytest.raises(error, match=said):
-        channelled(tmp_path, **given())
-
-
-def nan() -> Any:
-    model = teacher(1)
-    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
-    return model

@@ -16,7 +16,7 @@ from oven_recipes.grpo.evaluation import greedy_accuracy, held_out_examples
 from oven_recipes.grpo.job import build
 from oven_recipes.grpo.model import build_tokenizer
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
-from oven_recipes.grpo.supervised_warmup import cache_key, warm_policy
+from oven_recipes.grpo.supervised_warmup import warm_policy
 from oven_recipes.runner import Job
 from oven_recipes.weights_cache import WEIGHTS
 
@@ -50,20 +50,6 @@ def make(tmp_path: Path, cache: Path, settings: GrpoSettings = TINY) -> Job:
 def weights(model: torch.nn.Module | None) -> torch.Tensor:
     assert model is not None
     return torch.cat([weight.detach().flatten() for weight in model.parameters()]).clone()
-
-
-def test_text_survives_the_tokenizer() -> None:
-    tokenizer = build_tokenizer()
-    ids = tokenizer.encode("S5203=")
-    assert len(ids) == 6
-    assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == "S5203="
-
-
-def test_the_cache_key_covers_what_decides_the_warm_weights() -> None:
-    key = cache_key(TINY, 1)
-    assert key != cache_key(TINY, 2)
-    assert key != cache_key(TINY.model_copy(update={"sft_steps": 3}), 1)
-    assert key == cache_key(TINY.model_copy(update={"max_steps": 9}), 1)
 
 
 def test_a_warm_policy_is_cached_and_a_corrupt_entry_rebuilt(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def shaky() -> Any:
     [{"model": shaky}, {"peft_config": lora}, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}],
     ids=["dropout", "adapter", "accumulated"],
 )
-def test_it_changes_no_bit_of_the_training(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_sampling_idle_teachers_changes_no_bit_of_the_training(tmp_path: Path, settings: dict[str, Any]) -> None:
     ends = []
     for kl_every in (0, 1):
         made = {key: value() if callable(value) else value for key, value in settings.items()}
@@ -71,7 +71,7 @@ def test_it_changes_no_bit_of_the_training(tmp_path: Path, settings: dict[str, A
     assert all(told(line, f"kl/{name}") for name in ("small", "strong"))
 
 
-def test_it_is_published_in_the_sampled_steps_and_of_the_idle_ones(tmp_path: Path) -> None:
+def test_kl_is_published_for_idle_teachers_in_sampled_steps(tmp_path: Path) -> None:
     _, line = trained(tmp_path, 2)
     found = [{name for name in one.metrics if name.startswith("kl/")} for one in line.observed()]
     assert found == [set(), {"kl/strong"}, set(), {"kl/small"}, set(), {"kl/small"}]
@@ -79,7 +79,7 @@ def test_it_is_published_in_the_sampled_steps_and_of_the_idle_ones(tmp_path: Pat
     assert {one.name for one in line.sent[0].metrics if one.name.startswith("kl/")} == {"kl/small", "kl/strong"}
 
 
-def test_on_the_same_completions_it_is_the_same_number(tmp_path: Path) -> None:
+def test_kl_on_the_same_completions_equals_trls(tmp_path: Path) -> None:
     job: Any = grpo(tmp_path, lr_scheduler_type="constant", logging_steps=1, max_steps=3)
     teachers = Teachers(job, kl_every=1, own="without")
     for name in ("one", "same"):

@@ -72,7 +72,7 @@ def values(line: FakeLink) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", OPTIMIZERS)
-def test_each_step_measures_what_copies_by_hand_say(how: str) -> None:
+def test_gauges_of_a_step_equal_those_computed_by_hand(how: str) -> None:
     loop = Loop(OPTIMIZERS[how])
     wanted: list[dict[str, float]] = []
     mean: list[torch.Tensor] = []
@@ -103,7 +103,7 @@ def test_each_step_measures_what_copies_by_hand_say(how: str) -> None:
     assert announced == GAUGES - ({RATIO} if how in WITHOUT_RATIO else set()) | {"loss"}
 
 
-def test_training_is_the_same_bits_with_and_without() -> None:
+def test_training_is_bit_identical_with_and_without_gauges() -> None:
     """With clipping, an evaluation that draws random numbers, snapshots and gauges; no decision."""
 
     def clipped(it: torch.optim.Optimizer, *_: Any) -> None:
@@ -120,7 +120,7 @@ def test_training_is_the_same_bits_with_and_without() -> None:
         assert max(seen.metrics.get("grad_norm", 0.0) for seen in line.observed()) > 0.5, "before clipping"
 
 
-def test_the_agents_that_can_fire_on_readmes_lines() -> None:
+def test_the_readmes_loop_feeds_the_agents_it_names() -> None:
     loop = Loop(clip=1.0)
     loop.given["evaluate"] = loop.evaluated
     run = run_of(loop.run(FakeLink()))
@@ -151,18 +151,8 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
     assert "run.rollback" not in values(line)
 
 
-def test_a_step_that_was_left_out_has_no_gauges() -> None:
-    loop = Loop()
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer) as client:
-        loop.step()
-        client.observe(1, {"loss": 1.0})
-        client.observe(2, {"loss": 1.0})
-    assert line.observed()[0].metrics.keys() >= {"grad_norm", NORM}
-    assert line.observed()[1].metrics == {"loss": 1.0}
-
-
 @pytest.mark.parametrize("fused", [False, True])
-def test_under_a_gradient_scaler(fused: bool) -> None:
+def test_gauges_work_under_a_gradient_scaler(fused: bool) -> None:
     """The norm is of the gradients as they are meant; a step that overflows has none, and clipping is right."""
     plain, scaled = Loop(clip=0.1), Loop(lambda p: torch.optim.AdamW(p, lr=0.01, fused=fused), clip=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
@@ -193,7 +183,7 @@ def test_under_a_gradient_scaler(fused: bool) -> None:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool) -> None:
+def test_gradients_computed_in_the_closure_belong_to_this_step(by_name: bool) -> None:
     """As Lightning does it: the same numbers, the same clipping, and a rate that the closure sets is found."""
 
     def run(closed: bool, line: FakeLink) -> tuple[Loop, FakeLink]:
@@ -226,7 +216,7 @@ def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool
     assert [r.status for r in seen.receipts()] == ["rejected"]
 
 
-def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
+def test_a_gauge_that_raises_is_given_up_and_training_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(update_norm, "weight_norm", lambda _: 1 / 0)
@@ -243,7 +233,7 @@ def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
     assert {"loss", "learning_rate", COSINE} == line.observed()[-1].metrics.keys()
 
 
-def test_hooks_go_when_it_is_closed() -> None:
+def test_closing_removes_the_hooks() -> None:
     loop = Loop(clip=0.5)
     hooks = loop.optimizer._optimizer_step_pre_hooks, loop.optimizer._optimizer_step_post_hooks
     before = [len(found) for found in hooks]
@@ -253,24 +243,6 @@ def test_hooks_go_when_it_is_closed() -> None:
     with pytest.raises(ConfigError, match="outside its bounds"):
         loop.run(FakeLink())
     assert [len(found) for found in hooks] == before
-
-
-def test_clip_is_a_knob_that_acts() -> None:
-    norms: list[float] = []
-    loop = Loop(clip=0.5)
-
-    def after(*_: Any) -> None:
-        norms.append(float(flat(loop, lambda p: p.grad).norm()))
-
-    loop.optimizer.register_step_post_hook(after)
-    line = loop.run(FakeLink({6: ("grad.clip", 0.1)}))
-    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.5, 0.1)]
-    cut = [min(norm, 0.5 if n < 6 else 0.1) for n, norm in enumerate(line.series("grad_norm"))]
-    assert norms == pytest.approx(cut, rel=1e-3) and min(line.series("grad_norm")) > 0.1
-    assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
-    line = Loop().run(FakeLink())
-    assert "grad.clip" not in values(line)
-    assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]
 
 
 def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
@@ -287,7 +259,7 @@ def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
     )
 
 
-def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:
+def test_a_rollback_restores_a_loop_and_tells_it_the_step() -> None:
     """A loop that counts on: what is published goes back, and the weights are those of then."""
     seen: dict[int, list[torch.Tensor]] = {}
     loop = Loop(lambda p: torch.optim.AdamW(p, lr=0.01))
@@ -310,7 +282,7 @@ def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:
     assert [observed.progress for observed in line.observed()] == pytest.approx([n / STEPS for n in range(1, 13)])
 
 
-def test_a_loop_may_go_on_from_where_it_was_put_and_forward_again() -> None:
+def test_a_loop_may_continue_from_the_restored_step_and_undo_it() -> None:
     loop = Loop()
     line = FakeLink({5: ("run.rollback", 0.0), 7: ("run.undo_rollback", None)})
     left: list[torch.Tensor] = []
@@ -340,7 +312,7 @@ def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
     assert loop.rates == pytest.approx(own[:4] + [own[4] / 4] + [rate / 4 for rate in own[:7]])
 
 
-def test_a_resumed_loop_says_where_it_goes_on() -> None:
+def test_a_resumed_loop_passes_its_step() -> None:
     loop = Loop()
     with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, step=100) as client:
         loop.step()

@@ -49,7 +49,7 @@ def test_a_chunk_holds_each_dataset_within_one_of_its_share(weights: list[float]
         assert weight > 0 or count == 0
 
 
-def test_a_restored_timeline_draws_the_same_chunks_and_goes_on_where_it_was() -> None:
+def test_a_restored_timeline_draws_the_same_chunks_and_continues() -> None:
     first = made()
     drawn = [first.draw(k, 8) for k in range(3)]
     first.set(ONLY_LONG)
@@ -119,7 +119,9 @@ def halves() -> Mixture:
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_steps": -1, "num_train_epochs": 1.5}], ids=["steps", "epochs"])
-def test_a_plain_trainer_draws_by_it_and_resumes_to_the_same_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_a_plain_trainer_draws_by_the_mixture_and_resumes_with_the_same_rows(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     settings = settings | {"save_strategy": "steps", "save_steps": 6}
     line = FakeLink({4: ("data.mixture", {"easy": 0.0, "hard": 1.0})})
     seen = steps_of(tmp_path, halves(), line, **settings)
@@ -130,7 +132,7 @@ def test_a_plain_trainer_draws_by_it_and_resumes_to_the_same_rows(tmp_path: Path
     assert again == seen[6:]
 
 
-def test_grpo_keeps_its_groups(tmp_path: Path) -> None:
+def test_grpo_keeps_its_groups_with_a_mixture(tmp_path: Path) -> None:
     mixture = Mixture(
         {name: Dataset.from_list([{"prompt": letter} for letter in letters])
          for name, letters in {"early": "abcd", "late": "wxyz"}.items()}, seed=2,

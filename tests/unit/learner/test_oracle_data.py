@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from oven_core.errors import ConfigError
 from oven_recipes.oracle.attributes import ATTRIBUTES
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_templates import QUESTIONS
@@ -113,29 +112,3 @@ def test_a_file_of_questions_is_read_without_answers(tokenizer: Any, tmp_path: P
     assert [question.text for question in first.questions] == ["is it so?", "why?", "how?"]
     assert (second.language, second.questions[0].answer) == ("german", None)
     assert read_questions(file, tokenizer, most=1) == [first]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "has no lines; give one JSON object a line"),
-        (b"\n \n", "has no lines"),
-        (json.dumps(LINE).encode() + b'\n{"wildchat_que', "line 2 is not JSON .* it may be cut, so fetch it again"),
-        (b"[1, 2]\n", "line 1: the line: .*; give one JSON object"),
-        (b"[" * 200_000 + b"\n", "line 1 is not JSON"),
-        (json.dumps({"prompt": "secret"}).encode(), "line 1: wildchat_question: Field required"),
-        (json.dumps(LINE | {"language": 3}).encode(), "line 1: language: .* string"),
-        (json.dumps(LINE | {"oracle_questions": "why?"}).encode(), "oracle_questions: .* list"),
-        (json.dumps(LINE | {"oracle_questions": []}).encode(), "oracle_questions: .* at least 1"),
-        (json.dumps(LINE | {"oracle_questions": ["why?", "  "]}).encode(), r"oracle_questions\.1: .* at least 1"),
-        (json.dumps(LINE | {"wildchat_question": " "}).encode(), "wildchat_question: .* at least 1"),
-        (json.dumps(LINE | {"wildchat_question": "secret"}).encode(), "line 1: the prompt is one token.*take the line"),
-        (json.dumps(LINE).encode() + b"\n\xff\xfe\n", "line 2: byte 1 is not UTF-8; save the file as UTF-8"),
-    ],
-)
-def test_a_bad_file_is_told_with_line_and_remedy(tokenizer: Any, tmp_path: Path, content: bytes, said: str) -> None:
-    file = tmp_path / "questions.jsonl"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError, match=said) as told:
-        read_questions(file, tokenizer)
-    assert str(file) in str(told.value) and "secret" not in str(told.value)

@@ -21,8 +21,6 @@ from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
 from oven_recipes.oracle.evaluation import (
     Answered,
     Evaluated,
-    OracleEvaluation,
-    benchmark_items,
     metric_specs,
 )
 from oven_recipes.oracle.evaluation_scores import Scored, scores
@@ -76,23 +74,6 @@ def test_answers_do_not_depend_on_the_batch(oracle: tuple[Any, Any]) -> None:
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     injection.remove()
-
-
-def test_evaluating_leaves_the_generator_and_the_mode_as_they_were(oracle: tuple[Any, Any]) -> None:
-    policy, tokenizer = oracle
-    injection = ActivationInjection(policy, tokenizer)
-    policy.train()
-    before = torch.get_rng_state()
-    evaluation = OracleEvaluation(policy, tokenizer, injection, benchmark_items(count=20), max_new_tokens=2)
-    found = evaluation.run()
-    assert torch.equal(torch.get_rng_state(), before) and policy.training
-    policy.eval()
-    injection.remove()
-    assert len(found.answers) == len(found.shuffled) == 9 * 20 * 3
-    assert found.overall.unparsed == found.overall.count and found.overall.ece is None
-    measured = found.measured()
-    assert set(measured) < {spec.name for spec in metric_specs()}  # no calibration of answers that do not parse
-    assert set(evaluation.unknown_share.values()) == {0.0}
 
 
 def test_scores_are_those_of_the_answers_one_by_one() -> None:

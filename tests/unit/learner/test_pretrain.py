@@ -14,8 +14,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.support.attached import THIRD_PARTY, equal, weights
 
@@ -139,16 +137,6 @@ def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, 
     kept = (entry / tokens.TOKENS).stat().st_mtime_ns
     tokens.tokenized(parts, 300, tmp_path)
     assert (entry / tokens.TOKENS).stat().st_mtime_ns == kept
-
-
-@given(st.integers(2, 9), st.lists(st.integers(0, 80), min_size=1, max_size=4), st.integers(1, 30))
-def test_held_out_rows_repeat_no_prediction(length: int, sizes: list[int], most: int) -> None:
-    streams = {str(n): torch.arange(size, dtype=torch.int32) for n, size in enumerate(sizes)}
-    found = held_out_rows(streams, length, most)
-    assert set(found) == {name for name, of in streams.items() if len(of) >= length}
-    for of in found.values():
-        predicted = of[:, 1:].flatten().tolist()
-        assert len(predicted) == len(set(predicted)) and of.shape[1] == length
 
 
 def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Home) -> None:

@@ -59,7 +59,7 @@ def test_a_list_a_file_a_folder_and_a_function_are_the_same_prompts(tmp_path: Pa
     assert {row["topic"] for row in drawn[0]} == {"prompts"}
 
 
-def test_topics_are_drawn_by_their_weights_as_a_mixture_is() -> None:
+def test_topics_are_drawn_by_their_weights_like_a_mixture() -> None:
     source, mixture = (
         made(weights={"sums": 3, "proofs": 1}),
         Mixture({"sums": SUMS, "proofs": PROOFS}, {"sums": 3, "proofs": 1}, seed=1),
@@ -76,7 +76,7 @@ def test_topics_are_drawn_by_their_weights_as_a_mixture_is() -> None:
     ("line", "says"),
     [('{"prompt": ', "2 is not JSON"), ("7", "2 is int"), ('{"prompt": 7}', "2 is int"), ("[" * 5000, "2 is not JSON")],
 )
-def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text(f'"a"\n{line}\n')
     with pytest.raises(ConfigError, match=r"p\.jsonl:" + says):
@@ -84,25 +84,6 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     path.write_bytes(b'"a"\n"\xff"\n')
     with pytest.raises(ConfigError, match=r"p\.jsonl:2 is not JSON"):
         PromptSource(path)
-
-
-def test_settings_that_cannot_be() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'sums'"):
-        made(weights={"sumz": 1, "proofs": 1})
-    with pytest.raises(ConfigError, match="sum to 0; give finite ones of a positive sum"):
-        made(weights={"sums": 0, "proofs": 0})
-    with pytest.raises(ConfigError, match="sum to nan"):
-        made(weights={"sums": float("nan"), "proofs": 1})
-    with pytest.raises(ConfigError, match="name each of"):
-        made(weights={"sums": 1})
-    for cap in (0, 2.5, 10**6):
-        with pytest.raises(ConfigError, match="whole one from 1 to 100,000"):
-            made(cap=cap)
-    for share in (0, 1.5, float("nan")):
-        with pytest.raises(ConfigError, match="more than 0, at most 1"):
-            made(share=share)
-    with pytest.raises(ConfigError, match="give 1 or more"):
-        made().take(0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +102,7 @@ def test_settings_that_cannot_be() -> None:
         (["a"], {"topic": "proof"}, UnknownNameError, "did you mean 'proofs'"),
     ],
 )
-def test_an_injection_that_cannot_be_changes_nothing(prompts: Any, more: Any, error: Any, says: str) -> None:
+def test_an_invalid_injection_changes_nothing(prompts: Any, more: Any, error: Any, says: str) -> None:
     source = made()
     before = source.state_dict()["injected"]
     with pytest.raises(error) as raised:
@@ -129,7 +110,7 @@ def test_an_injection_that_cannot_be_changes_nothing(prompts: Any, more: Any, er
     assert says in str(raised.value) and source.state_dict()["injected"] == before and source.held == 0
 
 
-def test_injected_prompts_have_their_share_of_the_topic_and_the_oldest_make_room(
+def test_injected_prompts_get_their_share_and_the_oldest_are_evicted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source = made(cap=3, share=0.5, weights={"sums": 1, "proofs": 1})
@@ -164,7 +145,7 @@ def test_the_log_has_who_why_and_hashes_and_no_text() -> None:
     assert not any(b"secret" in message.wire() for message in line.sent)
 
 
-def test_a_state_of_other_prompts_says_so_and_one_of_a_higher_cap_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_of_other_prompts_warns_and_one_of_a_higher_cap_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     state = made(cap=8).state_dict()
     with pytest.raises(ConfigError, match="cap=4, and the state that is loaded has 8; give at least that"):
         made(cap=4).load_state_dict(state)
@@ -218,7 +199,7 @@ def test_a_resumed_source_draws_the_same_prompts_whatever_happened(steps: list[t
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.integers(1, 9), st.none()), max_size=60))
-def test_what_was_drawn_stays_as_it_was_until_it_is_fetched(steps: list[int | None]) -> None:
+def test_a_drawn_prompt_stays_readable_until_it_is_fetched(steps: list[int | None]) -> None:
     """The loader draws up to two chunks ahead of what it fetches."""
     source = made(cap=3, share=0.9)
     waiting: list[list[tuple[int, str]]] = []

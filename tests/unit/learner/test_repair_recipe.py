@@ -136,7 +136,7 @@ class TestCollect:
         assert (said["traces"], said["tasks"]) == (3, 2)
         traces = list(jsonl.read(out, Trace))
         assert len(traces) == 3 and {one.task.split for one in traces} == {"collected"}
-        with pytest.raises(ConfigError, match="is there already"):
+        with pytest.raises(ConfigError, match="exists already"):
             call("traces collect", [str(out)])
 
     @pytest.mark.parametrize(

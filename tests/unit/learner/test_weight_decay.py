@@ -38,7 +38,7 @@ def groups(*given: float) -> torch.optim.Optimizer:
     )
 
 
-def test_a_change_acts_from_the_next_step_on(tmp_path: Path) -> None:
+def test_a_weight_decay_takes_effect_at_the_next_step(tmp_path: Path) -> None:
     seen: list[list[float]] = []
 
     class Watch(TrainerCallback):
@@ -55,7 +55,7 @@ def test_a_change_acts_from_the_next_step_on(tmp_path: Path) -> None:
     assert seen == [[0.1, 0.0]] * 4 + [[0.4, 0.0]] * 8, "biases have none, and get none"
 
 
-def test_groups_keep_their_ratios_even_by_way_of_nothing() -> None:
+def test_groups_keep_their_ratios_even_after_a_decay_of_0() -> None:
     optimizer = groups(0.0, 0.2, 0.02)
     knob = WeightDecay(optimizer)
     assert knob.read() == knob.own == 0.2
@@ -71,14 +71,7 @@ def test_groups_keep_their_ratios_even_by_way_of_nothing() -> None:
     assert [group["weight_decay"] for group in again.param_groups] == pytest.approx([0.0, 0.2, 0.02])
 
 
-def test_a_run_without_decay_has_no_such_knob(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path, max_steps=1), FakeLink()
-    attach(job, link=line)
-    job.train()
-    assert DECAY not in announced(line)
-
-
-def test_untouched_it_changes_nothing_and_a_run_resumes_with_what_was_decided(tmp_path: Path) -> None:
+def test_an_unchanged_decay_changes_nothing_and_a_resumed_run_keeps_the_decision(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"weight_decay": 0.1, "save_strategy": "steps", "save_steps": 6}
     plain = trainer(tmp_path / "plain", **settings)
     plain.train()

@@ -113,8 +113,3 @@ def test_unusable_prompts_are_refused(folder: Path, name: str, text: str | None,
         (folder / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         probe_set.read_prompts(folder / name)
-
-
-def test_only_a_newline_ends_a_json_line(folder: Path) -> None:
-    (folder / "p.jsonl").write_bytes(b'{"prompt": "one\xe2\x80\xa8line"}\r\n\r\n{"prompt": "b"}\n')
-    assert probe_set.read_prompts(folder / "p.jsonl") == ("one\u2028line", "b")

@@ -77,9 +77,3 @@ async def test_missing_log_probabilities_are_not_requested_again() -> None:
     assert terms.now == Terms("strict", 0) and len(server.tried) == 1
     (lack,) = terms.lacks()
     assert lack == "m at openai offers no log-probabilities: it judges without them"
-
-
-def test_unsupported_features_of_the_catalogue_are_not_requested() -> None:
-    assert AgreedTerms(endpoint("deepseek", "deepseek-reasoner"), 20).now == Terms("json_object", 0)
-    assert AgreedTerms(endpoint("grok"), 20).now == Terms("strict", 8)
-    assert AgreedTerms(endpoint("claude"), 0).lacks() == ()

@@ -79,7 +79,7 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def _site(scratch: Path) -> AsyncIterator[ProcessLink]:
-    """A link to a server with a log of its own."""
+    """A link to a server with its own log."""
     async with server_with_log(scratch, RUN) as (server, folder):
         yield ProcessLink(server.url, RUN, Credentials.load(folder.creds / "learner.nk"))
 

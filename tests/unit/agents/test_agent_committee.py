@@ -125,23 +125,6 @@ def test_a_change_of_weights_or_of_a_judge_starts_the_count_again(actuator: str,
     assert later and later[0] >= first + 80
 
 
-def test_it_says_when_it_cannot_fire() -> None:
-    agent = RewardWeights()
-    assert "held out" in (agent.cannot_fire(started()) or "")
-    undirected = ACCURACY.model_copy(update={"better": "neither"})
-    assert "held out" in (agent.cannot_fire(started(undirected)) or "")
-    assert agent.cannot_fire(started(ACCURACY)) is None
-    alone = started(ACCURACY).model_copy(update={"actuators": ()})
-    assert WEIGHTS in (agent.cannot_fire(alone) or "")
-    unmeasured = started(ACCURACY).model_copy(update={"metrics": (ACCURACY, MetricSpec(name="rewards/judge/mean"))})
-    assert "exact" in (agent.cannot_fire(unmeasured) or "")
-    joined = started(ACCURACY, shares={**SHARES, "tone": 0.0}).model_copy(update={"metrics": started(ACCURACY).metrics})
-    assert "tone" in (agent.cannot_fire(joined) or "")
-    judge = ActuatorSpec(name="committee.tone", kind="choice", choices=("grok/grok-3", "off"))
-    with_judge = joined.model_copy(update={"actuators": (*joined.actuators, judge)})
-    assert agent.cannot_fire(with_judge) is None, "a judge that joined late has a mean that no one announced"
-
-
 def test_a_restarted_agent_votes_like_one_that_was_not() -> None:
     seen = observed(FOOLED)
     late = Session(RewardWeights(), "committee")

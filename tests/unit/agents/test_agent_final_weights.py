@@ -12,7 +12,6 @@ from tests.support import runs
 from oven_agents.shipped.final_weights import FinalWeights
 from oven_core.protocol.messages import (
     ActuatorSpec,
-    Horizon,
     Observation,
     Receipt,
     RunStarted,
@@ -48,17 +47,6 @@ def test_two_readings_below_the_best_late_in_the_run_ask_for_the_best_weights() 
     assert 0.65 <= vote.confidence < 1
 
 
-def test_a_metric_that_is_better_down_is_quoted_as_it_was_published() -> None:
-    made = runs.pretraining()
-    made = made.model_copy(update={"actuators": (*made.actuators, KNOB)})
-    events = [
-        runs.seen(100 * at, {"loss": 2.0, "eval/loss": value})
-        for at, value in enumerate((4.0, 3.4, 3.0, 2.7, 2.5, 2.4, 2.35, 2.9, 3.0), start=1)
-    ]
-    [vote] = votes(events, made)
-    assert vote.rationale.startswith("eval/loss was 2.35 at its best and is 3 now")
-
-
 @pytest.mark.parametrize(
     ("values", "last"),
     [
@@ -84,20 +72,6 @@ def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
         tick=events[7].tick, step=events[7].step,
     )  # fmt: skip
     assert votes([*events[:9], back, *events[9:]]) == []
-
-
-@pytest.mark.parametrize(
-    ("update", "words"),
-    [
-        ({"actuators": ()}, "the run announces none of run.best"),
-        ({"metrics": ()}, "no metric is announced as held out with a direction"),
-        ({"horizon": Horizon()}, "the run announces no end"),
-    ],
-)
-def test_it_says_why_it_cannot_fire(update: dict[str, object], words: str) -> None:
-    assert FinalWeights().cannot_fire(run()) is None
-    why = FinalWeights().cannot_fire(run().model_copy(update=update))
-    assert why is not None and why.startswith(words)
 
 
 def asked(shape: Callable[[float], float], noise: Callable[[random.Random], float], count: int, runs: int) -> float:

@@ -132,18 +132,3 @@ def test_multi_token_prediction_is_weighted_down_once_late_where_it_no_longer_fa
     heavy = (observation(tick, channel__mtp=1.5) for tick in range(1, 100))
     said = turned(AuxiliaryLoss(), run("channel.mtp", mtp=1.0), heavy)
     assert [(value, sure) for _, value, sure in said] == [(0.5, NEEDS_SECOND)], "a rule of thumb needs a second voice"
-
-
-@pytest.mark.parametrize(
-    ("agent", "started", "why"),
-    [
-        (Knowledge(), run("channel.mtp"), "announces no channel.kg"),
-        (Knowledge(), run("channel.kg", steps=None), "no horizon"),
-        (Quantisation(), run("channel.kg"), "announces no train.quantisation"),
-        (Quantisation(), run("train.quantisation", metrics=METRICS[:4]), "weights rounded to int8 or int4"),
-        (Quantisation(), run("train.quantisation", steps=None), "no horizon"),
-        (AuxiliaryLoss(), run("channel.kg"), "no auxiliary loss term"),
-    ],
-)
-def test_where_it_cannot_fire_it_says_why(agent: Agent, started: RunStarted, why: str) -> None:
-    assert why in (agent.cannot_fire(started) or "")

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.own_home import invoke, own_home
-from tests.unit.agents.test_backtest import Cutter, Lockstep
+from tests.unit.agents.test_backtest import Cutter
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
@@ -206,49 +206,6 @@ def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any
     assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
     assert invoke("review", "kept", "--rename", "a=b") == 2
     assert "are for sources that `import` reads" in capsys.readouterr().err
-
-
-def test_a_run_of_ones_own_is_heard_with_its_receipts(tmp_path: Path, capsys: Any) -> None:
-    log = Lockstep(Cutter(), "cutter", 30).log
-    lines = "".join(event.line() + "\n" for event in log.events)
-    (tmp_path / "own.jsonl").write_text(lines)
-    assert invoke("review", "own.jsonl", "--json", "--agent", "learning_rate") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["run"] == RUN and found["assumed_knobs"] == []
-    assert all(flag["likely"] == "unknown" for flag in found["flags"]), "somebody else was changing it meanwhile"
-
-
-BAD: dict[str, tuple[list[str], bytes | None, str]] = {
-    "nothing": (["x.csv"], None, "there is no file or folder x.csv, and no run named 'x.csv'"),
-    "empty": (["x.csv"], b"", "it is empty"),
-    "empty folder": (["folder"], None, "folder is none of: a history exported as"),
-    "binary": (["x.csv"], b"\x89PNG\r\n\x1a\n\x00", "it is not CSV in UTF-8; export it in that format"),
-    "not UTF-8": (["x.jsonl"], b'{"step": 1, "a": "\xff"}\n', "line 1 is not JSON"),
-    "no number": (["x.csv"], b"step,loss\n1,a\n", "has no measurement at any step"),
-    "no step": (["x.csv"], b"loss\n1\n", "--rename NAME=step says which of them has the step"),
-    "no folder": (["x.csv", "--html", "no/x.html"], b"step,loss\n1,2\n", "there is no folder "),
-    "a folder": (["x.csv", "--html", "folder"], b"step,loss\n1,2\n", "folder is a folder; name a file in it"),
-    "no rule": (["x.csv", "--set", "steps=3"], b"step,loss\n1,2\n", "only rules can be set for a run that is over"),
-    "no such rule": (
-        ["x.csv", "--set", "rules.windw_ticks=3"],
-        b"step,loss\n1,2\n",
-        "did you mean 'rules.window_ticks'",
-    ),
-    "no agent": (["x.csv", "--agent", "divergance"], b"step,loss\n1,2\n", "did you mean 'divergence'"),
-    "no knob": (["x.csv", "--knob", "grad.clp"], b"step,loss\n1,2\n", "did you mean grad.clip?"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_reviewed(case: str, tmp_path: Path, capsys: Any) -> None:
-    args, data, words = BAD[case]
-    (tmp_path / "folder").mkdir()
-    if data is not None:
-        (tmp_path / args[0]).write_bytes(data)
-    assert invoke("review", *args) == 2
-    error = capsys.readouterr().err
-    assert words in error and error.startswith("error: ") and "Traceback" not in error
-    assert len(error.strip().splitlines()) == 1
 
 
 def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None:

@@ -185,7 +185,7 @@ def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypat
         transcripts.begin(Question(number, 10, 30, {}, GraphView()))
     transcripts.take(2, 14)
     transcripts.take(3, 15)
-    assert transcripts.count == 2 and [item.taken for item in transcripts.stored()] == [None, 14]
+    assert transcripts.count == 2 and [item.used_at for item in transcripts.stored()] == [None, 14]
     run = Alone(tmp_path, diagnoses=2)
     answers = run.ticks(ONSET + 10)
     assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(answers)

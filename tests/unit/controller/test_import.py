@@ -306,19 +306,6 @@ def test_a_failed_import_leaves_no_run(case: str, tmp_path: Path, home: Home, ca
     assert home.runs() == [] and not list((home.path / "runs").glob("*"))
 
 
-def test_wrong_names_are_refused(tmp_path: Path, home: Home, capsys: Any) -> None:
-    (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
-    assert invoke("import", "a.csv", "--run", "old") == 0
-    assert invoke("import", "a.csv", "--run", "old") == 2
-    assert "there is a run named 'old'" in capsys.readouterr().err
-    assert invoke("import", "a.csv", "--run", "a.b") == 2
-    assert invoke("import", "a.csv", "--rename", "loss") == 2
-    assert "has no two names" in capsys.readouterr().err
-    assert invoke("import", "a.csv", "--rename", "los=reward") == 2
-    assert "there is no los in a.csv; did you mean loss?" in capsys.readouterr().err
-    assert [folder.run for folder in home.runs()] == ["old"]
-
-
 def test_any_column_is_renamed(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
     (tmp_path / "a.csv").write_text("iter,tokens,train/nll,eval_ppl,loss\n10,5,2,3,9\n20,6,1,2,9\n")
     found = imported("a.csv", "--rename", "iter=step", "--rename", "train/nll=loss", "--rename", "eval_ppl=eval/loss")

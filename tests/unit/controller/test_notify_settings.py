@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,23 +107,6 @@ def test_unusable_addresses_are_refused(url: str, said: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
         resolve(given(url), {"WRONG": SECRET, "ROUND": "env:NOPE"})
     assert said in str(error.value)
-
-
-def test_without_apprise_the_command_that_installs_it_is_named() -> None:
-    code = (
-        "import sys; sys.modules['apprise'] = None\n"
-        "from oven_controller.notify.recipients import resolve\n"
-        "from oven_runs.settings.notifications import NotifySettings\n"
-        "resolve(NotifySettings(), {})\n"
-        "try:\n"
-        "    resolve(NotifySettings(to=['https://hooks.example/x']), {})\n"
-        "except ValueError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == (
-        'https://hooks.example/…: messages are sent by apprise: `pip install "oven-controller[notify]"`\n'
-    )
 
 
 def test_an_invalid_value_is_not_repeated() -> None:

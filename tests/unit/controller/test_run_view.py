@@ -1,16 +1,12 @@
 """The run in lines and in `status`: advice, commands with their answers, shadows, outcomes."""
 
 from datetime import timedelta
-from typing import Any
 
-from tests.support.mesh_log import LR, NOON, RUN, SPECS, Log, event
+from tests.support.mesh_log import LR, NOON, RUN, Log, event
 
-from oven_controller.cli.explain import lines as explained
 from oven_controller.stack.line_output import Headless
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import ActuatorSpec, Decision, MetricSpec, Outcome, OutcomeLine, Receipt
-from oven_runs.log.explanation import Explanations
-from oven_runs.log.open_advice import Reminders, remaining, waiting
+from oven_core.protocol.messages import Decision, MetricSpec, Outcome, OutcomeLine
 from oven_runs.log.run_summary import RunSummary
 
 
@@ -157,59 +153,3 @@ def test_the_target_is_the_first_held_out_metric_whatever_its_name() -> None:
     unjudged = MetricSpec(name="count", held_out=True)
     everything = {"count": 1.0, "eval/bpb/code": 2.0, "heldout_bpb": 3.0}
     assert told((unjudged, part, whole), everything).target() == "heldout_bpb"
-
-
-BEST = ActuatorSpec(name="run.best", kind="choice", choices=("last", "best"), value="last", effect="at_end")
-WHY = "the weights of step 180 are put back: eval/loss 1.92, 2.31 at step 240"
-
-
-def ended_with_its_best(**rules: Any) -> Log:
-    log = Log()
-    log.start(specs=(*SPECS, BEST), reading="eval/loss", **rules)
-    log.join("amy", moves=("run.best",), speciality=("run.best",))
-    log.tick(3)
-    log.propose("amy", "best", "run.best")
-    log.receipt(log.last)
-    word = Receipt(
-        **log.stamp(), actuator="run.best", status="applied", before="best", after="best", tick=9, step=240, reason=WHY
-    )
-    log.put("receipt", word)
-    log.tick(60)
-    log.end()
-    return log
-
-
-def test_which_weights_a_run_ended_with_is_a_sentence_everywhere() -> None:
-    log = ended_with_its_best()
-    assert view(log).ended_with == WHY and view(log).knobs["run.best"] == "best"
-    said = lines(log.events)
-    assert f"receipt  run.best applied at step 240: {WHY}" in said
-    assert "decisions: 1 adopted, 0 rejected; receipts: 1 applied" in said
-    seen = Explanations()
-    for entry in log.events:
-        seen.feed(entry)
-    found = seen.find("run.best")
-    assert found is not None and found.receipt is not None and found.receipt.decision_id
-    assert f"later: applied at step 240: {WHY}" in explained(found)
-
-
-def test_advice_that_lapses_soon_is_repeated_once() -> None:
-    log = Log.running("amy", speciality=(LR, "grad.clip"), autonomy="advise", approve_ticks=8)
-    log.propose("amy", 0.5, confidence=0.9)
-    log.tick(1)
-    log.propose("amy", 0.5, "grad.clip", confidence=0.9)
-    first, second = log.decisions
-    fold, reminders, due, out = RunSummary(), Reminders(), list[tuple[int, str]](), list[str]()
-    log.tick(9)
-    headless = Headless(out.append, NOON)
-    for entry in log.events:
-        fold.feed(entry)
-        headless.event(entry)
-        due += [(fold.tick, one.id) for one in reminders.due(fold)]
-    assert due == [(6, first.id), (7, second.id)]
-    said = [line for line in out if "lapses in" in line]
-    assert len(said) == 2 and f"advice   on {LR} lapses in 2 ticks: `oven-controller approve {first.id}`" in said[0]
-    assert waiting(fold) == []
-    assert [remaining(first, tick, 60.0) for tick in (1, 7, 9)] == [
-        "7 ticks (about 7 min)", "1 tick (about 60 s)", "0 ticks",
-    ]  # fmt: skip

@@ -138,24 +138,6 @@ def test_a_call_to_a_model_is_a_span_by_the_conventions(spans: InMemorySpanExpor
     }
 
 
-def test_a_verdict_is_an_event_on_each_completion_and_holds_no_text(spans: InMemorySpanExporter) -> None:
-    genai.trace(replace(CALL, cost_usd=0.0125, evaluation="critic", scores={"a1": 0.5, "b2": 1.0}))
-    (span,) = finished(spans)
-    assert (span.attributes or {})["oven.cost.usd"] == 0.0125
-    assert [(event.name, event.timestamp, dict(event.attributes or {})) for event in span.events] == [
-        (
-            "gen_ai.evaluation.result",
-            3_000,
-            {
-                "gen_ai.evaluation.name": "critic",
-                "gen_ai.evaluation.score.value": score,
-                "gen_ai.response.id": completion,
-            },
-        )
-        for completion, score in (("a1", 0.5), ("b2", 1.0))
-    ]
-
-
 def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:
     """Two batches and an end: the spans are lost, the process is not."""
     done = python(

@@ -66,14 +66,6 @@ def test_oven_mode_decides_whether_a_controller_is_needed(
     assert all("training continues without a controller" in record.getMessage() for record in caplog.records)
 
 
-def test_a_named_controller_is_used_in_optional_mode(tmp_path: Path) -> None:
-    loop = Loop(optional=True)
-    line = loop.run(FakeLink({3: ("optimizer.lr_scale", 0.5)}))
-    assert [receipt.status for receipt in line.receipts()] == ["applied"]
-    attachment = attach(trainer(tmp_path), optional=True, link=FakeLink())
-    assert not isinstance(attachment, IdleAttachment)
-
-
 @pytest.mark.parametrize("mode", ["optional", "disabled"])
 def test_a_loop_without_a_controller_trains_the_same_bits(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clipping that it asked for is its own setting, and stays; nothing is measured."""

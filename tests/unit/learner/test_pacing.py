@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_learner.rollback.in_memory import CREDIT_S, Snapshots
-from oven_learner.rollback.snapshot_schedule import EVERY_TICKS, LOOK_TICKS, SHARE, SnapshotSchedule, SnapshotTimeBudget
+from oven_learner.rollback.snapshot_schedule import EVERY_TICKS, SHARE, SnapshotSchedule, SnapshotTimeBudget
 
 SECONDS = st.floats(1e-5, 1e4, allow_nan=False)
 
@@ -118,30 +118,6 @@ def test_all_ranks_take_snapshots_at_the_same_ticks() -> None:
                 turns.budget.took(clock.now - 1, clock.now)
                 turns.note_snapshot(tick)
     assert not said, "they asked at the same ticks"
-
-
-def test_a_slow_first_step_does_not_delay_the_next_look_for_long() -> None:
-    clock = Clock()
-    turns = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=10.0), clock)
-    looked = [0]
-    turns.share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
-    for tick in range(1000):
-        turns.due(tick)
-        clock.now += 600.0 if tick == 0 else 0.1
-    assert max(later - earlier for earlier, later in itertools.pairwise(looked)) <= LOOK_TICKS
-
-
-def test_the_first_look_does_not_measure_a_tick() -> None:
-    clock = Clock()
-    turns = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=0.2), clock)
-    turns.due(0)  # before the first step
-    clock.now += 1e-6
-    turns.due(0)
-    due = []
-    for tick in range(1, 41):
-        clock.now += 1.0
-        due.append(turns.due(tick))
-    assert due.index(True) + 1 in (10, 11), "0.2 s are 2 % of ten"
 
 
 def test_no_rollback_goes_back_twice_as_far_as_requested() -> None:

@@ -127,26 +127,6 @@ def test_a_teacher_from_a_folder_reads_conditions_as_the_policy_does(folders: Pa
     assert torch.equal(teachers["big"].step_log_probs(samples, ["wave"] * 2), wanted)
 
 
-@pytest.mark.parametrize("kind", SAVED)
-@pytest.mark.parametrize(
-    ("dims", "said"),
-    [
-        ({"joint_dim": 3, "intent_dim": 3}, "joint_dim=3, and its frames have 2 numbers"),
-        ({"joint_dim": 2, "intent_dim": 4}, "intent_dim=4, and its intents have 3 numbers"),
-    ],
-)
-def test_dimensions_other_than_the_models_are_refused(
-    kind: str, dims: dict[str, Any], said: str, folders: Path
-) -> None:
-    sources: list[dict[str, Any]] = [{"model": made(kind, 2)}, {"model_name": str(folders / kind)}]
-    for number, source in enumerate(sources):
-        teachers = taught(kind)
-        with pytest.raises(TeacherRefusedError, match=said):
-            teachers.register(config(f"big{number}", kind="diffusion", **dims, **source))
-        assert teachers.active == "small" and len(teachers) == 1
-        teachers.register(config("right", kind="diffusion", joint_dim=2, intent_dim=3, **source))
-
-
 def broken() -> GaussianTrajectory:
     policy: Any = made("gaussian", 1)
     with torch.no_grad():

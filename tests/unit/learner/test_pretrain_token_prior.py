@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -88,28 +87,6 @@ def test_a_file_that_the_command_wrote_is_read_for_the_vocabulary_that_is_kept(
 
 def blob(size: int, sha: str, **scores: float) -> bytes:
     return encode({int(token[1:]): score for token, score in scores.items()}, size, sha)
-
-
-def test_what_says_nothing_of_these_tokens_is_refused_with_the_remedy(
-    tmp_path: Path, home: Home, words: tokens.Tokens
-) -> None:
-    size, sha = len(words.texts), vocabulary_sha(words.texts)
-    remedy = rf"make one with `oven-controller kg token-prior {words.file} --method kg --to FILE`"
-    not_finite = bytearray(blob(size, sha, t1=0.5, t2=1.0))
-    struct.pack_into(">f", not_finite, 18, math.nan)
-    for held, said in (
-        (blob(size, vocabulary_sha(["another", "one"]), t1=1.0), rf"is for a vocabulary of {size} tokens .*; {remedy}"),
-        (blob(400, sha, t1=1.0), rf"is for a vocabulary of 400 tokens .*; {remedy}"),
-        (b"PK\x03\x04 not one at all", rf"are not token prior; {remedy}"),
-        (blob(size, sha, t1=1.0)[:-1], rf"it is damaged; {remedy}"),
-        (blob(size, sha, t1=0.0), "no token has a score above 0"),
-        (bytes(not_finite), "its scores are not finite numbers"),
-        (b"x" * 2000, r"prior.bin"),
-    ):
-        file = tmp_path / "prior.bin"
-        file.write_bytes(held)
-        with pytest.raises(ConfigError, match=said):
-            home.job(tmp_path, token_prior=str(file))
 
 
 def test_the_stacks_graph_is_asked_once_in_a_run(

@@ -86,25 +86,6 @@ def test_an_invalid_line_is_named(tmp_path: Path, line: str, says: str) -> None:
         PromptSource(path)
 
 
-def test_invalid_settings_of_a_source_are_refused() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'sums'"):
-        made(weights={"sumz": 1, "proofs": 1})
-    with pytest.raises(ConfigError, match="sum to 0; give finite ones of a positive sum"):
-        made(weights={"sums": 0, "proofs": 0})
-    with pytest.raises(ConfigError, match="sum to nan"):
-        made(weights={"sums": float("nan"), "proofs": 1})
-    with pytest.raises(ConfigError, match="name each of"):
-        made(weights={"sums": 1})
-    for cap in (0, 2.5, 10**6):
-        with pytest.raises(ConfigError, match="whole one from 1 to 100,000"):
-            made(cap=cap)
-    for share in (0, 1.5, float("nan")):
-        with pytest.raises(ConfigError, match="more than 0, at most 1"):
-            made(share=share)
-    with pytest.raises(ConfigError, match="give 1 or more"):
-        made().take(0)
-
-
 @pytest.mark.parametrize(
     ("prompts", "more", "error", "says"),
     [

@@ -32,7 +32,6 @@ from oven_tui.screens.knob import KnobScreen
 from oven_tui.screens.log_console import ConsoleScreen
 from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.chart import Chart
-from oven_tui.widgets.charts import CHARTS
 from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
@@ -152,32 +151,6 @@ async def test_data_that_arrives_under_a_ballot_is_drawn_behind_it() -> None:
         await pilot.press("escape")
         await until(pilot, lambda: "reconnecting" in screen_text(app))
         assert f"tick {app.view.run.tick}" in screen_text(app)
-
-
-async def test_m_shows_the_other_metrics_and_comes_round() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        names = app.view.charted()
-        shown = [chart.metric for chart in app.query(Chart)]
-        assert shown == names[:CHARTS]
-        seen = list(shown)
-        while True:
-            await pilot.press("m")
-            now = [chart.metric for chart in app.query(Chart)]
-            if now == shown:
-                break
-            seen += [name for name in now if name]
-        assert sorted(seen) == sorted(names)  # type: ignore[type-var]
-
-
-async def test_zoom_shows_the_newest_ticks_on_all_charts_alike() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("plus", "plus", "plus")
-        axes = {chart.axis for chart in app.query(Chart)}
-        assert len(axes) == 1
-        axis = axes.pop()
-        assert (axis.last - axis.first, axis.last) == (100, app.view.run.tick)
-        await pilot.press("minus", "minus", "minus")
-        assert app.query_one(Chart).axis.first == 0
 
 
 BOARDS = (MonitorApp, Decisions, ConsoleLines, RunList, OverlayApp, PlayApp)

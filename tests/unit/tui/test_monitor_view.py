@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, NOON, Log
@@ -28,7 +27,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_tui.model import monitor_view as limits
-from oven_tui.model.decisions import Decided, Entry, Note, matching
+from oven_tui.model.decisions import Decided, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 
 EVENTS = recorded()
@@ -260,24 +259,3 @@ def test_names_and_entries_without_end_are_left_out_and_counted() -> None:
     assert len(view.entries) <= limits.ENTRIES + 256
     assert view.forgotten + len(view.entries) == 3 * limits.ENTRIES
     assert len(view.marks) <= limits.MARKS
-
-
-@pytest.mark.parametrize(
-    ("filter_text", "left"),
-    [
-        ("", 4),
-        ("agent:curriculum", 1),
-        ("actuator:lr_scale", 2),
-        ("actuator:lr_scale !rejected", 1),
-        ("step:40-90", 2),
-        ("!step:40-90", 2),
-        ("ROLLBACK", 1),
-        ("no_such_word|because", 3),
-        ("(", 4),
-    ],
-)
-def test_filters(filter_text: str, left: int) -> None:
-    entries: list[Entry] = [entry for entry in fold(EVENTS).entries if isinstance(entry, Decided)]
-    if filter_text == "(":  # cannot be read as an expression: taken as it is
-        left = sum("(" in entry.decision.reason for entry in entries if isinstance(entry, Decided))
-    assert sum(matching(filter_text)(entry) for entry in entries) == left

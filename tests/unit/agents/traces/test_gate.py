@@ -97,7 +97,7 @@ def test_an_always_right_cheap_tier_keeps_all_pairs(traces: list[Trace]) -> None
     assert cheapest(replayed(traces, grouped(silent))) == "b", "a cost nothing, and said nothing"
     result = tiers(replay, ["a"])
     assert result is not None
-    assert (result.asked, result.pairs) == (0.25, 1.0)
+    assert (result.others_asked, result.pairs) == (0.25, 1.0)
     assert result.cost == pytest.approx((0.001 + 0.25 * 0.02) / 0.021)
     everyone = tiers(replay, ["a", "b", "c"])
     assert everyone is not None
@@ -113,7 +113,7 @@ def test_a_skilled_tier_keeps_pairs_against_the_student_and_loses_minorities() -
     assert unskilled is not None
     assert skilled.by_rule["teachers_over_student"] > 0.95
     assert skilled.by_rule["student_over_minority"] < 0.3
-    assert skilled.asked < unskilled.asked
+    assert skilled.others_asked < unskilled.others_asked
 
 
 def test_an_unknown_price_is_counted_in_tokens(traces: list[Trace]) -> None:

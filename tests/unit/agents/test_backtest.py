@@ -162,17 +162,6 @@ def test_the_first_divergence_and_what_follows_from_it() -> None:
     assert not any(vote.carried_out_in_recording for vote in report.votes)
 
 
-def test_a_change_that_nobody_carries_out_lapses() -> None:
-    log = Log(stride=1)
-    log.start(metrics=(MetricSpec(name="loss"),), expire_ticks=3, cooldown_ticks=0)
-    log.tick(20)
-    log.end()
-    votes = backtest(Cutter(), "cutter", log.events).report().votes
-    assert [vote.tick for vote in votes] == [5, 10, 15, 20]
-    assert {vote.verdict for vote in votes if vote.verdict} == {"adopted"}
-    assert [vote.value for vote in votes] == [0.5] * 4, "open loop: the knob stands where the recording has it"
-
-
 def test_others_votes_on_its_ballot_stay_on_it() -> None:
     recorded = Log(stride=1)
     recorded.start(metrics=(MetricSpec(name="loss"),))

@@ -79,14 +79,6 @@ def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     assert found.recipe_options == {"beta": 0.1}
 
 
-def test_off_is_text_in_yaml_and_false_for_a_boolean_setting(tmp_path: Path) -> None:
-    """In YAML 1.1 it is a truth value: an agent called `off` would be refused as False."""
-    config = tmp_path / "oven.yaml"
-    config.write_text("rules: {shadow: [off]}\nheadless: yes\n")
-    found = resolve(sets=["lockstep=on"], config=config).settings
-    assert (found.rules.shadow, found.headless, found.lockstep) == (("off",), True, True)
-
-
 @pytest.mark.parametrize("name", ["rules.trials", "rules.trial_share", "rules.control_share"])
 def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
@@ -191,13 +183,6 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         load_keys(pipe)
     with pytest.raises(ConfigError, match=r"cannot read the certificate authority .*: it is a pipe"):
         trusting(pipe)
-
-
-def test_a_value_of_set_is_read_like_a_file() -> None:
-    with pytest.raises(ConfigError, match="nested more than 32 deep"):
-        resolve(sets=["agents=" + "[" * 5000])
-    with pytest.raises(ConfigError, match="'window_ticks' is a duplicate"):
-        resolve(sets=["rules={window_ticks: 3, window_ticks: 4}"])
 
 
 def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -31,7 +30,6 @@ from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import Place
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig
-from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch
 from oven_runs.settings.committee_settings import MemberSettings
@@ -179,29 +177,6 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
     resumed.train(link=line)
     assert [seen.step for seen in line.observed()] == [6, 7, 8] and resumed.teachers.active == "late"
     assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
-
-
-@pytest.mark.parametrize("form", ["mappings", "path", "text"])
-def test_teachers_are_mappings_as_in_yaml_or_the_path_of_such_a_file(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
-    monkeypatch.setenv("OVEN_RUN", "there")
-    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=FakeLink()))
-    llama().save_pretrained(tmp_path / "big")
-    entries: Any = [{"name": "big", "kind": "big", "model_name": str(tmp_path / "big"), "strategy": "offload"}]
-    path = tmp_path / "teachers.yaml"
-    path.write_text(json.dumps(entries))  # YAML, too
-    forms: dict[str, Any] = {
-        "mappings": [TeacherConfig(name="small", model=llama()), *entries], "path": path, "text": str(path),
-    }  # fmt: skip
-    baked = oven.bake(
-        llama(), tokenizer(), **GOOD, teachers=forms[form], teacher="big", group_size=2, save_strategy="no"
-    )
-    assert isinstance(baked.teachers, Teachers) and baked.teachers.active == "big"
-    assert baked.teachers.names == (("small", "big") if form == "mappings" else ("big",))
-    assert baked.teachers.strategy("big") == "offload"
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Warm-up cache and trainer, at sizes that take a second."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,9 +9,7 @@ pytest.importorskip("trl")
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from oven_learner.client.held_out_evaluation import means
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_recipes.grpo.evaluation import greedy_accuracy, held_out_examples
 from oven_recipes.grpo.job import build
 from oven_recipes.grpo.model import build_tokenizer
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
@@ -123,29 +120,3 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
     job.trainer.train()
     easy = [log["step"] for log in job.trainer.state.log_history if "reward/len1" in log]
     assert easy == list(range(1, 2 + LAG_CHUNKS))
-
-
-def test_the_drill_holds_to_a_small_teacher_beside_a_strong_one_and_both_are_cached(tmp_path: Path) -> None:
-    def drill() -> Job:
-        return build(TINY, parse_start("drill:weak-teacher", 1, TINY.levels), 1, tmp_path / "run", tmp_path / "cache")
-
-    job = drill()
-    assert job.teachers is not None and (job.teachers.names, job.teachers.active) == (("small", "strong"), "small")
-    assert job.trainer.beta == 1.0
-    assert job.teachers.parameters("small") < job.teachers.parameters("strong") == weights(job.trainer.model).numel()
-    tokenizer, examples = build_tokenizer(), held_out_examples(TINY)
-    accuracy = {}
-    for name in job.teachers.names:
-        job.teachers.swap(name)
-        model: Any = job.trainer.ref_model
-        measured = means(greedy_accuracy(model, tokenizer, examples, TINY.max_completion_length))
-        levels = [value for metric, value in measured.items() if metric != "eval/accuracy"]
-        accuracy[name] = measured["eval/accuracy"]
-        assert accuracy[name] == pytest.approx(sum(levels) / len(levels)), "its mean over levels"
-    assert accuracy["strong"] > accuracy["small"]
-    entries = {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
-    assert len(entries) == 3
-    again = drill()
-    assert {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()} == entries
-    job.teachers.swap("small")
-    assert torch.equal(weights(again.trainer.ref_model), weights(job.trainer.ref_model))

@@ -153,23 +153,6 @@ def test_what_gives_no_verdict_is_refused_and_the_one_before_stays() -> None:
     assert len(run.remote.probes) == 1 and run.ask() == {"critic": Named()}
 
 
-@pytest.mark.parametrize(
-    ("action", "member", "fields", "said"),
-    [
-        ("offer", "critik", {"judge": OTHER}, "no committee member named 'critik'; did you mean 'critic'"),
-        ("offer", "critic", {}, "no model is named"),
-        ("remove", "exact", {}, "no committee member named 'exact'"),
-        ("add", "critic", {"judge": OTHER, "value": 0.5}, "critic is a member already"),
-    ],
-)
-def test_what_cannot_be_is_refused_at_once(action: str, member: str, fields: dict[str, Any], said: str) -> None:
-    run = Run("critic")
-    command = run.say(action, member, **fields)
-    run.step(2)
-    assert run.receipt(command).status == "rejected" and said in run.receipt(command).reason
-    assert run.remote.probes == []
-
-
 def test_a_run_that_ends_answers_what_is_still_probed() -> None:
     run = Run("critic")
     said = run.say("offer", judge=OTHER)

@@ -11,7 +11,6 @@ import torch
 from tests.support.attached import equal
 from tests.support.loops import STEPS, Loop
 
-from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm
@@ -233,18 +232,6 @@ def test_a_gauge_that_raises_is_given_up_and_training_continues(
     assert {"loss", "learning_rate", COSINE} == line.observed()[-1].metrics.keys()
 
 
-def test_closing_removes_the_hooks() -> None:
-    loop = Loop(clip=0.5)
-    hooks = loop.optimizer._optimizer_step_pre_hooks, loop.optimizer._optimizer_step_post_hooks
-    before = [len(found) for found in hooks]
-    loop.run(FakeLink())
-    assert [len(found) for found in hooks] == before
-    loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
-    with pytest.raises(ConfigError, match="outside its bounds"):
-        loop.run(FakeLink())
-    assert [len(found) for found in hooks] == before
-
-
 def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
     loop = Loop(evaluate_every=5)
     loop.given["evaluate"] = loop.evaluated
@@ -310,15 +297,6 @@ def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
     ]  # fmt: skip
     own = [0.01 * (1 - n / 40) for n in range(STEPS)]
     assert loop.rates == pytest.approx(own[:4] + [own[4] / 4] + [rate / 4 for rate in own[:7]])
-
-
-def test_a_resumed_loop_passes_its_step() -> None:
-    loop = Loop()
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, step=100) as client:
-        loop.step()
-        client.observe(101, {"loss": 1.0})
-        assert client.step == 101
-    assert (run_of(line).step, line.observed()[0].step) == (100, 101)
 
 
 def test_accumulated_gradients_are_one_observation() -> None:

@@ -17,12 +17,6 @@ from oven_controller.cli.main import run
 from oven_core.errors import ConfigError
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
-from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
-from oven_recipes.oracle.evaluation import (
-    Answered,
-    Evaluated,
-    metric_specs,
-)
 from oven_recipes.oracle.evaluation_scores import Scored, scores
 from oven_recipes.oracle.generated_answers import generated_answers
 from oven_recipes.oracle.given_model import fresh_adapter
@@ -102,19 +96,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say_for_texts_and_not_for_ans
         found = scores([Scored(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
         held += found.accuracy.low <= 0.7 <= found.accuracy.high
     assert held >= 33  # 95 % of 40 is 38; below 33 with a probability of .002
-
-
-def test_what_is_published_of_answers_that_parse() -> None:
-    answers = [
-        Answered(name, number, percent, "", 0.9, number % 2 == 0)
-        for name in BENCHMARKS for number in range(4) for percent in (25.0, 50.0)
-    ]  # fmt: skip
-    shuffled = [one._replace(right=False) for one in answers]
-    measured = Evaluated(answers, shuffled).measured()
-    assert set(measured) == {spec.name for spec in metric_specs()}
-    assert measured["eval/accuracy"] == [float(one.right) for one in answers]
-    assert measured["eval/accuracy/ner"] == 0.5 and measured["eval/accuracy_shuffled"] == 0.0
-    assert measured["eval/ece"] == pytest.approx(0.4)
 
 
 def test_a_saved_oracle_is_the_one_that_was_saved(oracle: tuple[Any, Any], saved: Path, tmp_path: Path) -> None:

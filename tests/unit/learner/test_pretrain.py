@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from pydantic import ValidationError
 from tests.support.attached import THIRD_PARTY, equal, weights
 
 from oven_core.errors import ConfigError
@@ -96,16 +95,6 @@ def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
     (part,) = parts_of(write(tmp_path, **same))
     texts = [file.text for file in (*part.train, *part.held_out)]
     assert len(texts) == len(set(texts)) == 4
-
-
-def test_what_is_no_text_is_not_read(tmp_path: Path) -> None:
-    write(tmp_path, a__1=text(1), a__2=text(2), a__blank=" \n")
-    (tmp_path / "a" / "picture.bin").write_bytes(b"\x89PNG\xff\xfe")
-    (tmp_path / "a" / "zeros.txt").write_bytes(b"a\0b")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "config").write_text("[core]")
-    (part,) = parts_of(tmp_path)
-    assert part.name == "a" and sorted(f.path for f in (*part.train, *part.held_out)) == ["a/1.txt", "a/2.txt"]
 
 
 @pytest.mark.parametrize(
@@ -244,12 +233,3 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
             home.job(tmp_path, model=file)
     with pytest.raises(ConfigError, match="a head takes a whole, even number"):
         home.job(tmp_path, hidden=15)
-
-
-@pytest.mark.parametrize("name", ["corpus", "model"])
-def test_paths_are_looked_at_before_anything_starts(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValidationError, match=r"is not a folder|is not a file"):
-        PretrainSettings.model_validate({name: tmp_path / "nowhere"})
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValidationError, match=r"is not a folder|is not JSON with a `model_type`"):
-        PretrainSettings.model_validate({name: tmp_path / "config.json"})

@@ -83,18 +83,6 @@ def test_the_parts_of_a_step_and_its_tokens_are_measured() -> None:
     assert "tokens_per_s" not in step(timing, trainer, clock)
 
 
-def test_the_machine_is_read_once_a_second_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # without the extra
-    clock = Clock()
-    readings = MachineReadings(os.getpid(), clock)
-    first = readings.take_if_due()
-    assert set(first) == {MEMORY} and 0.01 < first[MEMORY] < 1000
-    assert readings.take_if_due() == {}
-    clock.now += EVERY_S
-    assert MEMORY in readings.take_if_due()
-    assert MachineReadings(2**30, clock).take_if_due() == {}, "no such process"
-
-
 def test_gpus_are_read_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = ModuleType("pynvml")
     works = True

@@ -397,8 +397,8 @@ def test_a_knob_that_the_logs_do_not_know(tmp_path: Path, imported: Callable[...
         "grad.clp": "did you mean grad.clip?", "zzz": "known: optimizer.lr_scale, ", "grpo.beta": "needs the value",
         "grad.clip=-1": "write a number above 0", "grad.clip=x": "write a number above 0",
         "run.rollback=3": "write --knob run.rollback",
-        "data.mixture": "no two metrics reward/*", "data.mixture=a:1": "two shares or more",
-        "teacher.active=a": "needs its",
+        "data.mixture": "does not have two metrics reward/*", "data.mixture=a:1": "at least two shares",
+        "teacher.active=a": "needs the run's value",
         "teacher.active=x:a,b": "x is not one of a, b",
     }  # fmt: skip
     for knob, said in wrong.items():

@@ -1,9 +1,9 @@
-"""`bench committee`: what the committee makes of remote judges a quarter of whose answers are faulty.
+"""`bench committee`: does the committee give right rewards when a quarter of its remote judges' replies are faulty?
 
-A real server, and a committee as a run has it: a rule and remote members, all with weight. The truth of each completion
-is known and every honest answer tells it, so that any reward but the truth is a wrong score. The same groups are judged
-once without faults (the floor of the time), and the faulty members' groups are counted that one judge alone would lose.
-Every fault that was injected has to be counted by its kind; otherwise, or with a wrong score, the exit code is 1.
+It runs a real server and a committee as in a run: a rule and remote judges, all with weight. Every completion has a
+known true score, and every honest reply contains it, so any other reward is wrong. The same groups are also judged
+without faults, to measure the time that faults cost, and the bench counts the groups that a single judge would have
+lost. Exit code 1: a reward was wrong, or the committee did not count every injected fault.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 
 class MembersOnAThread:
-    """A context: the server and the members run on an event loop beside the caller's thread."""
+    """A context in which the server and the members run on an event loop in another thread."""
 
     def __init__(self, folder: Path, members: Sequence[str]) -> None:
         self.names = tuple(members)
@@ -58,12 +58,12 @@ class MembersOnAThread:
         self._loop.close()
 
     def remote(self, deadline_s: float) -> RemoteMembers:
-        """What a committee asks them by."""
+        """The client by which a committee asks these members."""
         assert self._server is not None
         return RemoteMembers(self.names, self._server.url, self._key("learner"), deadline_s=deadline_s)
 
     def answering(self, bus: Bus, member: str) -> Callable[[Msg], Awaitable[None]]:
-        """What this member does with a request; its reply goes over this bus."""
+        """The handler of one member's requests. It replies over `bus`."""
         raise NotImplementedError
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
@@ -90,44 +90,44 @@ class MembersOnAThread:
 COMPLETIONS = 8
 GROUPS_A_STEP = 25
 RIGHT = 1e-9
-"""A reward this near to the truth is the truth: standardising and putting back rounds."""
+"""Largest rounding error of a right reward: the committee standardizes scores and converts them back."""
 
 
 def truth(text: str) -> float:
     return float(text.rsplit(" ", 1)[1]) / 100
 
 
-def _honest(asked: ScoreRequest, member: str) -> ScoreReply:
-    return ScoreReply(member=member, group=asked.group, scores={c.id: truth(c.text) for c in asked.completions})
+def _honest(request: ScoreRequest, member: str) -> ScoreReply:
+    return ScoreReply(member=member, group=request.group, scores={c.id: truth(c.text) for c in request.completions})
 
 
 def _edited(**update: object) -> Callable[[ScoreRequest, str], bytes]:
-    return lambda asked, member: _honest(asked, member).model_copy(update=update).wire()
+    return lambda request, member: _honest(request, member).model_copy(update=update).wire()
 
 
 def rescored(change: Callable[[float], float]) -> Callable[[ScoreRequest, str], bytes]:
-    def make(asked: ScoreRequest, member: str) -> bytes:
-        reply = _honest(asked, member)
+    def make(request: ScoreRequest, member: str) -> bytes:
+        reply = _honest(request, member)
         return reply.model_copy(update={"scores": {id: change(s) for id, s in (reply.scores or {}).items()}}).wire()
 
     return make
 
 
-def _other_ids(asked: ScoreRequest, member: str) -> bytes:
-    """The scores of a group that was never asked for, in the order of this one's."""
-    scores = {f"{n}": truth(completion.text) for n, completion in enumerate(asked.completions)}
-    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+def _other_ids(request: ScoreRequest, member: str) -> bytes:
+    """Right scores under the ids of a group that no one asked about."""
+    scores = {f"{n}": truth(completion.text) for n, completion in enumerate(request.completions)}
+    return ScoreReply(member=member, group=request.group, scores=scores).wire()
 
 
-def _one_missing(asked: ScoreRequest, member: str) -> bytes:
-    scores = {completion.id: truth(completion.text) for completion in asked.completions[1:]}
-    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+def _one_missing(request: ScoreRequest, member: str) -> bytes:
+    scores = {completion.id: truth(completion.text) for completion in request.completions[1:]}
+    return ScoreReply(member=member, group=request.group, scores=scores).wire()
 
 
 FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
     "silence": None,
-    "prose": lambda asked, member: b"I would give the first one 7/10.",
-    "cut short": lambda asked, member: _honest(asked, member).wire()[:-20],
+    "prose": lambda request, member: b"I would give the first one 7/10.",
+    "cut short": lambda request, member: _honest(request, member).wire()[:-20],
     "other ids": _other_ids,
     "one missing": _one_missing,
     "another group": _edited(group="another"),
@@ -139,7 +139,7 @@ FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
 
 
 class Members(MembersOnAThread):
-    """Members whose answers are right, until a share of them goes wrong."""
+    """Members that reply honestly until `go_wrong`; from then on a share of their replies is faulty."""
 
     def __init__(self, folder: Path, count: int, share: float, seed: int) -> None:
         super().__init__(folder, [f"judge{n}" for n in range(1, count + 1)])
@@ -153,18 +153,18 @@ class Members(MembersOnAThread):
 
     def answering(self, bus: Bus, member: str) -> Callable[[Msg], Awaitable[None]]:
         async def answer(message: Msg) -> None:
-            asked, rng = ScoreRequest.model_validate_json(message.data), self._rng[member]
+            request, rng = ScoreRequest.model_validate_json(message.data), self._rng[member]
             fault = rng.choice(list(FAULTS)) if rng.random() < self.share else ""
             self.injected += bool(fault)
-            make = FAULTS[fault] if fault else lambda asked, member: _honest(asked, member).wire()
+            make = FAULTS[fault] if fault else lambda request, member: _honest(request, member).wire()
             if make is not None:
-                await bus.publish(message.reply, make(asked, member))
+                await bus.publish(message.reply, make(request, member))
 
         return answer
 
 
-class Told:
-    """Counts the groups that the first remote member abstained on, on the way to the committee."""
+class CountedMembers:
+    """Remote members, and the number of groups on which the first of them abstained."""
 
     def __init__(self, remote: RemoteMembers) -> None:
         self.members, self.judges, self.deadline_s = remote.members, remote.judges, remote.deadline_s
@@ -177,9 +177,9 @@ class Told:
         return self._remote.health
 
     def ask(self, requests: Any, members: Mapping[str, Any]) -> dict[str, list[Scores | Abstention]]:
-        found = self._remote.ask(requests, members)
-        self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
-        return found
+        verdicts = self._remote.ask(requests, members)
+        self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in verdicts[self.members[0]])
+        return verdicts
 
     def take_reasons(self, member: str, group: str) -> dict[str, str]:
         return self._remote.take_reasons(member, group)
@@ -192,22 +192,25 @@ class Told:
 
 
 def measure(folder: Path, groups: int, members: int, share: float, deadline_s: float, seed: int) -> dict[str, Any]:
-    """The bench's figures; `seconds` is for all groups, `seconds_clean` for the same without faults."""
+    """The bench's figures. `seconds` is the time for all groups with faults, `seconds_clean` without."""
     rng = random.Random(f"truths {seed}")
     steps = [
-        [[f"answer {rng.randrange(101)}" for _ in range(COMPLETIONS)] for _ in range(min(GROUPS_A_STEP, groups - at))]
-        for at in range(0, groups, GROUPS_A_STEP)
+        [
+            [f"answer {rng.randrange(101)}" for _ in range(COMPLETIONS)]
+            for _ in range(min(GROUPS_A_STEP, groups - first))
+        ]
+        for first in range(0, groups, GROUPS_A_STEP)
     ]
     with Members(folder, members, share, seed) as judges:
         remote = judges.remote(deadline_s)
-        told = Told(remote)
+        counted = CountedMembers(remote)
         committee = Committee(
-            {"rule": lambda completions, **_: [truth(t) for t in completions]}, remote=told, seed=seed
+            {"rule": lambda completions, **_: [truth(t) for t in completions]}, remote=counted, seed=seed
         )
         committee.group_size = COMPLETIONS
         seconds = {}
         for case in ("clean", "faulty"):
-            wrong = skipped = told.lost_by_one = 0
+            wrong = skipped = counted.lost_by_one = 0
             started = time.perf_counter()
             for step, of_step in enumerate(steps):
                 texts = [text for group in of_step for text in group]
@@ -221,7 +224,7 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
         "groups": groups,
         "wrong_scores": wrong,
         "skipped": skipped,
-        "skipped_by_one_judge": told.lost_by_one,
+        "skipped_by_one_judge": counted.lost_by_one,
         "faults_injected": judges.injected,
         "faults_by_kind": dict(sorted(remote.faults.items())),
         "seconds": round(seconds["faulty"], 3),
@@ -237,11 +240,11 @@ def bench(
     seed: Annotated[int, Option(help="Random seed.")] = 1,
 ) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
-        found = measure(Path(scratch), groups, members, share, deadline, seed)
-    failures = [f"{found['wrong_scores']} wrong scores"] if found["wrong_scores"] else []
-    if (counted := sum(found["faults_by_kind"].values())) != found["faults_injected"]:
-        failures.append(f"{counted} faults were counted, and {found['faults_injected']} were injected")
-    return Report(found, failures=failures)
+        figures = measure(Path(scratch), groups, members, share, deadline, seed)
+    failures = [f"{figures['wrong_scores']} wrong scores"] if figures["wrong_scores"] else []
+    if (counted := sum(figures["faults_by_kind"].values())) != figures["faults_injected"]:
+        failures.append(f"the committee counted {counted} faults of {figures['faults_injected']}")
+    return Report(figures, failures=failures)
 
 
-STUDY = Study("committee", bench, "--groups 200 --json", "Exit code 1: a wrong score, or a fault that was not counted.")
+STUDY = Study("committee", bench, "--groups 200 --json", "Exit code 1: a reward was wrong, or a fault was not counted.")

@@ -1,4 +1,4 @@
-"""Plug-ins by entry points: agents, recipes, processes and more. Listing names imports none of them."""
+"""Plug-ins by entry points: agents, recipes, rewards and loaders of graphs. Listing their names imports none."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from oven_core.errors import ConfigError, UnknownNameError, reason
 
 
 def points(group: str) -> dict[str, EntryPoint]:
-    """Entry points of `oven.<group>` by name, in the order of their names."""
+    """The entry points of `oven.<group>` by name, in the order of their names."""
     return {point.name: point for point in _installed(f"oven.{group}", tuple(sys.path))}
 
 
 @functools.lru_cache(maxsize=64)
 def _installed(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
-    """Kept, since it reads a file of every package that is installed. What is installed later is not seen."""
+    """Cached, because it reads a file of every installed package. Packages that are installed later are not found."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
 def load(group: str, kind: str, name: str) -> Any:
-    """The object called `name`. Raises UnknownNameError with the nearest names, ConfigError when importing it fails."""
+    """Import the plug-in `name`. Raises UnknownNameError with the nearest names, ConfigError if the import fails."""
     installed = points(group)
     if name not in installed:
         raise UnknownNameError(kind, name, installed)

@@ -21,8 +21,8 @@ _NAMES: Final = {
     "command of traces": "ab",
     "format of graphs": "causenet gexf graphrag neo4j-csv neo4j-jsonl nquads trig",
     "setting": (
-        "rules.control_share rules.sure_confidence rules.trial_cooldown rules.trial_margin rules.trial_share "
-        "rules.trial_steps rules.trials"
+        "author.enabled rules.control_share rules.sure_confidence rules.trial_cooldown rules.trial_margin "
+        "rules.trial_share rules.trial_steps rules.trials"
     ),
     "task": "qasper stdlib",
 }

@@ -73,4 +73,4 @@ async def steer(
         assert "ann asked for it" in (await agent.call("explain", decision=row["id"]))["decision"]["reason"]
         revoke()
         assert "refused the credentials of 'mcp'" in await agent.refused("hold", reason="not any more")
-        assert "is about run" in await agent.refused("set", actuator=actuator, value=1, reason="no", run="other")
+        assert "serves run" in await agent.refused("set", actuator=actuator, value=1, reason="no", run="other")

@@ -1,7 +1,4 @@
-"""Files that no import may survive half: each with what has to be said of it.
-
-`python -m tests.support.hostile_graphs` runs `kg import` on each in a process of its own, and prints what it took.
-"""
+"""Hostile and damaged graph files, each with a part of the error message that `kg import` has to print."""
 
 from __future__ import annotations
 
@@ -11,10 +8,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +125,6 @@ CASES: Final[Mapping[str, Case]] = {
         "g.parquet", lambda path: _repeated_text(path), "a name of 5,000,000 bytes; the limit is 1000 characters"
     ),
     "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "line 1 is not JSON: it is nested too deeply"),
-    "deep JSON line": Case("g.jsonl", "[" * 60_000, "line 1 is not JSON"),
     "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "has elements 65 deep"),
     "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "nested brackets"),
     "deep Turtle, between comments": Case(
@@ -142,18 +134,11 @@ CASES: Final[Mapping[str, Case]] = {
     # A line of 10 GB
     "long line, CSV": Case("g.csv", long_line(HEADER + b"x,y,z,1\n"), "line 3 has more than"),
     "long first line": Case("g.csv", long_line(b"s,p,o"), "line 1 has more than 65,536 bytes"),
-    "long line, TSV": Case("g.tsv", long_line(b"s\tp\to\nx\ty\tz\n"), "line 3 has more than"),
     "long line, JSON lines": Case("g.jsonl", long_line(b'{"s":"x","p":"y","o":"z"}\n{"s":"'), "line 2 has more than"),
-    "long line, ConceptNet": Case(
-        "g.tsv", long_line(CONCEPT.format("Causes", "a", "b", '{"weight": 1}').encode()), "line 2 has more than"
-    ),
     "long line, N-Triples": Case("g.nt", long_line(NT + b"<http://a/"), "g.nt"),
     "long text, Turtle": Case("g.ttl", long_line(b'@prefix a: <http://a/> .\na:b a:c """'), "g.ttl"),
     "long text, JSON-LD": Case("g.jsonld", long_line(b'{"@id": "'), "g.jsonld"),
     "long text, node-link": Case("g.json", long_line(b'{"nodes": [{"id": "'), "line 1 is not JSON"),
-    "long id, node-link": Case(
-        "g.json", lambda path: _endless_text(path, b'{"nodes": [{"id": "'), "a value of more than 4,194,304 letters"
-    ),
     "long text, GraphML": Case(
         "g.graphml", lambda path: _endless_text(path, b"<graphml><graph>"), "bytes in one element"
     ),
@@ -163,23 +148,9 @@ CASES: Final[Mapping[str, Case]] = {
     "not a number": Case("g.csv", HEADER + b"x,y,z,much\n", "line 2: the weight 'much' is not a number"),
     "NaN, CSV": Case("g.csv", HEADER + b"x,y,z,1\nx,y,z,nan\n", "line 3: the weight nan is not usable"),
     "negative, CSV": Case("g.csv", HEADER + b"x,y,z,-1\n", "line 2: the weight -1.0 is not usable"),
-    "infinite, CSV": Case("g.csv", HEADER + b"x,y,z,1e39\n", "line 2: the weight 1e+39 is not usable"),
     "NaN, JSON lines": Case("g.jsonl", '{"s":"x","p":"y","o":"z","w":NaN}', "line 1: the weight nan is not usable"),
-    "huge, JSON lines": Case("g.jsonl", '{"s":"x","p":"y","o":"z","w":1' + "0" * 400 + "}", "the weight inf is not"),
     "NaN, ConceptNet": Case("g.tsv", CONCEPT.format("Causes", "a", "b", '{"weight": NaN}'), "line 1: the weight nan"),
-    "negative, ConceptNet": Case(
-        "g.tsv", CONCEPT.format("Causes", "a", "b", '{"weight": -2}'), "line 1: the weight -2"
-    ),
-    "no weight, ConceptNet": Case(
-        "g.tsv", CONCEPT.format("Causes", "a", "b", '{"note": 1}'), "with a number as `weight`"
-    ),
     "NaN, Parquet": Case("g.parquet", parquet(s=["x"], p=["y"], o=["z"], w=[float("nan")]), "row 1: the weight nan"),
-    "text, Parquet": Case("g.parquet", parquet(s=["x"], p=["y"], o=["z"], w=["much"]), "write numbers"),
-    "negative, GraphML": Case(
-        "g.graphml",
-        GRAPHML.format(AB + '\n<edge source="a" target="b"><data key="w">-1</data></edge>'),
-        "line 2: the weight -1.0 is not usable",
-    ),
     "NaN, node-link": Case(
         "g.json", json.dumps(LINKS | {"links": [{"source": "a", "target": "b", "weight": float("nan")}]}), "weight nan"
     ),
@@ -187,14 +158,8 @@ CASES: Final[Mapping[str, Case]] = {
     "no such node, GraphML": Case(
         "g.graphml", GRAPHML.format('<node id="a"/>\n<edge source="a" target="b"/>'), "line 2: the edge ends at 'b'"
     ),
-    "no such node, node-link": Case(
-        "g.json", json.dumps(LINKS | {"links": [{"source": "a", "target": "c"}]}), "edge 1: the edge ends at 'c'"
-    ),
     "one id twice, GraphML": Case(
         "g.graphml", GRAPHML.format(AB + "\n" + AB), "line 2: the node 'a' is declared twice"
-    ),
-    "one id twice, node-link": Case(
-        "g.json", json.dumps(LINKS | {"nodes": [{"id": 1}, {"id": 1}]}), "node 2: the node '1'"
     ),
     "a circle, CSV": Case(
         "g.csv", b"s,p,o\na,causes,b\nc,requires,a\na,requires,b\nb,requires,c\n", "REQUIRES goes in a circle"
@@ -208,35 +173,18 @@ CASES: Final[Mapping[str, Case]] = {
     "needs itself": Case("g.csv", b"s,p,o\na,requires,a\n", "line 2: REQUIRES goes in a circle, a → a"),
     # Half a file
     "half a gzip": Case("g.csv.gz", gzip.compress(HEADER + os.urandom(0) + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
-    "half a bzip2": Case("g.csv.bz2", bz2.compress(HEADER + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
     "a wrong gzip": Case("g.csv.gz", gzip.compress(HEADER)[:-8] + b"\0" * 8, "cannot be decompressed"),
     "half a Parquet": Case("g.parquet", _cut(parquet(s=["x"] * 99, p=["y"] * 99, o=["z"] * 99)), "is it cut short"),
     "half a GraphML": Case("g.graphml", "<graphml><graph>", "line 1: it is not GraphML: no element found"),
-    "half an RDF/XML": Case("g.rdf", RDF[:-12], "line 1: it is not RDF/XML: no element found"),
-    "half a JSON": Case("g.json", json.dumps(LINKS)[:-9], "line 1 is not JSON"),
-    "half a JSON line": Case("g.jsonl", '{"s":"x","p":"y","o":"z"}\n{"s":"x","p"', "line 2 is not JSON"),
     "half an N-Triples": Case("g.nt", NT + NT[:-9], "line 2 is not valid RDF"),
     "half a Turtle": Case("g.ttl", "@prefix a: <http://a/> .\na:b a:c", "is not valid RDF"),
     "half a row": Case("g.csv", HEADER + b"x,y,z,1\nx,y", "line 3 has 2 columns and should have 4"),
-    "half a ConceptNet": Case(
-        "g.tsv", CONCEPT.format("Causes", "a", "b", '{"weight": 1}') + "/a/x\t/r/Causes\t/c/en", "line 2 has 3 columns"
-    ),
     "an open quote": Case("g.csv", HEADER + b'x,y,z,1\n"x,y,z,1\n', "line 3 has 1 columns"),
     "a longer open quote": Case("g.csv", HEADER + b'"x,y,z,1\n' + b"x,y,z,1\n" * 600_000, "line 2 opens a quote"),
     "nothing": Case("g.csv", b"", "has the columns none"),
     "a header": Case("g.csv", HEADER, "no edge is left of no rows"),
     # Texts
     "Latin-1, CSV": Case("g.csv", HEADER + b"x,y,z,1\n\xe9t\xe9,y,z,1\n", "line 3 is not UTF-8 (byte 0xe9)"),
-    "Latin-1, header": Case("g.csv", b"s\xe9,p,o\n", "line 1 is not UTF-8 (byte 0xe9)"),
-    "Latin-1, ConceptNet": Case(
-        "g.tsv",
-        CONCEPT.format("Causes", "é", "b", '{"weight": 1}').encode("latin-1"),
-        "line 1 is not UTF-8 (byte 0xe9)",
-    ),
-    "Latin-1, JSON lines": Case("g.jsonl", b'{"s":"\xe9","p":"y","o":"z"}', "line 1 is not UTF-8 (byte 0xe9)"),
-    "Latin-1, node-link": Case(
-        "g.json", json.dumps(LINKS).encode().replace(b'"a"', b'"\xe9"'), "is not UTF-8 (byte 0xe9)"
-    ),
     "Latin-1, GraphML": Case(
         "g.graphml", GRAPHML.format('<node id="\xe9"/>').encode("latin-1"), "line 1: it is not GraphML"
     ),
@@ -247,26 +195,13 @@ CASES: Final[Mapping[str, Case]] = {
         "g.jsonl", r'{"s":"\ud83d","p":"y","o":"z"}', "line 1: the node '\\ud83d' is not valid Unicode"
     ),
     "no name": Case("g.csv", HEADER + b",y,z,1\n", "line 2: a node without a name"),
-    "an empty cell, Parquet": Case(
-        "g.parquet", parquet(s=["x", None], p=["y"] * 2, o=["z"] * 2), "row 2: the subject is empty"
-    ),
-    "numbers, Parquet": Case("g.parquet", parquet(s=[1.5], p=["y"], o=["z"]), "is a column of double"),
     # No graphs
     "a pickle": Case("g.csv", pickle.dumps([1]), "is a pickle, which is not read"),
-    "a pickle as Parquet": Case(
-        "g.parquet", pickle.dumps([1]), "is a pickle, which is not read", ("--format", "parquet")
-    ),
     "an array of objects": Case("g.npy", _array, "is a numpy array, which is not read"),
     "an archive": Case("g.csv", b"PK\x03\x04" + bytes(99), "is a zip archive, which is not read"),
     "something else": Case("g.txt", "Once upon a time", "is unknown; name it with --format"),
-    "other columns": Case("g.csv", "a,b,c\n1,2,3", "has the columns a, b, c; a graph of triples needs subject"),
     "no lists": Case("g.json", '{"nodes": 3}', "has no lists `nodes` and `edges`"),
     "a node without id": Case("g.json", '{"nodes": [{}], "edges": []}', "node 1: the id is None"),
-    "an edge of things": Case(
-        "g.json", '{"nodes": [], "links": [{"source": {}, "target": 1}]}', "edge 1: the source is {}"
-    ),
-    "an edge with one end": Case("g.graphml", '<graphml><edge source="a"/></graphml>', "line 1: an edge has no target"),
-    "a list": Case("g.jsonl", '{"s":"x","p":"y","o":"z"}\n[1]', "line 2 is not an object"),
     "no Parquet": Case("g.parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
     "a remote context": Case("g.jsonld", '{"@context": "http://localhost/x", "@id": "http://a/b"}', "is not valid RDF"),
     "a pipe": Case("g.csv", os.mkfifo, "it is not a regular file"),
@@ -284,48 +219,3 @@ def _repeated_text(path: Path) -> None:
 def _endless_text(path: Path, first: bytes, size: int = 8 * 2**20) -> None:
     """Letters, since XML takes no zeros; more than is ever read."""
     path.write_bytes(first + b"x" * size)
-
-
-def _written_elsewhere(case: Case, folder: Path) -> Path:
-    """By a child, since the memory that this process has had would count as that of all it starts."""
-    if not (child := os.fork()):
-        case.write(folder)
-        os._exit(0)
-    os.waitpid(child, 0)
-    return folder / case.file
-
-
-def measured() -> int:
-    """Run each case as a user would. The exit code: 1 if one does not end as it has to."""
-    wrong = 0
-    with tempfile.TemporaryDirectory() as temporary:
-        for name, case in CASES.items():
-            folder = Path(tempfile.mkdtemp(dir=temporary))
-            path = _written_elsewhere(case, folder)
-            command = [str(Path(sys.executable).with_name("oven-controller"))]
-            before = {*folder.iterdir()}
-            begun = time.monotonic()
-            process = subprocess.Popen(
-                [*command, "kg", "import", str(path), "--to", str(folder / "out"), *case.args],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            assert process.stdout
-            said = process.stdout.read()
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            took, cpu, memory = time.monotonic() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
-            one_line = " ".join(said.split())
-            sound = process.returncode == 2 and case.words in one_line and "Traceback" not in said and memory < 300
-            sound = sound and {*folder.iterdir()} == before
-            wrong += not sound
-            mark = "ok   " if sound else "WRONG"
-            print(
-                f"{mark} {process.returncode} {memory:4.0f} MB {cpu:5.2f} s CPU {took:5.2f} s  {name}: {one_line[:230]}"
-            )
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(measured())

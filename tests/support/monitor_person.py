@@ -24,7 +24,7 @@ class Person:
     def __init__(self, app: MonitorApp, pilot: Pilot[None]) -> None:
         self.app = app
         self.pilot = pilot
-        self.given: list[CommandResult] = []
+        self.results: list[CommandResult] = []
         """What was done, in order."""
 
     async def until(self, true: Callable[[], object]) -> None:
@@ -62,12 +62,12 @@ class Person:
 
     async def give(self, *keys: str) -> CommandResult:
         """What comes of the command that the keys give, once its row has it."""
-        before = set(self.app.view.given.by_id)
+        before = set(self.app.view.commands.by_id)
         await self.press(*keys)
-        await self.until(lambda: len(self.app.view.given.by_id) > len(before))
-        (result,) = [one for name, one in self.app.view.given.by_id.items() if name not in before]
+        await self.until(lambda: len(self.app.view.commands.by_id) > len(before))
+        (result,) = [one for name, one in self.app.view.commands.by_id.items() if name not in before]
         await self.until(lambda: result.whole or result.failed or result.waited)
-        self.given.append(result)
+        self.results.append(result)
         return result
 
     async def done(self, *keys: str) -> Any:

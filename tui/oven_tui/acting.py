@@ -1,6 +1,5 @@
-"""The monitor's commands that act on the run: each is asked once, given under the person's key, and followed to its
-receipt. A monitor without `--control` has none of it, and says so.
-"""
+"""The monitor's commands that act on the run. Each is confirmed once, sent with the user's key, and followed to its
+receipt. Without `--control` the monitor has none of them, and says so."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import new_command
 from oven_tui.model import choices, consequences
 from oven_tui.model.commands import COMMANDS
-from oven_tui.model.commands_given import asked, told
+from oven_tui.model.commands_given import progress_text, request_text
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
 from oven_tui.model.monitor_view import MonitorView
@@ -31,7 +30,7 @@ from oven_tui.widgets.header import About
 
 READS_ONLY = "this monitor only reads: `oven-controller monitor --control` acts on the run"
 STANDS_S = 4.0
-"""The list stands on a command's row so long after its end, in seconds: time to read it."""
+"""Seconds for which the list stays on a command's row after it is done, so that the user can read it."""
 ACTING_KEYS = {key: command.words for command in COMMANDS if command.acts for key in command.key_names()}
 ACTING = {command.action.partition("(")[0] for command in COMMANDS if command.acts}
 
@@ -44,16 +43,16 @@ else:
 
 
 class Acting(_Base):
-    """Mixed into the application, which has `view` and `paint`."""
+    """Mixin for the application, which has `view` and `paint`."""
 
     view: MonitorView
     shown: MonitorView
     about: About
     session: OperatorSession | None = None
-    """None: nothing acts."""
+    """None if nothing may act."""
 
     def control(self, session: OperatorSession) -> None:
-        """Let the person act, as far as their key lets them."""
+        """Let the user act, as far as the user's key allows."""
         self.session = session
         self.refresh_bindings()
 
@@ -61,26 +60,26 @@ class Acting(_Base):
         raise NotImplementedError
 
     def _decisions(self) -> Decisions:
-        """The list, whatever page lies over it."""
+        """The list of decisions, whatever page covers it."""
         return self.screen_stack[0].query_one(Decisions)
 
     def barred(self) -> str:
-        """Why nothing acts; empty where it does."""
+        """Return why nothing may act; empty if it may."""
         if self.session is None:
             return READS_ONLY
         return self.session.refused
 
     def refused(self, why: str) -> None:
-        """The key turned out to command nothing."""
+        """The server says that the key may not send commands."""
         self.notify(why, title="this key only reads", severity="warning", timeout=15)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Commands that act are neither in the footer nor in the palette where none does."""
+        """Hide commands that act from footer and palette if nothing may act."""
         return not (action in ACTING and self.barred())
 
     def on_key(self, event: Key) -> None:
-        """A key that would act, and does not: why."""
+        """Say why a key that would act does nothing."""
         key = event.key if event.key in ACTING_KEYS else event.character or ""
         if key in ACTING_KEYS and len(self.screen_stack) == 1 and (why := self.barred()):
             self.notify(why, title=f"{ACTING_KEYS[key]}: not here", severity="warning")
@@ -108,10 +107,10 @@ class Acting(_Base):
             self.notify("no ballot is open and nothing is advised: there is nothing to veto; `e` sets a knob back")
 
     def _one_of(self, action: str, waiting: list[choices.Choice]) -> None:
-        """Where one alone waits, there is nothing to choose."""
+        """Let the user choose, unless there is only one candidate."""
 
-        def ask(of: str) -> None:
-            self._ask(f"{action} this?", action=action, of=of)
+        def ask(subject: str) -> None:
+            self._ask(f"{action} this?", action=action, of=subject)
 
         ask(waiting[0].id) if len(waiting) == 1 else self._choose(f"{action} which?", waiting, ask)
 
@@ -154,7 +153,7 @@ class Acting(_Base):
             self._nothing_to("set", "announces no knob that can be set")
 
     def _set(self, actuator: str) -> None:
-        """Its new value; the page names the consequence, so that is asked once."""
+        """Ask for the new value. The page names the consequence, so there is no second question."""
         if (spec := consequences.spec_of(self.view, actuator)) is not None:
             edit = KnobEdit(spec, self.view.run.knobs.get(actuator))
             screen = KnobScreen(edit, lambda value: self._says(actuator, value))
@@ -192,7 +191,7 @@ class Acting(_Base):
             lambda level: self._ask("change the autonomy?", action="autonomy", actuator=on, autonomy=level),
         )
 
-    # ---- how it is asked
+    # ---- how it is request_text
 
     def _announced(self, actuator: str) -> bool:
         if actuator in choices.actions(self.view):
@@ -206,14 +205,14 @@ class Acting(_Base):
         self.notify(f"this run {why}", severity="warning")
 
     def _choose(self, title: str, among: list[choices.Choice], then: Callable[[str], None]) -> None:
-        """Pushed at once, so that what is typed ahead goes to it."""
+        """Push the page at once, so that keys typed ahead reach it."""
         if not among:
             self._nothing_to("choose", "has nothing to choose here")
             return
         self.push_screen(ChoiceScreen(title, among), lambda chosen: then(chosen) if chosen is not None else None)
 
     def _ask(self, title: str, **fields: Any) -> None:
-        """Ask once, and give the command."""
+        """Ask for confirmation once, then send the command."""
         command = new_command(**fields)
 
         def answered(reason: str | None) -> None:
@@ -223,13 +222,14 @@ class Acting(_Base):
         self.push_screen(ConfirmScreen(title, lambda: self._weighed(command)), answered)
 
     def _weighed(self, command: OperatorCommand) -> tuple[str, str]:
-        """The consequence, and what the mesh would say against it now."""
+        """Return the consequence, and the mesh's objection as the log stands now."""
         reply = self.view.mesh.reply(command)
         against = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
         return consequences.sentence(self.view, command), against
 
     def _says(self, actuator: str, value: Value) -> list[tuple[str, str]]:
-        """What a value would do, what the mesh would answer a person, and what its guardrails would answer agents."""
+        """Return what a value would do, and the answers that the mesh would give a person and its guardrails an
+        agent."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
         lines = [("", ""), (consequences.sentence(self.view, command), "")]
         if not self.view.mesh.whole:
@@ -245,10 +245,10 @@ class Acting(_Base):
         return lines
 
     def give(self, command: OperatorCommand) -> None:
-        """Send it, and show how far it comes on its row. Others may be under way."""
+        """Send the command and show its progress on its row. Several commands may be under way."""
         assert self.session is not None
         result = CommandResult(self.about.run, command)
-        self.view.given.ask(result)
+        self.view.commands.ask(result)
         if self.shown is not self.view:  # who acts wants to see what comes of it
             self.shown = self.view
             self.paint()
@@ -262,13 +262,17 @@ class Acting(_Base):
         good = result.stage == "done"
         if not (good and self._decisions().stands_on(result.command.id) and len(self.screen_stack) == 1):
             # Where its row is in sight, that says it: a note over the list would hide this row and the next.
-            self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
+            self.notify(
+                progress_text(result),
+                title=request_text(result.command)[:60],
+                severity="information" if good else "warning",
+            )
         await asyncio.sleep(STANDS_S)
         self._decisions().leave(result.command.id)
 
     def _moved(self, _result: CommandResult) -> None:
-        """Drawn at once, and nothing but the list: the person who waits for a receipt looks at the row."""
-        self.view.given.moved()
+        """Redraw the list at once, and nothing else: a user who waits for a receipt looks at its row."""
+        self.view.commands.moved()
         if self.screen_stack and self.shown is self.view:
             decisions = self._decisions()
             decisions.view = self.view

@@ -1,7 +1,5 @@
-"""The monitor's application: it feeds the view and has the widgets redraw a few times per second.
-
-The run knows nothing of it: it only reads.
-"""
+"""The monitor's application: feeds the view and redraws the widgets a few times per second. It only reads, and the run
+does not know about it."""
 
 from __future__ import annotations
 
@@ -43,10 +41,10 @@ if TYPE_CHECKING:
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
-"""The panels beside the charts, in their order: a new one is a widget and an entry here. A panel's height is its
-widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
+"""The panels next to the charts, in order. A new panel is a widget and an entry here. Its height comes from its class's
+`DEFAULT_CSS` or from styles.tcss."""
 PAINT_S = 0.15
-"""Least time between two paints: at most seven a second."""
+"""Least seconds between two paints: at most seven per second."""
 WIDE, TALL, HIGH = 150, 32, 44
 """Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
 much room as they want."""
@@ -67,19 +65,19 @@ class MonitorApp(Acting, ThemedApp[None]):
         appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """`access` None: nothing is read, and somebody else calls `take` (tests). `control`: the person may act, as far
-        as their key lets them."""
+        """With `access` None nothing is read, and tests call `take`. With `control` the user may act, as far as the
+        user's key allows."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
         self.view = MonitorView()
         self.shown = self.view
-        """What the widgets draw: the view, or a copy of it from when it was frozen."""
+        """The view that the widgets draw, or a copy of it while it is frozen."""
         self.sampled = SampledGroups()
-        """Sampled completions, once somebody has asked for them."""
+        """Sampled completions, read once the user opens their page."""
         self.about = about
         self.wants_runs = False
-        """Whether it was closed to see the list of runs."""
+        """Whether the user closed it to see the list of runs."""
         self.charts = Charts(self.view)
         self._access = access
         self._written = Console()
@@ -122,27 +120,27 @@ class MonitorApp(Acting, ThemedApp[None]):
             self.run_worker(session.run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
-        """New events of the log, in order."""
+        """Add new events of the log, in order."""
         for event in events:
             self.view.feed(event)
         self._soon()
 
     def show_view(self, view: MonitorView) -> None:
-        """Another view from now on: a preview of a long log, or all of it; what is frozen stays."""
+        """Show another view from now on: a preview of a long log, or all of it. A frozen view stays."""
         frozen = self.shown is not self.view
         self.view = view
         self.shown = self.shown if frozen else view
         self._soon()
 
     def say(self, link: str, detail: str) -> None:
-        """What the connection is doing."""
+        """Show the state of the connection."""
         header = self._header()
         if header is not None and header.link != (link, detail):
             header.link = (link, detail)
             self._soon()
 
     def silent_s(self) -> float:
-        """Seconds since the last event was stored; clocks that disagree make it 0 at the least."""
+        """Return the seconds since the last event was stored, at least 0 if clocks disagree."""
         last = self.view.run.last_time
         return max(0.0, (datetime.now(UTC) - last).total_seconds()) if last else 0.0
 
@@ -157,11 +155,11 @@ class MonitorApp(Acting, ThemedApp[None]):
             header.redraw()
 
     def _header(self) -> Header | None:
-        """None while the monitor closes: the screen and its widgets go before the timers."""
+        """Return the header; None while the monitor closes, because screen and widgets go before the timers."""
         return next(iter(self.screen_stack[0].query(Header)), None) if self.screen_stack else None
 
     def paint(self) -> None:
-        """Have every widget redraw what changed."""
+        """Redraw what changed in every widget."""
         if (header := self._header()) is None:
             return
         self._due, first = False, not self._painted

@@ -1,4 +1,4 @@
-"""How the monitor looks: themes, and what replaces colours and signs on terminals that lack them."""
+"""The monitor's look: themes, and replacements for colours and signs that a terminal lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oven_tui.model.ascii_text import ascii_text
 DARK, LIGHT = "textual-dark", "textual-light"
 COLOUR_BLIND, COLOUR_BLIND_LIGHT = "colour-blind", "colour-blind-light"
 THEMES = (DARK, LIGHT, COLOUR_BLIND, COLOUR_BLIND_LIGHT)
-"""In the order in which ctrl+t goes through them."""
+"""In the order in which ctrl+t cycles through them."""
 OWN_THEMES = (
     Theme(
         name=COLOUR_BLIND,
@@ -50,14 +50,14 @@ OWN_THEMES = (
         dark=False,
     ),
 )
-"""Eight colours that hold apart with every common colour blindness (Okabe & Ito 2008)."""
+"""Eight colours that stay distinct with every common colour blindness (Okabe & Ito 2008)."""
 SHOWN = 0.2
-"""Difference in brightness from which a background says something, such as where a scrollbar stands."""
+"""Difference in brightness from which a background carries information, such as the position of a scrollbar."""
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """What a person or the terminal asks for."""
+    """The user's or the terminal's choice of colours and signs."""
 
     light: bool = False
     colour_blind: bool = False
@@ -68,18 +68,18 @@ class Appearance:
         return THEMES[2 * self.colour_blind + self.light]
 
     def filters(self, usual: Sequence[LineFilter], no_colour: bool) -> list[LineFilter]:
-        """What every line goes through. Without colour nothing of the usual is left: that mixes colours."""
+        """The filters for every line. Without colour, Textual's usual filters are removed because they mix colours."""
         return [*([_COLOURLESS] if no_colour else usual), *([_ASCII] if self.ascii else [])]
 
 
 def needs_ascii() -> bool:
-    """Whether the terminal is one that shows nothing beyond ASCII: by its locale, or the kernel's own console."""
+    """Return whether the terminal shows nothing beyond ASCII, by its locale or because it is the kernel's console."""
     charset = locale.getpreferredencoding(False).lower().replace("-", "")
     return not charset.startswith("utf") or os.environ.get("TERM") in ("linux", "dumb", "vt100")
 
 
 class Ascii(LineFilter):
-    """Every sign beyond ASCII becomes one that looks like it, frames and scrollbars included."""
+    """Replaces every sign beyond ASCII with one that looks like it, frames and scrollbars included."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
@@ -89,7 +89,8 @@ class Ascii(LineFilter):
 
 
 class Colourless(LineFilter):
-    """No colour at all, as NO_COLOR asks (no-color.org): bold, dim and reverse stay. Textual's own makes greys."""
+    """Removes all colour, as NO_COLOR asks (no-color.org). Bold, dim and reverse stay. Textual's own filter makes
+    greys."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         base = background.brightness

@@ -9,7 +9,7 @@ from typing import Any
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from oven_tui.model.commands import BY_ID, Command, Scope, of
+from oven_tui.model.commands import BY_ID, Command, Scope, commands_in
 
 SIGNS = {
     "left": "←",
@@ -34,8 +34,8 @@ SIGNS = {
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
-    """The bindings of a class that hears the commands of these scopes."""
-    return [_binding(command) for scope in scopes for command in of(scope)]
+    """Return the bindings of a class that handles the commands of these scopes."""
+    return [_binding(command) for scope in scopes for command in commands_in(scope)]
 
 
 def _binding(command: Command) -> Binding:
@@ -52,19 +52,19 @@ def _binding(command: Command) -> Binding:
 
 
 def key_words(command: Command) -> str:
-    """A command's keys as they are written on a keyboard."""
+    """Return a command's keys as they are written on a keyboard."""
     return " ".join(SIGNS.get(key) or key.replace("ctrl+", "^") for key in command.key_names())
 
 
 def key_line(scope: Scope) -> str:
-    """The keys of a page, for its lower edge: those that have a word in the footer."""
-    return "  ".join(f"{key_words(command)}: {command.footer}" for command in of(scope) if command.footer)
+    """Return the keys for a page's lower edge: those with a word in the footer."""
+    return "  ".join(f"{key_words(command)}: {command.footer}" for command in commands_in(scope) if command.footer)
 
 
 class CommandPalette(Provider):
-    """The palette's entries: every listed command that the screen under the palette hears now."""
+    """The palette's entries: every listed command that the screen below the palette handles now."""
 
-    def _heard(self) -> Iterator[tuple[Command, Any]]:
+    def _active_commands(self) -> Iterator[tuple[Command, Any]]:
         """(command, what runs it), each command once."""
         seen = set[str]()
         for active in self.screen.active_bindings.values():
@@ -74,12 +74,12 @@ class CommandPalette(Provider):
                 yield command, partial(self.app.run_action, active.binding.action, active.node)
 
     async def discover(self) -> Hits:
-        for command, run in self._heard():
+        for command, run in self._active_commands():
             yield DiscoveryHit(_title(command), run, help=command.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for command, run in self._heard():
+        for command, run in self._active_commands():
             score = max(matcher.match(command.words), 0.7 * matcher.match(command.help), _by_key(command, query))
             if score > 0:
                 yield Hit(score, matcher.highlight(_title(command)), run, text=command.words, help=command.help)
@@ -90,5 +90,5 @@ def _title(command: Command) -> str:
 
 
 def _by_key(command: Command, query: str) -> float:
-    """1 where the whole query is one of the command's keys."""
+    """Return 1 if the whole query is one of the command's keys."""
     return float(query.strip() in key_words(command).split())

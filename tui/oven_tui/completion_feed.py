@@ -1,4 +1,4 @@
-"""The feed of one run's sampled completions: from the stack that is up, else from its store."""
+"""The feed of one run's sampled completions, from the running stack or otherwise from its store."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from oven_runs.access.completion_reader import followed, newest
 from oven_runs.access.run_access import RunAccess
 
 MOST = 64
-"""Groups that are asked for at the beginning."""
+"""Groups to request at the start."""
 LOOK_S = 1.0
 
 
 async def sampled_groups(access: RunAccess) -> AsyncIterator[list[StoredGroup]]:
-    """What is kept, and what comes, until cancelled: also when the stack comes back. Raises OvenError."""
+    """Yield stored and new groups until cancelled, also after the stack comes back. Raises OvenError."""
     while True:
         if access.up():
             async for groups in followed(access, MOST, _untold):
@@ -27,4 +27,4 @@ async def sampled_groups(access: RunAccess) -> AsyncIterator[list[StoredGroup]]:
 
 
 def _untold(_line: str) -> None:
-    """The monitor has the terminal, and its header says how the connection is."""
+    """Discard the message: the monitor has the terminal, and its header shows the state of the connection."""

@@ -1,7 +1,7 @@
 """The feed of one run's log: live, from its export, and live again when the stack comes back.
 
-What is heard live only says that there is something to ask for; order and sequence come from `history`, asked at most
-every GAP_S, so that a fast run costs the mesh no more than a slow one.
+Live messages only signal that something is new. Order and sequence come from `history`, which is asked at most every
+GAP_S, so that a fast run costs the mesh no more than a slow one.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Link = Literal[
     "down",
     "unreadable",
 ]
-"""`checking`: a preview is shown while all of a long log is read; `checking past`: so is that of a run that is down.
-`no mesh`: no replica answers, so the stored log is read, where the run's folder is here. `refused`: the server does not
-take the key any more; it is tried on. `down`: the stack is, so what is shown is the past."""
+"""`checking`: a preview is shown while a long log is read; `checking past`: the same for a run whose stack is down. `no
+mesh`: no replica answers, so the stored log is read if the run's folder is on this machine. `refused`: the server no
+longer accepts the key; the feed keeps trying. `down`: the stack is down, so the past is shown."""
 
 
 class Feed:
-    """Hands each batch of new events to `take`, in order and judged, and each change of the connection to `say` with a
+    """Passes each batch of new verified events to `take`, in order, and each change of the connection to `say` with a
     detail."""
 
     def __init__(
@@ -56,11 +56,11 @@ class Feed:
         say: Callable[[Link, str], None],
         show: Callable[[MonitorView], None] | None = None,
     ) -> None:
-        """`show` is given a view that others events made, to take the place of the one that `take` feeds: of a long log
-        at first a preview. Without it every event is handed to `take`."""
+        """`show` receives a view made from other events, to replace the one that `take` feeds: for a long log, first a
+        preview. Without it every event goes to `take`."""
         self._access = access
         self._take = take
-        self._said = say
+        self._report = say
         self._link: tuple[Link, str] = ("connecting", "")
         self._show = show
         self._opening: Opening | None = None
@@ -72,7 +72,7 @@ class Feed:
         self._keyring: Keyring | None = None
 
     async def run(self) -> None:
-        """Until cancelled. Nothing that the bus, the stack or the disk does ends it."""
+        """Run until cancelled. No fault of bus, stack or disk ends it."""
         try:
             await self._run()
         finally:
@@ -99,7 +99,7 @@ class Feed:
                 await asyncio.sleep(RETRY_S if up else LOOK_S)
 
     def _away(self, error: Exception) -> str:
-        """For how long it has been so, and why."""
+        """Return for how long the connection has been away, and why."""
         now = asyncio.get_running_loop().time()
         self._away_since = self._away_since or now
         return f"for {now - self._away_since:.0f} s: {reason(error)}"
@@ -119,20 +119,20 @@ class Feed:
     def _say(self, link: Link, detail: str) -> None:
         self._link = (link, detail)
         if self._opening is None or not self._opening.under_way or link == "unreadable":
-            self._said(link, detail)
+            self._report(link, detail)
 
     def _long(self) -> Opening | None:
-        """What opens a long log; None where there is none, or no one shows what that makes."""
+        """Return the reader for a long log; None if the log is short or no one shows its views."""
         if self._opening is None or not isinstance(self._access, LocalRun):
             return None
         return self._opening if is_long(self._access.folder) else None
 
     async def _long_log(self, *, growing: bool) -> None:
-        """Until something of a long log is shown; of one that is not growing, until all of it is. Raises ConfigError
-        where it is damaged."""
+        """Wait until part of a long log is shown, or all of it if it is not growing. Raises ConfigError if it is
+        damaged."""
         opening = self._long()
         assert opening is not None
-        self._said("reading", "")
+        self._report("reading", "")
         await opening.begin(growing=growing)
         if not growing:
             await opening.done()
@@ -147,21 +147,21 @@ class Feed:
         if view.preview:
             self._progress(0.0)
         else:
-            self._said(*self._link)
+            self._report(*self._link)
 
     def _progress(self, share: float) -> None:
-        self._said("checking" if self._access.up() else "checking past", f"{share:.0%}")
+        self._report("checking" if self._access.up() else "checking past", f"{share:.0%}")
 
     async def _live(self) -> None:
-        """Until the stack is down. Raises BusError when the server is gone."""
-        heard = asyncio.Event()
+        """Follow the log until the stack is down. Raises BusError if the server is gone."""
+        signal = asyncio.Event()
         async with self._access.connected("monitor") as bus:
             self._say("reading", "")
-            await log_sources.listen(bus, self._access.run, heard)
+            await log_sources.listen(bus, self._access.run, signal)
             loop = asyncio.get_running_loop()
             while self._access.up():
-                heard.clear()
-                asked = loop.time()
+                signal.clear()
+                requested_at = loop.time()
                 async for events in self._news(bus):
                     self._give(events)
                     await asyncio.sleep(0)
@@ -169,13 +169,13 @@ class Feed:
                     raise BusError("the server went away")
                 try:
                     async with asyncio.timeout(LOOK_S):
-                        await heard.wait()
+                        await signal.wait()
                 except TimeoutError:
                     continue
-                await asyncio.sleep(max(0.0, asked + GAP_S - loop.time()))
+                await asyncio.sleep(max(0.0, requested_at + GAP_S - loop.time()))
 
     async def _news(self, bus: Bus) -> AsyncIterator[list[Event]]:
-        """What the mesh has after the last event; without a mesh, what is stored."""
+        """Yield the events after the last one, from the mesh or otherwise from the store."""
         if not bus.client.is_connected:
             raise BusError("the server went away")
         try:
@@ -197,7 +197,7 @@ class Feed:
             await asyncio.sleep(LOOK_S)
 
     async def _past(self) -> None:
-        """What a run that is down left behind; then wait until its stack is up again."""
+        """Show the log of a run whose stack is down, then wait until it is up again."""
         if self._last == 0 and isinstance(self._access, LocalRun):
             await log_recovery.recover(self._access.folder, _untold)
         if self._opening is not None and self._opening.under_way:
@@ -213,7 +213,7 @@ class Feed:
             await asyncio.sleep(LOOK_S)
 
     async def _rest(self) -> None:
-        """What is behind the last event."""
+        """Read the events after the last one."""
         part: list[Event] = []
         async for event in self._access.past(self._last):
             part.append(event)
@@ -225,4 +225,4 @@ class Feed:
 
 
 def _untold(_line: str) -> None:
-    """Who watches has the terminal; `status` says what is wrong with a log."""
+    """Discard the message: the monitor has the terminal, and `status` reports faults of a log."""

@@ -1,5 +1,8 @@
-"""The monitor's process: `monitor [RUN_FOLDER…] [--light]`; `up` gives the folder as OVEN_RUN_DIR. A run on another
-machine is named by `--nats` and `--creds`, or by OVEN_URL and OVEN_CREDS. Several folders are shown over each other."""
+"""The monitor's process: `monitor [RUN_FOLDER…] [--light]`. `up` passes the folder as OVEN_RUN_DIR.
+
+`--nats` and `--creds`, or OVEN_URL and OVEN_CREDS, name a run on another machine. Several folders are shown as an
+overlay.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,13 @@ if TYPE_CHECKING:
     from oven_tui.model.monitor_view import MonitorView
 
 LOOK_S = 1.0
-"""How often it looks whether the terminal is still there."""
+"""Seconds between two checks that the terminal still exists."""
 WEB_DRIVER = "textual.drivers.web_driver:WebDriver"
-"""TEXTUAL_DRIVER of a monitor that draws for a browser, and has no terminal."""
+"""TEXTUAL_DRIVER of a monitor that draws for a browser and has no terminal."""
 
 
 def main(argv: list[str]) -> int:
-    """Entry point of the monitor's process. Raises ConfigError without the extra `tui`, and without a terminal to draw
-    on."""
+    """Run the monitor's process. Raises ConfigError without the extra `tui`, and without a terminal."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(show)
     app(argv, prog_name="monitor", obj=argv)
@@ -64,7 +66,7 @@ def show(
     web: Annotated[bool, typer.Option("--web", help="in a browser of this machine")] = False,
     port: Annotated[int, typer.Option(help="with --web; 0: a free one")] = 0,
 ) -> None:
-    """The monitor: of one run, of several over each other, or of all that there are."""
+    """Show one run, an overlay of several, or the list of all."""
     accesses = _accesses(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
     named = accesses[0].run if accesses else "RUN"
     try:
@@ -100,10 +102,10 @@ def show(
     raise typer.Exit(windows.return_code)
 
 
-def _accesses(run_folders: list[Path], at: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
-    """The runs that were named; none where the list is asked for. Raises ConfigError."""
-    if at.named or (not run_folders and home is None):
-        endpoint = at.completed()
+def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
+    """Return the named runs; none if the list is wanted. Raises ConfigError."""
+    if endpoint.named or (not run_folders and home is None):
+        endpoint = endpoint.completed()
         if endpoint.named:
             return [RemoteRun.from_endpoint(endpoint, run)]
         raise ConfigError(
@@ -131,7 +133,7 @@ def _has_terminal() -> bool:
 
 
 def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> None:
-    """Raises ConfigError without the extra `web`, and where no run is named."""
+    """Serve the monitor to a browser. Raises ConfigError without the extra `web`, and if no run is named."""
     if not accesses:
         raise ConfigError("--web shows what is named, and there are several runs: name one, or two to four")
     try:
@@ -143,14 +145,13 @@ def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> Non
         ) from error
     rest = [part for part in argv if part != "--web"]
     if "--port" in rest:
-        at = rest.index("--port")
-        del rest[at : at + 2]
+        port_index = rest.index("--port")
+        del rest[port_index : port_index + 2]
     serve(rest, ", ".join(access.run for access in accesses), port)
 
 
 async def _end_with_the_server() -> None:
-    """Its server ends it, and one that was killed cannot. Nothing that it draws reaches anyone then, and Textual would
-    wait for that."""
+    """End when the web server is gone: a killed server cannot end its monitors, and Textual would wait."""
     stdin = select.poll()
     stdin.register(0, 0)  # a pipe without a writer is told of all the same
     while not stdin.poll(0):
@@ -159,8 +160,8 @@ async def _end_with_the_server() -> None:
 
 
 async def _end_when_hung_up() -> None:
-    """SIGHUP comes only to whom the terminal belongs, and Textual reads the end of one that is gone for ever. There is
-    nothing to give back then, and nothing to save."""
+    """End when the terminal is gone. Only its owner gets SIGHUP, and Textual reads the end of a closed terminal
+    forever. There is nothing to restore and nothing to save."""
     while True:
         try:
             termios.tcgetattr(0)

@@ -1,4 +1,4 @@
-"""The monitor's connection as an operator: kept while the monitor is open, so that a command goes out at once."""
+"""The monitor's connection as an operator. It stays open with the monitor, so that a command is sent at once."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import OperatorClient
 
 RETRY_S: Final = 1.0
-"""Between two attempts to connect, and two looks whether the connection is still there, in seconds."""
+"""Seconds between two attempts to connect, and between two checks of the connection."""
 CONNECT_S: Final = 5.0
-"""A command waits so long for a connection, in seconds, and is not sent then."""
+"""Seconds that a command waits for a connection; after that it is not sent."""
 
 
 class OperatorSession:
-    """`run` keeps it; `send` gives a command over it. Nothing that the bus does ends it."""
+    """`run` keeps the connection, `send` sends a command over it. No fault of the bus ends it."""
 
     def __init__(self, access: RunAccess, refused: Callable[[str], object] = lambda _: None) -> None:
-        """`refused` hears once why this key commands nothing."""
+        """`refused` is called once with the reason if this key may not send commands."""
         self._access = access
         self._tell = refused
         self._client: OperatorClient | None = None
         self._ready = asyncio.Event()
         self._trouble = "no connection was made yet"
         self.refused = ""
-        """Why this key commands nothing; empty as far as is known."""
+        """Why this key may not send commands; empty as far as is known."""
 
     @property
     def by(self) -> str:
-        """The name under which commands are given."""
+        """The name under which commands are sent."""
         return self._access.by
 
     async def run(self) -> None:
-        """Until cancelled, or the key is refused."""
+        """Run until cancelled, or until the key is refused."""
         while True:
             try:
                 if self._access.up():
@@ -62,8 +62,8 @@ class OperatorSession:
             await asyncio.sleep(RETRY_S)
 
     async def send(self, result: CommandResult, changed: Callable[[CommandResult], object]) -> None:
-        """Give the command of `result`, which is filled as the log says what becomes of it, and `changed` called. What
-        goes wrong on the way is in it, too."""
+        """Send the command of `result` and update the result as the log shows its progress, calling `changed`. Faults
+        on the way are in the result too."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._ready.wait()

@@ -1,7 +1,7 @@
-"""What other rules would have made of one decision, asked of a child process.
+"""Asks a child process what other rules would have made of one decision.
 
-Deciding a log again is work for a core, and the monitor has to answer keys meanwhile: so the question goes to a child
-of lower priority with a limit of time, which ends with the person's interest. `ask` is the monitor's side, `main` the
+Deciding a log again keeps a core busy, and the monitor has to answer keys meanwhile. So the question goes to a child of
+lower priority with a time limit, which ends when the user leaves the page. `ask` is the monitor's side, `main` the
 child's.
 """
 
@@ -28,37 +28,37 @@ if TYPE_CHECKING:
     from oven_runs.access.run_access import RunAccess
 
 LIMIT_S: Final = 20.0
-"""Seconds of CPU after which the child stops: what it has found by then is said, with how far it came."""
+"""Seconds of CPU after which the child stops and reports how far it came."""
 MOST_EVENTS: Final = 200_000
-"""Before a decision: they are kept in memory, about 2 KB each."""
+"""The most events before a decision. They are in memory, about 2 KB each."""
 PATIENCE_S: Final = 90.0
-"""Seconds by the clock after which a child that says nothing is ended."""
+"""Seconds by the clock after which a silent child is ended."""
 NICE: Final = 10
 
 
 class Ruling(BaseModel):
-    """The answer of one variant."""
+    """The result of one variant."""
 
     model_config = ConfigDict(frozen=True)
 
     words: str
-    """Which rules."""
+    """The rules in words."""
     ruling: OtherRuling
 
 
 class Answer(BaseModel):
-    """What the child found."""
+    """The child's results."""
 
     model_config = ConfigDict(frozen=True)
 
     rulings: tuple[Ruling, ...] = ()
     cannot: str = ""
-    """Why it cannot be told, or not for sure: a sentence."""
+    """Why there is no result, or no certain one: a sentence."""
 
 
 async def ask(where: Sequence[str], decision: str) -> Answer:
-    """Of the decision with this id, in the run that `where` names as the monitor's own arguments do. Never raises but
-    for its cancellation, which ends the child."""
+    """Ask about the decision with this id in the run that `where` names as the monitor's arguments do. Raises nothing
+    but its own cancellation, which ends the child."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
@@ -72,8 +72,8 @@ async def ask(where: Sequence[str], decision: str) -> Answer:
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
-            said, _ = await child.communicate()
-        return Answer.model_validate_json(said)
+            output, _ = await child.communicate()
+        return Answer.model_validate_json(output)
     except TimeoutError:
         return Answer(cannot=f"it was not told within {PATIENCE_S:g} s; {_elsewhere(decision)}")
     except ValidationError:
@@ -90,7 +90,8 @@ def _elsewhere(decision: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The child: prints an Answer as JSON. `argv`: the decision's id, and the run as RunAccess.arguments names it."""
+    """Run the child: print an Answer as JSON. `argv` is the decision's id and the run as RunAccess.arguments names
+    it."""
     os.nice(NICE)
     try:
         answer = asyncio.run(_answered(_run(argv[1:]), argv[0]))
@@ -108,19 +109,19 @@ def _run(arguments: Sequence[str]) -> RunAccess:
 
     if not arguments[0].startswith("--"):
         return LocalRun(RunFolder(Path(arguments[0])))
-    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    creds, ca = given.get("--creds"), given.get("--tls-ca")
-    endpoint = Endpoint(given.get("--nats", ""), Path(creds) if creds else None, Path(ca) if ca else None)
-    return RemoteRun.from_endpoint(endpoint.completed(), given.get("--run"))
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    creds, ca = options.get("--creds"), options.get("--tls-ca")
+    endpoint = Endpoint(options.get("--nats", ""), Path(creds) if creds else None, Path(ca) if ca else None)
+    return RemoteRun.from_endpoint(endpoint.completed(), options.get("--run"))
 
 
 async def _answered(access: RunAccess, id_: str) -> Answer:
     before: list[Event] = []
-    asked: list[tuple[str, OtherRules]] = []
+    questions: list[tuple[str, OtherRules]] = []
     started: RunStarted | None = None
     async with contextlib.aclosing(access.events(check=False, tell=_untold)) as log:
         async for event in log:
-            if asked:
+            if questions:
                 before = [event]
             else:
                 before.append(event)
@@ -131,23 +132,23 @@ async def _answered(access: RunAccess, id_: str) -> Answer:
                 if not (started is not None and isinstance(event.body, Decision) and event.body.id == id_):
                     continue
                 about = event.body
-                asked = [
-                    (one.words, OtherRules(access.run, about, one.changes, _in_place(one.changes)))
-                    for one in variants(started.rules, about)
+                questions = [
+                    (variant.words, OtherRules(access.run, about, variant.changes, _in_place(variant.changes)))
+                    for variant in variants(started.rules, about)
                 ]
             for each in before:
-                for _, other in asked:
-                    if not other.done:
-                        other.feed(each)
+                for _, rules in questions:
+                    if not rules.done:
+                        rules.feed(each)
                 if time.process_time() > LIMIT_S:
                     return Answer(
                         cannot=f"deciding so long a log again takes more than {LIMIT_S:g} s; {_elsewhere(id_)}"
                     )
-            if all(other.done for _, other in asked):
+            if all(rules.done for _, rules in questions):
                 break
-    if not asked:
+    if not questions:
         return Answer(cannot=f"the log has no decision {id_}, or nothing that says by which rules it was made")
-    return Answer(rulings=tuple(Ruling(words=words, ruling=other.answer()) for words, other in asked))
+    return Answer(rulings=tuple(Ruling(words=words, ruling=rules.answer()) for words, rules in questions))
 
 
 def _in_place(changes: dict[str, Any]) -> Any:
@@ -157,7 +158,7 @@ def _in_place(changes: dict[str, Any]) -> Any:
 
 
 def _untold(_line: str) -> None:
-    """The monitor has the terminal."""
+    """Discard the message: the monitor has the terminal."""
 
 
 if __name__ == "__main__":

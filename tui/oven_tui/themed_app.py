@@ -1,4 +1,4 @@
-"""The base of the monitor's applications: its themes, and what replaces colours and signs that a terminal lacks."""
+"""The base of the monitor's applications: its themes, and replacements for colours and signs that a terminal lacks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ThemedApp(App[Result]):
         self.appearance = appearance or Appearance()
 
     def dress(self) -> None:
-        """Take the theme that was asked for."""
+        """Apply the chosen theme."""
         for theme in OWN_THEMES:
             self.register_theme(theme)
         self.theme = self.appearance.theme
 
     def on_resize(self, event: Resize) -> None:
-        """Say so where the terminal is too small to show anything, until it is not."""
+        """Say so while the terminal is too small to show anything."""
         small = event.size.width < LEAST_COLUMNS or event.size.height < LEAST_ROWS
         if small and not isinstance(self.screen, TooSmall):
             self.push_screen(TooSmall())

@@ -1,9 +1,8 @@
-"""The monitor in a browser of this machine: textual-serve behind a one-time token, on loopback and nowhere else.
+"""The monitor in a browser on this machine: textual-serve behind a one-time token, on loopback only.
 
-The browser that opens the address with its token first gets a cookie, and the token is void. Everything else is refused
-without that cookie; so is a request that names another host (a page elsewhere whose name was made to mean this
-machine), and a WebSocket that another page opens. What the page needs comes from this server: nothing is asked of any
-other.
+The first browser that opens the address with its token gets a cookie, and the token becomes void. Without that cookie
+every request is refused. So is a request for another host name (a page elsewhere whose name was made to point to this
+machine), and a WebSocket that another page opens. The page loads everything from this server and asks no other.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from oven_core.cancellation import call_at_end
 from oven_core.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
-"""The only address that it listens on; there is no option for another."""
+"""The only address that it listens on. There is no option for another."""
 PAGE: Final = Path(__file__).with_name("web")
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; img-src 'self' data:; "
     "connect-src 'self' {websocket}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The browser itself asks nothing of another machine, whatever the page holds. The terminal styles its cells inline."""
+"""Keeps the browser from asking any other machine, whatever the page contains. The terminal styles its cells inline."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class MonitorServer(Server):
-    """textual-serve's server with its doors closed. `ended` is set when the monitor in the browser was quit."""
+    """textual-serve's server with access checks. `ended` is set when the monitor in the browser quits."""
 
     def __init__(self, command: Sequence[str], port: int, title: str) -> None:
-        """`command`: what draws the monitor, one process for each page that is open."""
+        """`command` draws the monitor: one process per open page."""
         super().__init__(
             "exec " + shlex.join(command),
             host=HOST,
@@ -53,7 +52,7 @@ class MonitorServer(Server):
             templates_path=PAGE,
         )
         self.token = secrets.token_urlsafe(32)
-        """Opens it once; empty: it was used."""
+        """Opens the monitor once; empty after its use."""
         self.ended = asyncio.Event()
         self._session = secrets.token_urlsafe(32)
         self._cookie = f"oven-monitor-{port}"
@@ -61,29 +60,30 @@ class MonitorServer(Server):
 
     @property
     def address(self) -> str:
-        """To be opened in a browser of this machine, once."""
+        """The address to open once, in a browser on this machine."""
         return f"{self.public_url}/?token={self.token}"
 
     async def application(self) -> web.Application:
-        """The routes, behind the checks."""
+        """Return the routes behind the checks."""
         made = await self._make_app()
         made.middlewares.append(self._guarded)
         made.router.add_get("/page.css", self._style)
         return made
 
     async def on_startup(self, app: web.Application) -> None:
-        """Who started it says where it is."""
+        """Print nothing: the caller says where the server is."""
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """Have every open monitor end."""
-        for one in list(self._sockets):
+        """End every open monitor."""
+        for page in list(self._sockets):
             with contextlib.suppress(Exception):
-                await one.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended")
+                await page.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended")
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """The page; with the token, a cookie first, so that the address in the browser's history opens nothing."""
-        if (given := request.query.get("token")) is not None:
-            if not self.token or not _same(given, self.token):
+        """Return the page. A request with the token gets a cookie first, so that the address in the browser's history
+        opens nothing."""
+        if (token := request.query.get("token")) is not None:
+            if not self.token or not _same(token, self.token):
                 raise web.HTTPForbidden(text="This address was used already, or is wrong: open the monitor anew.\n")
             self.token = ""
             opened = web.HTTPSeeOther("/")
@@ -92,7 +92,7 @@ class MonitorServer(Server):
         return await super().handle_index(request)
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """One open page: a monitor as its child, which ends with it."""
+        """Serve one open page: a monitor as its child, which ends with it."""
         websocket = web.WebSocketResponse(heartbeat=15)
         await websocket.prepare(request)
         self._sockets.add(websocket)
@@ -131,8 +131,8 @@ class MonitorServer(Server):
             raise web.HTTPForbidden(text="Open the monitor by the address that it printed.\n")
         try:
             response = await handler(request)
-        except web.HTTPException as said:
-            self._protect(said, request)
+        except web.HTTPException as problem:
+            self._protect(problem, request)
             raise
         if not response.prepared:
             self._protect(response, request)
@@ -148,20 +148,20 @@ class MonitorServer(Server):
         return web.FileResponse(PAGE / "page.css")
 
 
-def _same(given: str, secret: str) -> bool:
-    """In a time that says nothing of the secret."""
-    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+def _same(candidate: str, secret: str) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(candidate.encode(errors="replace"), secret.encode())
 
 
 def _cells(request: web.Request, name: str, default: int) -> int:
-    """Of the page's size, within what a terminal can have."""
+    """Return the page's size in cells, within a terminal's limits."""
     text = request.query.get(name, "")
     return min(1000, max(1, int(text))) if text.isdecimal() and len(text) < 6 else default
 
 
 def serve(arguments: Sequence[str], run: str, port: int) -> None:
-    """Until the monitor in the browser is quit, or a signal. `arguments`: of the process `monitor` that draws it;
-    `port`: 0 takes a free one. Raises ConfigError for a port that is taken."""
+    """Serve until the monitor in the browser quits, or a signal. `arguments` are those of the process `monitor`; `port`
+    0 takes a free one. Raises ConfigError for a port that is in use."""
     logging.getLogger("textual-serve").setLevel(logging.ERROR)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

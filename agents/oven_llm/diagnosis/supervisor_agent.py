@@ -123,7 +123,7 @@ class Supervisor(Agent):
             )
         settings = _settings(dict(config))
         self._take_settings(settings)
-        self._stored = {item.taken: item for item in stored if item.taken is not None}
+        self._stored = {item.used_at: item for item in stored if item.used_at is not None}
         self._log, self._config = events, shown_settings(config)
 
     def _take_settings(self, settings: SupervisorSettings) -> None:
@@ -261,7 +261,7 @@ def _newest_change(stored: Sequence[StoredDiagnosis], expires: int) -> ProposedC
     Raises ConfigError for an outcome that cannot be read."""
     for item in reversed(stored):
         diagnosis, question = item.outcome.get("diagnosis"), item.question
-        if item.taken is None or not diagnosis or item.taken > question.tick + expires:
+        if item.used_at is None or not diagnosis or item.used_at > question.tick + expires:
             continue
         if not diagnosis.get("knob") or not diagnosis.get("revert_if"):
             return None
@@ -269,7 +269,7 @@ def _newest_change(stored: Sequence[StoredDiagnosis], expires: int) -> ProposedC
             bound = RevertIf.model_validate(diagnosis["revert_if"])
             knob = diagnosis["knob"]
             return ProposedChange(
-                knob, diagnosis["value"], question.values[knob], item.taken, bound, diagnosis["cause"]
+                knob, diagnosis["value"], question.values[knob], item.used_at, bound, diagnosis["cause"]
             )
         except (ValidationError, LookupError) as error:
             raise ConfigError(

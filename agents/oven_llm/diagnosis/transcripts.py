@@ -66,7 +66,7 @@ class StoredDiagnosis:
 
     question: Question
     folder: Path
-    taken: int | None
+    used_at: int | None
     """Tick of the vote that used its answer; None if no vote did."""
     outcome: Mapping[str, Any]
     """The content of outcome.json; empty without one."""
@@ -132,8 +132,8 @@ class Transcripts:
                 frozenset(graph["causes"]),
             )
             question = Question(number, int(content["tick"]), int(content["seq"]), content["values"], view)
-            taken, outcome = (_object(folder / name) for name in ("taken.json", "outcome.json"))
-            return StoredDiagnosis(question, folder, taken.get("tick"), outcome)
+            use, outcome = (_object(folder / name) for name in ("taken.json", "outcome.json"))
+            return StoredDiagnosis(question, folder, use.get("tick"), outcome)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ConfigError(f"{folder} does not hold a stored diagnosis ({reason(error)}); move it away") from None
 

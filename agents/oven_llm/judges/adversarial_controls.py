@@ -184,7 +184,7 @@ class Controls:
             self._store.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._store, state.model_dump_json())
         except OSError as error:
-            log.error("cannot keep what the controls found (%s); a restart forgets it", reason(error))
+            log.error("the results of controls cannot be saved (%s); a restart will lose them", reason(error))
             self._store = None
 
     def _read(self) -> None:
@@ -193,7 +193,7 @@ class Controls:
         try:
             state = _State.model_validate_json(self._store.read_bytes())
         except (OSError, ValueError) as error:
-            log.warning("%s cannot be read (%s); the judge is tested anew", self._store, type(error).__name__)
+            log.warning("%s cannot be read (%s); the tests of the judge start again", self._store, type(error).__name__)
             return
         if state.judge != self._judge:
             return

@@ -148,7 +148,7 @@ class Judge:
             return None
         control = self.controls.due(has_reference)
         if control is None and self.controls.quarantined:
-            raise ModelFailure("quarantined", "it got answers of known worth wrong twice in a row")
+            raise ModelFailure("quarantined", "it scored known answers wrongly twice in a row")
         return control
 
     async def _tested(
@@ -177,10 +177,10 @@ class Judge:
         if self.controls.saw(control, known, best):
             missed = ", ".join(self.controls.suspects)
             if self.controls.quarantined:
-                log.error("quarantined: it got answers of known worth wrong twice in a row (%s)", missed)
+                log.error("quarantined: it scored known answers wrongly twice in a row (%s)", missed)
             else:
-                log.warning("it got answers of known worth wrong (%s); the next group tests it again", missed)
-            raise ModelFailure("fooled", "it got an answer of known worth wrong")
+                log.warning("it scored known answers wrongly (%s); the next group tests it again", missed)
+            raise ModelFailure("fooled", "it scored a known answer wrongly")
         if before and not self.controls.quarantined:
             log.warning("out of quarantine: it passed what it had failed on")
 

@@ -118,7 +118,7 @@ class Member:
         failure = result if isinstance(result, ModelFailure) else None
         if failure is not None:
             if not self.abstained[failure.kind]:
-                log.warning("abstains on a group: %s; further ones of this kind are only counted", failure)
+                log.warning("abstains on a group: %s; further ones of this kind are counted only", failure)
             self.abstained[failure.kind] += 1
         if self.groups % SUMMARY_EVERY == 0:
             log.info("%s", self.summary())
@@ -153,9 +153,9 @@ def _request(data: bytes) -> ScoreRequest:
         request = ScoreRequest.model_validate_json(data)
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors(include_input=False)[0]["loc"]) or "body"
-        raise ModelFailure("malformed_request", f"{where} is not as a ScoreRequest has it") from None
+        raise ModelFailure("malformed_request", f"{where} is not valid in a ScoreRequest") from None
     if len({completion.id for completion in request.completions}) != len(request.completions):
-        raise ModelFailure("malformed_request", "an id stands twice")
+        raise ModelFailure("malformed_request", "an id appears twice")
     return request
 
 

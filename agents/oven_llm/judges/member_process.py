@@ -74,7 +74,7 @@ def judge(
         try:
             judge_states.write(folder, name, result.as_json())
         except OSError as error:
-            log.warning("what the probe found is in this log only: %s", reason(error))
+            log.warning("the result of the probe cannot be saved, and is in this log only: %s", reason(error))
 
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     look_up = partial(configured_member, folder / "config.json", name)

@@ -104,7 +104,7 @@ async def probe(
     lacks = terms.lacks()
     if result.usd_per_million is None:
         lacks += (
-            f"the price of {model.model} is not known: its cost is not counted, and a budget in USD cannot hold it",
+            f"the price of {model.model} is unknown: its cost is not counted, and no budget in USD can include it",
         )
     usage = reply.usage if reply is not None and reply.reported else None
     return replace(result, latency_s=time.monotonic() - started, lacks=lacks, usage=usage)
@@ -148,7 +148,7 @@ def _remedy(kind: Kind, model: ModelEndpoint) -> str:
     """What a person can do about a failure."""
     match kind:
         case "auth" if not model.key_env:
-            return "the endpoint wants a key: name the variable that holds it with key_env"
+            return "the endpoint needs a key: name the variable that holds it with key_env"
         case "auth":
             return f"check the key in {model.key_env}, and the account's credit and rights"
         case "not_found":
@@ -158,21 +158,21 @@ def _remedy(kind: Kind, model: ModelEndpoint) -> str:
         case "connection":
             return f"check that {model.base_url} can be reached from here"
         case "timeout":
-            return "the endpoint is slow or hangs: try again, or take a faster model"
+            return "the endpoint is slow or hangs: try again, or use a faster model"
         case "rate_limit" | "overloaded" | "server_error":
-            return "try again later; while it lasts the member abstains"
+            return "try again later; until then the member abstains"
         case "budget":
-            return "raise the cap, or leave the judge out"
+            return "raise the cap, or remove the judge"
         case "bad_response":
-            return f"what answers at {model.base_url} is not the API of {model.wire}: check the address and `provider`"
+            server = f"the server at {model.base_url}"
+            return f"{server} does not speak the API of {model.wire}: check the address and `provider`"
         case "refusal":
-            return "the model declines to judge: take another one"
+            return "the model refuses to judge: use another one"
         case "truncated":
-            return "the model used up its tokens before the verdict: take one that reasons less"
+            return "the model used up its tokens before the verdict: use one that reasons less"
         case _:
-            return (
-                "the model does not keep to the form of a verdict: take a stronger one, or one that takes a JSON Schema"
-            )
+            better = "use a stronger one, or one that supports a JSON Schema"
+            return f"the model does not follow the form of a verdict: {better}"
 
 
 def probe_committee() -> None:

@@ -57,10 +57,10 @@ def fetch() -> None:
     try:
         existing = probe_set.read(folder, key)
     except ConfigError as error:
-        log.warning("%s: it is fetched again", error)
+        log.warning("%s; it is fetched again", error)
         existing = None
     if existing is not None:
-        log.info("the %d answers of %s are there already", len(existing.probes), settings.model)
+        log.info("the %d answers of %s exist already", len(existing.probes), settings.model)
         return
     fetched = asyncio.run(_connect_and_fetch(settings, providers_file, prompts))
     try:
@@ -69,7 +69,7 @@ def fetch() -> None:
         raise ProcessError(f"the probe set cannot be written to {folder}: {reason(error)}") from error
     if fetched.lacks:
         log.warning("%s", fetched.lacks)
-    log.info("%d answers of %s are there", len(fetched.probes), settings.model)
+    log.info("%d answers of %s were saved", len(fetched.probes), settings.model)
 
 
 def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
@@ -147,8 +147,8 @@ def _lacks(endpoint: RemoteModel, probes: Sequence[Probe], failures: Sequence[Mo
     with_tokens = sum(bool(probe.tokens) for probe in probes)
     if not with_tokens:
         lacks.append(
-            f"{endpoint.model} at {endpoint.settings.provider} gives no log-probabilities: bits per byte are measured, "
-            "and no divergence"
+            f"{endpoint.model} at {endpoint.settings.provider} offers no log-probabilities: bits per byte are "
+            "measured, and no divergence"
         )
     elif with_tokens < len(probes):
         lacks.append(f"{len(probes) - with_tokens} of {len(probes)} answers have no log-probabilities")

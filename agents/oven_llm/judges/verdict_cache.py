@@ -94,7 +94,9 @@ class VerdictCache:
             if part.exists():
                 part.replace(aside.with_name(aside.name + suffix))
         self._file = open_database(self.path, _TABLE)
-        log.warning("the cache of verdicts was damaged (%s): it is now %s, and a new one was begun", error, aside)
+        log.warning(
+            "the cache of verdicts was damaged (%s): it was renamed to %s, and a new one was created", error, aside
+        )
 
     def _do(self, statement: str, *values: object) -> tuple[Any, ...] | None:
         """Return the statement's first row. A damaged file is set aside, and the statement is lost."""

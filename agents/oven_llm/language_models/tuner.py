@@ -204,14 +204,16 @@ def read_advice(text: str, figures: dict[str, Any]) -> Advice | None:
     if advice.decision == "nothing":
         return None
     if advice.actuator not in figures["knobs"]:
-        raise ModelFailure("schema", "the actuator is none of those that may be proposed for")
+        raise ModelFailure("schema", "the actuator is not one that may be proposed")
     if advice.target not in figures["targets"]:
-        raise ModelFailure("schema", "the target is none of the run's metrics that have a better direction")
+        raise ModelFailure("schema", "the target is not a metric of the run with a better direction")
     low, high = (figures["knobs"][advice.actuator][bound] for bound in ("low", "high"))
     if not low <= advice.value <= high:
         raise ModelFailure("out_of_range", f"{advice.actuator} = {advice.value:g} is outside {low:g} to {high:g}")
     if not (0 <= advice.confidence <= 1 and 1 <= advice.horizon <= MAX_HORIZON):
-        raise ModelFailure("out_of_range", f"the confidence is not 0 to 1, or the horizon not 1 to {MAX_HORIZON}")
+        raise ModelFailure(
+            "out_of_range", f"the confidence is not between 0 and 1, or the horizon not between 1 and {MAX_HORIZON}"
+        )
     reason = " ".join(visible(advice.reason).split())
     if not reason:
         raise ModelFailure("schema", "there is no reason")

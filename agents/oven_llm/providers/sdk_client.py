@@ -63,7 +63,7 @@ def failure_of(error: Exception, sdk: ModuleType) -> ModelFailure:
         return ModelFailure("connection", "the endpoint cannot be reached, or hung up")
     # Neither SDK wraps these: a body that is cut off or is not JSON.
     if isinstance(error, (ValueError, TypeError, AttributeError, sdk.APIError)):
-        return ModelFailure("bad_response", f"the body is not the API's ({name})")
+        return ModelFailure("bad_response", f"the response is malformed ({name})")
     return ModelFailure("internal", name)
 
 
@@ -71,11 +71,11 @@ def parsed(response: object, expected: type[_Response], parse: Callable[[_Respon
     """Return `parse(response)`. Raises ModelFailure if the response is not what the SDK promises: the SDKs do not
     validate their models, and return a string for a page of HTML."""
     if not isinstance(response, expected):
-        raise ModelFailure("bad_response", f"a {type(response).__name__} instead of the API's object")
+        raise ModelFailure("bad_response", f"the response is a {type(response).__name__}, not the API's object")
     try:
         return parse(response)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ModelFailure("bad_response", f"the object lacks parts ({type(error).__name__})") from None
+        raise ModelFailure("bad_response", f"the response lacks fields ({type(error).__name__})") from None
 
 
 def token_count(value: object) -> int:

@@ -38,13 +38,13 @@ def read_reply(text: str, form: type[Form]) -> Form:
     try:
         value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_unique)
     except _RepeatedKeyError:
-        raise ModelFailure("schema", "a key stands twice in one object") from None
+        raise ModelFailure("schema", "a key appears twice in one object") from None
     except (ValueError, RecursionError):
         raise ModelFailure("bad_json", "the answer is not one JSON object") from None
     try:
         return form.model_validate(value)
     except ValidationError as error:
-        raise ModelFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
+        raise ModelFailure("schema", f"{error.error_count()} fields do not match the schema") from None
 
 
 class _RepeatedKeyError(ValueError):

@@ -108,16 +108,18 @@ class AgreedTerms:
         model = f"{self._endpoint.model} at {self._endpoint.provider}"
         lacks = []
         if self.now.schema == "json_object":
-            lacks.append(f"{model} takes no JSON Schema: it is asked for any JSON object, and its verdicts are checked")
+            lacks.append(
+                f"{model} does not support a JSON Schema: it is asked for any JSON object, and its verdicts are checked"
+            )
         elif self.now.schema == "none":
             lacks.append(
-                f"{model} takes no format of answers: it is asked for JSON in words, and its verdicts are checked"
+                f"{model} does not support structured output: the prompt asks for JSON, and its verdicts are checked"
             )
         elif self.schema_ignored:
-            lacks.append(f"{model} takes a JSON Schema and does not keep to it: its verdicts are checked all the same")
+            lacks.append(f"{model} accepts a JSON Schema but does not follow it: its verdicts are checked")
         if self.requested.top_logprobs and not self.now.top_logprobs:
-            lacks.append(f"{model} gives no log-probabilities: it judges without them")
+            lacks.append(f"{model} offers no log-probabilities: it judges without them")
         elif self.now.top_logprobs < self.requested.top_logprobs:
             most = self.now.top_logprobs
-            lacks.append(f"{model} gives {most} alternatives a token at most, not {self.requested.top_logprobs}")
+            lacks.append(f"{model} offers at most {most} alternatives per token, not {self.requested.top_logprobs}")
         return tuple(lacks)

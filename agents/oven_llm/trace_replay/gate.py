@@ -216,7 +216,7 @@ class Tiers:
     """Savings and losses of asking some teachers first."""
 
     first: tuple[str, ...]
-    asked: float
+    others_asked: float
     """Share of states at which the other teachers are asked too."""
     cost: float
     pairs: float
@@ -233,12 +233,12 @@ def tiers(replay: RecordedReplay, first: Collection[str]) -> Tiers | None:
     cost = sum(state.cost for state in replay.states)
     if not pairs or not cost:
         return None
-    asked = [state for state in replay.states if state.needs_others(first)]
+    asking_others = [state for state in replay.states if state.needs_others(first)]
     spent = sum(state.costs.get(name, 0.0) for state in replay.states for name in first)
-    spent += sum(value for state in asked for name, value in state.costs.items() if name not in first)
-    remaining = Counter(state.rule for state in asked if state.rule is not None)
+    spent += sum(value for state in asking_others for name, value in state.costs.items() if name not in first)
+    remaining = Counter(state.rule for state in asking_others if state.rule is not None)
     by_rule = {rule: remaining[rule] / count for rule, count in sorted(pairs.items())}
-    share = len(asked) / len(replay.states)
+    share = len(asking_others) / len(replay.states)
     return Tiers(tuple(sorted(first)), share, spent / cost, remaining.total() / pairs.total(), by_rule)
 
 
@@ -267,7 +267,7 @@ def _points(ordered: Sequence[ReplayedState], times: Mapping[str, int]) -> list[
             points.append((states, pairs, cost))
     if not pairs or cost <= 0:
         return None
-    return [Point(asked / states, spent / cost, count / pairs) for asked, count, spent in points]
+    return [Point(number / states, spent / cost, count / pairs) for number, count, spent in points]
 
 
 def _at_cost(points: Sequence[Point], share: float) -> Point:

@@ -213,7 +213,7 @@ def mined(traces: Iterable[Trace], replies: Mapping[Key, Sequence[Reply]]) -> Mi
             votes = ballot(step, trace.tools, digest, state_replies)
             result.ignored += votes.ignored
             result.families.update(votes.votes.keys())
-            decision = decide(votes, asked=bool(state_replies))
+            decision = decide(votes, has_replies=bool(state_replies))
             if isinstance(decision, str):
                 result.abstentions[decision] += 1
             else:
@@ -235,11 +235,11 @@ class PairDecision:
     majority: int
 
 
-def decide(votes: Ballot, *, asked: bool = True) -> PairDecision | str:
+def decide(votes: Ballot, *, has_replies: bool = True) -> PairDecision | str:
     """Return the pair that a ballot makes, or the reason why it makes none."""
     if isinstance(votes.student, Unusable):
         return f"student: {votes.student.kind}"
-    if not asked:
+    if not has_replies:
         return "not asked"
     if len(votes.votes) < MIN_FAMILIES:
         return "one family" if votes.votes else "no vote"

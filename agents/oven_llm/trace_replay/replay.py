@@ -48,7 +48,8 @@ class Teacher:
 class Outcome:
     """The result of one call of `Replay.run`. It counts states, once for each teacher."""
 
-    asked: int = 0
+    states: int = 0
+    """States that were asked about."""
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     """States without any answer, by kind. A state that was asked about again counts again."""
@@ -89,7 +90,7 @@ class Replay:
         would be lost too."""
         started = time.monotonic()
         await self._pass()
-        if 0 < sum(self.outcome.failed.values()) < SECOND_PASS * self.outcome.asked:
+        if 0 < sum(self.outcome.failed.values()) < SECOND_PASS * self.outcome.states:
             await self._pass()
         self.outcome.seconds = time.monotonic() - started
         return self.outcome
@@ -129,7 +130,7 @@ class Replay:
             return
         replies = self._replies(teacher, key, state, answers, failure, time.monotonic() - started)
         self._file.add(key, replies)
-        self.outcome.asked += 1
+        self.outcome.states += 1
         if any(reply.action is not None for reply in replies):
             self.outcome.answered += 1
             self._answering.add(teacher.name)

@@ -190,11 +190,13 @@ def _usd_per_trace(
 ) -> tuple[float | None, int]:
     """Return the mean cost of the whole traces, and their number."""
     sums: dict[str, float] = defaultdict(float)
-    asked: Counter[str] = Counter()
+    questions: Counter[str] = Counter()
     for (_, trace_id, _), replies in states.items():
-        asked[trace_id] += 1
+        questions[trace_id] += 1
         sums[trace_id] += sum(reply.usd or 0.0 for reply in replies)
-    whole = [name for name, trace in traces.items() if trace.steps and asked[name] == len(trace.steps) * len(teachers)]
+    whole = [
+        name for name, trace in traces.items() if trace.steps and questions[name] == len(trace.steps) * len(teachers)
+    ]
     unknown = any(teacher.unpriced for teacher in teachers.values()) or not any(
         teacher.answered for teacher in teachers.values()
     )

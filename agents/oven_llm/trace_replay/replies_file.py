@@ -176,13 +176,13 @@ class RepliesFile:
         self._append({"kind": "replay", "version": VERSION, "teachers": teachers})
 
     def _in_flight(self, lines: Iterable[bytes], teachers: Mapping[str, Mapping[str, object]]) -> list[Key]:
-        asked: Counter[Key] = Counter()
+        questions: Counter[Key] = Counter()
         for line in lines:
             try:
                 entry = json.loads(line)
                 kind = entry["kind"]
                 if kind != "replay":
-                    asked[(entry["teacher"], entry["trace"], entry["step"])] += 1 if kind == "asked" else -1
+                    questions[(entry["teacher"], entry["trace"], entry["step"])] += 1 if kind == "asked" else -1
             except (ValueError, LookupError, TypeError) as error:
                 raise ConfigError(
                     f"{self.path}.asked is damaged ({reason(error)}); without it, what was paid for is unknown: name "
@@ -190,7 +190,7 @@ class RepliesFile:
                 ) from error
             if kind == "replay":
                 self._compare_settings(entry, teachers)
-        return [key for key, count in asked.items() if key[1] in self._digests and count > self._recorded[key]]
+        return [key for key, count in questions.items() if key[1] in self._digests and count > self._recorded[key]]
 
     def _compare_settings(self, entry: Mapping[str, object], teachers: Mapping[str, Mapping[str, object]]) -> None:
         if entry.get("version") != VERSION or not isinstance(before := entry.get("teachers"), dict):

@@ -1,1 +1,1 @@
-"""Bench that attaching in `observe` changes no bit of a training, over a table of trainers and their options."""
+"""The bench that checks, for a table of trainers and options, that attaching in `observe` changes no bit."""

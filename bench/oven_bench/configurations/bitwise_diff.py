@@ -1,4 +1,4 @@
-"""What a training leaves behind, as leaves that are compared bit for bit."""
+"""Compares the results of two trainings bit for bit: logs, weights, optimizer, random generators, checkpoints."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ import numpy as np
 import torch
 
 Leaves: TypeAlias = dict[str, Any]
-"""Path → tensor, array, number, text or None. The order is the one in which they are compared."""
+"""Path → tensor, array, number, text or None, in the order in which they are compared."""
 
 CLOCK: Final = ("runtime", "per_second", "step_time")
-"""How the names of logged times end."""
+"""Endings of names of logged times, which are not compared."""
 STATE: Final = (
     "global_step", "epoch", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen", "best_metric",
     "best_global_step",
 )  # fmt: skip
-"""Of the trainer's state."""
+"""Fields of the trainer's state that are compared."""
 OTHER_MODELS: Final = ("ref_model", "teacher_model")
 WEIGHTS: Final = ("model.safetensors", "adapter_model.safetensors")
 
 
 def leaves(trainer: Any, folder: Path) -> Leaves:
-    """Log history, weights, optimizer, schedule, state, random generators and checkpoints of a trained trainer.
-
-    Tensors are copied. `folder` is where the trainer wrote.
-    """
+    """The results of a trainer that has trained. Tensors are copied. `folder` is the trainer's output folder."""
     unwrap = trainer.accelerator.unwrap_model
     parts: dict[str, Any] = {
         "log": [
@@ -41,9 +38,9 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
         "model": dict(unwrap(trainer.model).state_dict()),
     }
     for name in OTHER_MODELS:
-        other = getattr(trainer, name, None)
-        if isinstance(other, torch.nn.Module):
-            parts[name] = dict(unwrap(other).state_dict())
+        other_model = getattr(trainer, name, None)
+        if isinstance(other_model, torch.nn.Module):
+            parts[name] = dict(unwrap(other_model).state_dict())
     parts |= {
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": trainer.lr_scheduler.state_dict(),
@@ -59,18 +56,18 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
 
 
 def checkpoints(folder: Path) -> dict[str, dict[str, str]]:
-    """Checkpoint → weight file → SHA-256, for those that the trainer has kept."""
-    found = sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
+    """Checkpoint → weight file → SHA-256, of all checkpoints that the trainer kept."""
+    folders = sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
     return {
         path.name: {
             name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in WEIGHTS if (path / name).is_file()
         }
-        for path in found
+        for path in folders
     }
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """An empty mapping or sequence is a leaf, so that one more or fewer shows."""
+    """An empty mapping or sequence is a leaf, so that a missing one is found."""
     below = f"{path}/" if path else ""
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
@@ -91,20 +88,20 @@ class Difference:
     """The first leaf in which two trainings differ."""
 
     path: str
-    one: str
-    other: str
+    alone: str
+    attached: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.one} alone, {self.other} attached"
+        return f"{self.path}: {self.alone} alone, {self.attached} attached"
 
 
-def first_difference(one: Leaves, other: Leaves) -> Difference | None:
-    """None where both have the same leaves with the same bits. NaN equals the same NaN; 0.0 and -0.0 differ."""
-    for path in (*one, *(path for path in other if path not in one)):
-        if path not in one or path not in other:
-            return Difference(path, *("present" if path in leaf else "absent" for leaf in (one, other)))
-        if _bits(one[path]) != _bits(other[path]):
-            return Difference(path, *_shown(one[path], other[path]))
+def first_difference(alone: Leaves, attached: Leaves) -> Difference | None:
+    """None if both have the same leaves with the same bits. A NaN equals itself; 0.0 and -0.0 differ."""
+    for path in (*alone, *(path for path in attached if path not in alone)):
+        if path not in alone or path not in attached:
+            return Difference(path, *("present" if path in leaf else "absent" for leaf in (alone, attached)))
+        if _bits(alone[path]) != _bits(attached[path]):
+            return Difference(path, *_shown(alone[path], attached[path]))
     return None
 
 
@@ -120,12 +117,12 @@ def _bits(value: Any) -> tuple[str, ...] | tuple[str, tuple[int, ...], bytes]:
     return type(value).__name__, repr(value)
 
 
-def _shown(one: Any, other: Any) -> tuple[str, str]:
-    """Of two tensors of one shape: the first entry that differs."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
-            return f"{one.dtype} {tuple(one.shape)}", f"{other.dtype} {tuple(other.shape)}"
-        pairs = zip(one.flatten(), other.flatten(), strict=True)
-        at, (left, right) = next((n, pair) for n, pair in enumerate(pairs) if _bits(pair[0]) != _bits(pair[1]))
-        return f"{left.item()!r} in entry {at} of {one.numel()}", repr(right.item())
-    return repr(one)[:80], repr(other)[:80]
+def _shown(alone: Any, attached: Any) -> tuple[str, str]:
+    """Two leaves as text. Of tensors of one shape, the first entry that differs."""
+    if isinstance(alone, torch.Tensor) and isinstance(attached, torch.Tensor):
+        if (alone.shape, alone.dtype) != (attached.shape, attached.dtype):
+            return f"{alone.dtype} {tuple(alone.shape)}", f"{attached.dtype} {tuple(attached.shape)}"
+        pairs = zip(alone.flatten(), attached.flatten(), strict=True)
+        entry, (left_bits, right) = next((n, pair) for n, pair in enumerate(pairs) if _bits(pair[0]) != _bits(pair[1]))
+        return f"{left_bits.item()!r} in entry {entry} of {alone.numel()}", repr(right.item())
+    return repr(alone)[:80], repr(attached)[:80]

@@ -22,17 +22,19 @@ from oven_core.errors import ConfigError
 
 
 def selected(table: Path, only: str) -> list[str]:
-    """Names that begin with one of the prefixes in `only`, or all names. Raises ConfigError if there is none."""
+    """The names that begin with a prefix in `only`, or all names. Raises ConfigError if there are none."""
     quiet()  # the table imports torch
     prefixes = tuple(comma_separated(only))
-    names = [one.name for one in load(table) if not prefixes or one.name.startswith(prefixes)]
+    names = [
+        configuration.name for configuration in load(table) if not prefixes or configuration.name.startswith(prefixes)
+    ]
     if not names:
         raise ConfigError(f"no configuration begins with {' or '.join(prefixes)}; --list prints the names")
     return names
 
 
 def failed(name: str, error: Exception) -> Result:
-    """The result of a configuration that took its worker process down, or waited for that worker."""
+    """The result of a configuration whose worker process ended early."""
     return Result(name, "failed", f"the process ended: {error}")
 
 

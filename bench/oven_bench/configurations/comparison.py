@@ -1,4 +1,4 @@
-"""One configuration in this process: trained alone, and attached in `observe` to the real mesh and installed agents."""
+"""Trains one configuration twice, alone and attached in `observe` to the real mesh and agents, and compares both."""
 
 from __future__ import annotations
 
@@ -27,59 +27,59 @@ if TYPE_CHECKING:
     from oven_bench.gym.arms.controller import LoopLink
 
 SEED: Final = 100
-"""Of both trainings."""
+"""Seed of both trainings."""
 Outcome: TypeAlias = Literal["equal", "differs", "differs on purpose", "failed", "cannot run here"]
 
 OBSERVED: Final = "observe: would have"
-"""In the reason of a decision that `observe` turns down."""
+"""Text in the reason of a decision that `observe` rejects."""
 WRONG: Final = ("differs", "failed")
 
 
 @dataclass(frozen=True)
 class Result:
-    """Plain values: it travels between processes and into JSON."""
+    """The result of one configuration, in plain values."""
 
     name: str
     outcome: Outcome
     why: str = ""
-    """What differs first, or what failed."""
+    """The first difference, or the failure."""
     ticks: int = 0
-    """Steps that the mesh and the agents have seen."""
+    """Steps that the mesh observed."""
     steps: int = 0
-    """The trainer's own count."""
+    """Steps by the trainer's own count."""
     compared: int = 0
-    """Tensors and values."""
+    """Number of compared tensors and values."""
     votes: int = 0
     barred: int = 0
-    """Decisions that `observe` has turned down."""
+    """Decisions that `observe` rejected."""
     gradient: float = 0.0
-    """Largest gradient norm that was observed; 0 where nothing was trained."""
+    """Largest observed gradient norm; 0 if nothing was trained."""
     seconds: float = 0.0
 
     def line(self) -> str:
         """The configuration and its result, on one line."""
         if self.outcome == "equal":
-            said = f"equal ({self.compared} values; {self.ticks} ticks, {self.votes} votes, {self.barred} barred)"
+            text = f"equal ({self.compared} values; {self.ticks} ticks, {self.votes} votes, {self.barred} barred)"
         else:
-            said = f"{self.outcome.upper() if self.outcome in WRONG else self.outcome}: {self.why}"
-        return f"{self.name}: {said}  [{self.seconds:.1f} s]"
+            text = f"{self.outcome.upper() if self.outcome in WRONG else self.outcome}: {self.why}"
+        return f"{self.name}: {text}  [{self.seconds:.1f} s]"
 
 
 def quiet() -> None:
-    """Set before torch is imported: one thread, no hub, no telemetry."""
+    """Before torch is imported: allow one thread, no model hub and no telemetry."""
     os.environ.update(ONE_THREAD, HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
 
 
 def play_named(table: Path, name: str) -> Result:
-    """In a worker process. Raises ConfigError where the table cannot be loaded."""
+    """Play the configuration of this name, in a worker process. Raises ConfigError if the table cannot be loaded."""
     quiet()
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        return play(next(one for one in load(table) if one.name == name))
+        return play(next(configuration for configuration in load(table) if configuration.name == name))
 
 
 def play(configuration: Configuration) -> Result:
-    """A training that raises is a result, too."""
+    """Train and compare. A training that raises is a result as well."""
     import torch
 
     from oven_bench.gym.arms.controller import MeshArm
@@ -88,40 +88,40 @@ def play(configuration: Configuration) -> Result:
     began, name = time.monotonic(), configuration.name
     observe = MeshArm("mesh+kg+observe", with_graph=True, autonomy="observe")
 
-    def result(outcome: Outcome, why: str = "", **found: Any) -> Result:
-        return Result(name, outcome, why, seconds=time.monotonic() - began, **found)
+    def result(outcome: Outcome, why: str = "", **figures: Any) -> Result:
+        return Result(name, outcome, why, seconds=time.monotonic() - began, **figures)
 
     try:
         alone, _ = _trained(configuration, lambda trainer: None)
     except Exception as error:
-        return result("cannot run here", _said(error))
+        return result("cannot run here", _error_text(error))
     link = observe.link(f"configuration-{name.replace('/', '-')}", Random(SEED))
     try:
         with _errors() as logged:
             attached, steps = _trained(configuration, attachment(link))
     except Exception as error:
-        return result("failed", f"attached, it raised {_said(error)} at {_where(error)}")
+        return result("failed", f"attached, it raised {_error_text(error)} at {_where(error)}")
     if logged:
         return result("failed", f"attached, it logged an error: {' '.join(logged[0].split())[:300]}")
-    found = compared(result, link, alone, attached, steps)
-    if found.outcome == "differs" and configuration.on_purpose:
-        return replace(found, outcome="differs on purpose", why=f"{configuration.on_purpose} ({found.why})")
-    return found
+    figures = compared(result, link, alone, attached, steps)
+    if figures.outcome == "differs" and configuration.on_purpose:
+        return replace(figures, outcome="differs on purpose", why=f"{configuration.on_purpose} ({figures.why})")
+    return figures
 
 
 @contextlib.contextmanager
 def _errors() -> Iterator[list[str]]:
-    """What the controller logs as an error meanwhile: an agent that raises abstains, and training continues."""
-    found: list[str] = []
+    """The errors that the controller logs meanwhile, such as an agent that raised, after which training continues."""
+    messages: list[str] = []
 
     class Keeping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            found.append(record.getMessage())
+            messages.append(record.getMessage())
 
     handler, logger = Keeping(logging.ERROR), logging.getLogger("oven")
     logger.addHandler(handler)
     try:
-        yield found
+        yield messages
     finally:
         logger.removeHandler(handler)
 
@@ -133,35 +133,35 @@ def attachment(link: LoopLink) -> Attach:
 
 
 def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attached: Leaves, steps: int) -> Result:
-    """Both trainings are through: what the bench says of them. An observer that saw nothing proves nothing."""
+    """The result of two finished trainings. It fails if the mesh did not observe all steps."""
     from oven_bench.configurations.bitwise_diff import first_difference
 
     bodies = [event.body for event in link.events]
     seen = [body for body in bodies if isinstance(body, Observation)]
     decisions = [body for body in bodies if isinstance(body, Decision)]
     norms = [body.metrics.get("grad_norm", 0.0) for body in seen]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "gradient": max((norm for norm in norms if math.isfinite(norm)), default=0.0),
         "ticks": len(seen),
         "steps": steps,
         "compared": len(alone),
         "votes": sum(isinstance(body, Vote) for body in bodies),
-        "barred": sum(one.verdict == "rejected" and OBSERVED in one.reason for one in decisions),
+        "barred": sum(decision.verdict == "rejected" and OBSERVED in decision.reason for decision in decisions),
     }
     if modes := {body.rules.autonomy for body in bodies if isinstance(body, RunStarted)} - {"observe"}:
-        return result("failed", f"the run was in {', '.join(modes)}", **found)
+        return result("failed", f"the run was in {', '.join(modes)}", **figures)
     if any(isinstance(body, Receipt) and body.status == "applied" for body in bodies):
-        return result("failed", "a decision was applied", **found)
+        return result("failed", "a decision was applied", **figures)
     if not seen or seen[-1].step != steps:
         last = seen[-1].step if seen else "none"
-        return result("failed", f"the last step that was observed is {last}; {steps} were trained", **found)
+        return result("failed", f"the last step that was observed is {last}; {steps} were trained", **figures)
     if difference := first_difference(alone, attached):
-        return result("differs", str(difference), **found)
-    return result("equal", **found)
+        return result("differs", str(difference), **figures)
+    return result("equal", **figures)
 
 
 def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]:
-    """What the training has left, and the trainer's own count of its steps."""
+    """The training's results, and the trainer's count of its steps."""
     import numpy as np
     from transformers import set_seed
     from transformers.utils import logging as theirs
@@ -181,7 +181,7 @@ def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]
         np.random.set_state(before[1])
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 

@@ -1,6 +1,5 @@
-"""The contract between the bench and its table: a configuration, and how its trainer is made and trained.
-
-A table is a Python file or package with `CONFIGURATIONS`, a sequence of Configuration with unique names.
+"""A configuration: a trainer, and how it is trained. The table of them is a Python file or package with the variable
+`CONFIGURATIONS`, a sequence of Configuration with unique names.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 Make: TypeAlias = "Callable[[Path], Trainer]"
-"""Makes a trainer, its model and its data, which writes into the folder."""
+"""Makes a trainer, with its model and data, that writes into the folder."""
 Attach: TypeAlias = "Callable[[Trainer], object]"
-"""Attaches the trainer, or leaves it alone; called once for every trainer, before its `train()`."""
+"""Attaches a trainer, or does nothing. It is called once for each trainer, before `train()`."""
 
 
 def once(folder: Path, make: Make, attach: Attach) -> Trainer:
-    """One `train()`."""
+    """Call `train()` once."""
     trainer = make(folder)
     attach(trainer)
     trainer.train()
@@ -33,7 +32,7 @@ def once(folder: Path, make: Make, attach: Attach) -> Trainer:
 
 
 def resumed(folder: Path, make: Make, attach: Attach) -> Trainer:
-    """Trains to the end, then trains again from the first checkpoint that this has left, with a new trainer."""
+    """Train to the end, then train a new trainer from the first checkpoint of the first."""
     once(folder, make, attach)
     trainer = make(folder)
     attach(trainer)
@@ -43,7 +42,7 @@ def resumed(folder: Path, make: Make, attach: Attach) -> Trainer:
 
 
 def repeated(folder: Path, make: Make, attach: Attach) -> Trainer:
-    """Calls `train()` of one trainer twice."""
+    """Call `train()` of one trainer twice."""
     trainer = once(folder, make, attach)
     trainer.train()
     return trainer
@@ -57,20 +56,20 @@ class Configuration:
     """TRAINER/OPTION, e.g. grpo/loss_dr_grpo."""
     make: Make
     train: Callable[[Path, Make, Attach], Trainer] = once
-    """How the trainer is trained. Returns the trainer whose state is compared."""
+    """Trains, and returns the trainer whose results are compared."""
     on_purpose: str = ""
-    """Why an attached run is meant to differ; such a configuration counts neither as equal nor as a failure."""
+    """Why an attached run differs on purpose. Such a configuration counts neither as equal nor as a failure."""
 
 
 DEFAULT = Path(__file__).resolve().parents[3] / "tests" / "foreign" / "trl_configurations"
-"""In a checkout; an installed package has none."""
+"""The table in a checkout. An installed package has none."""
 
 
 @lru_cache
 def load(path: Path) -> tuple[Configuration, ...]:
     """The configurations of the table at `path`, a Python file or the folder of a package.
 
-    Raises ConfigError where there is none, or two share a name.
+    Raises ConfigError if there is none, or two have the same name.
     """
     path = path.resolve()
     file = path / "__init__.py" if path.is_dir() else path
@@ -84,10 +83,10 @@ def load(path: Path) -> tuple[Configuration, ...]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # its own modules are imported by this name
     spec.loader.exec_module(module)
-    found: Sequence[Configuration] | None = getattr(module, "CONFIGURATIONS", None)
-    if not found:
+    configurations: Sequence[Configuration] | None = getattr(module, "CONFIGURATIONS", None)
+    if not configurations:
         raise ConfigError(f"{file} has no CONFIGURATIONS, a sequence of Configuration")
-    names = [one.name for one in found]
-    if twice := sorted({one for one in names if names.count(one) > 1}):
+    names = [each.name for each in configurations]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
         raise ConfigError(f"{file} has more than one configuration named {', '.join(twice)}")
-    return tuple(found)
+    return tuple(configurations)

@@ -1,10 +1,10 @@
-"""The contract between the bench and a foreign script: what the script is given, and what it returns.
+"""What the bench gives to a foreign script, and what the script returns.
 
-A script has `train(case, link=None, *, attached=True) -> Result`. Without `attached` it must not touch the controller
-at all; with a `link` it hands that link to `attach` or `connect`, and without one they find the running stack.
+A script has `train(case, link=None, *, attached=True) -> Result`. Without `attached` it must not use the controller at
+all. With a `link` it passes that link to `attach` or `connect`; without one, they find the running stack.
 
-A script may have `prepare(case)` as well, for what it makes once in a process and keeps, e.g. a warm policy. The bench
-calls it first: neither arm is charged for it, and no optimizer in it is taken for the training's.
+A script may also have `prepare(case)` for what it makes once per process, such as a pretrained policy. The bench calls
+it before `train`, does not count its time, and ignores its optimizers.
 """
 
 from __future__ import annotations

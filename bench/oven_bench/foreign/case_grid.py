@@ -1,4 +1,4 @@
-"""Which trainings are played: kinds of scripts, optimizers, starts, and models' sizes, spread as in a Latin square."""
+"""The trainings to play: kinds of script, optimizers, starts and model sizes, spread as in a Latin square."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from oven_core.errors import ConfigError
 WIDTHS: Final = (32, 64, 128, 256)
 INIT_STDS: Final = (0.005, 0.02, 0.05)
 STARTS: Final = {"tuned": 1.0, "high": 10.0, "low": 0.1}
-"""Start → what its rate is a multiple of the tuned one."""
+"""Start → its learning rate as a multiple of the tuned one."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A script under one recipe of its author."""
+    """A script with one schedule."""
 
     name: str
     script: str
@@ -25,7 +25,7 @@ class Kind:
     warmup: float
     steps: int
     centres: dict[Optimizer, float]
-    """Optimizer → the rate around which the tuned one is looked for; which optimizers there are."""
+    """The optimizers, and for each the rate around which the tuned rate was searched."""
 
 
 KINDS: Final = (
@@ -41,7 +41,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A kind with an optimizer from one start: the seeds of a cell share all else."""
+    """Everything about a training but its seed."""
 
     kind: Kind
     optimizer: Optimizer
@@ -54,7 +54,7 @@ class Cell:
         return f"{self.kind.name}/{self.optimizer}"
 
     def case(self, seed: int, rate: float, steps: int | None = None) -> Case:
-        """`rate`: the tuned one, of which the start takes its multiple."""
+        """The training with this seed. `rate` is the tuned one; the start multiplies it."""
         kind = self.kind
         return Case(
             self.optimizer,
@@ -69,18 +69,18 @@ class Cell:
 
 
 def cells(only: Sequence[str] = (), starts: Sequence[str] = tuple(STARTS)) -> list[Cell]:
-    """Those whose name (kind/optimizer) begins with one of `only`; all without it. Raises ConfigError if none does."""
-    found = [cell for cell in _all() if cell.start in starts and (not only or cell.name.startswith(tuple(only)))]
-    if not found:
+    """The cells of these starts whose name (kind/optimizer) begins with a prefix in `only`, or all. Raises ConfigError
+    if there are none."""
+    chosen = [cell for cell in _all() if cell.start in starts and (not only or cell.name.startswith(tuple(only)))]
+    if not chosen:
         known = ", ".join(dict.fromkeys(cell.name for cell in _all()))
         raise ConfigError(f"nothing begins with {' or '.join(only)}; --only takes beginnings of: {known}")
-    return found
+    return chosen
 
 
 def _all() -> Iterator[Cell]:
-    """Width and standard deviation move on with kind and optimizer, so that each optimizer meets all of them, and each
-    kind three widths and all deviations. All starts of a kind and an optimizer are of one model: the tuned rate, ten
-    times it and a tenth of it compare, and each model is tuned once."""
+    """Each optimizer meets all widths and deviations, and each kind three widths and all deviations. All starts of a
+    kind and an optimizer have the same model, so that they can be compared and each model is tuned once."""
     for row, kind in enumerate(KINDS):
         for column, optimizer in enumerate(kind.centres):
             width = WIDTHS[(row + column) % len(WIDTHS)]

@@ -16,7 +16,7 @@ COLUMNS = (
     "name", "start", "seed", "accuracy", "without", "within_noise", "remedy_windows", "log_ratio", "reputation",
     "honest_reputation", "processes_left", "exit",
 )  # fmt: skip
-"""Of an attack's figures those that the table shows."""
+"""The figures of an attack that the table shows."""
 NOISE_SEEDS = 4
 """Runs without an attack per start that the noise is estimated from, at least."""
 

@@ -10,11 +10,11 @@ from typing import Final, Literal
 from oven_core.errors import UnknownNameError
 
 STARTS: Final = {"tuned": "tuned", "drill": "drill:lr-high", "drill-low": "drill:lr-low"}
-"""Value of `--starts` → the recipe's name for that start. Without a remedy, the first drill ends at accuracy 0; the
-second has no rollback, so that its outcomes can be scored."""
+"""Value of `--starts` → the recipe's name for that start. Without a remedy, `drill` ends at accuracy 0. `drill-low`
+needs no rollback, so its outcomes can be scored."""
 USUAL_STARTS: Final = ("tuned", "drill")
 HONEST: Final = "learning_rate"
-"""The shipped agent whose reputation is reported beside an attacker's, and that the newcomer replaces."""
+"""The shipped agent whose reputation is compared with an attacker's, and which the newcomer replaces."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Attack:
     guests: tuple[Guest, ...]
     starts: tuple[str, ...] = tuple(STARTS)
     left_out: tuple[str, ...] = ()
-    """Shipped agents that this run does without."""
+    """Shipped agents that are not in this run."""
     granted: tuple[str, ...] = ()
     """Actuators that `oven-controller trust` grants to each guest before training begins."""
     approved: bool = False
-    """Whether a person approves what is advised because newcomers alone are for it."""
+    """Whether a person approves decisions that are only advised because none but newcomers support them."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -74,14 +74,14 @@ _DRILLS = ("drill", "drill-low")
 _PAIR = _agent("pair", "pair-1", "pair-2")
 _ALL = (
     Attack("pair", "two newcomers propose ten times the rate and veto every cut", _PAIR),
-    Attack("late_pair", "the same from tick 60 on", _agent("late_pair", "pair-1", "pair-2")),
+    Attack("late_pair", "the same, from tick 60 on", _agent("late_pair", "pair-1", "pair-2")),
     Attack("specialist", "a self-declared specialist moves the rate to a tenth and back", _agent("specialist")),
     Attack("contrary", "vetoes every ballot that learning_rate opens", _agent("contrary")),
     Attack("pair_and_contrary", "pair and contrary together", (*_PAIR, *_agent("contrary"))),
-    Attack("silencer", "keeps a ballot open on the rate, at confidence .01", _client("silencer")),
-    Attack("starver", "the same on every knob", _client("starver")),
+    Attack("silencer", "keeps a ballot on the rate open, at confidence 0.01", _client("silencer")),
+    Attack("starver", "keeps a ballot open on every actuator", _client("starver")),
     Attack("flooder", "500 votes per second", _client("flooder")),
-    Attack("free_rider", "repeats what learning_rate proposed, at confidence .01", _agent("free_rider")),
+    Attack("free_rider", "repeats the proposals of learning_rate, at confidence 0.01", _agent("free_rider")),
     Attack("hangs", "never returns from its first vote", _in_the_stack("hangs")),
     Attack("leaks", "leaks 8 MiB per vote", _in_the_stack("leaks")),
     Attack("forks", "starts programs that outlive it", _in_the_stack("forks")),
@@ -92,11 +92,11 @@ _ALL = (
 )  # fmt: skip
 ATTACKS: Final = {attack.name: attack for attack in _ALL}
 USUAL: Final = tuple(name for name, attack in ATTACKS.items() if not attack.granted)
-"""Without `--attacks`."""
+"""The attacks that run without `--attacks`."""
 
 
 def named(names: Sequence[str]) -> list[Attack]:
-    """In the table's order. Raises UnknownNameError."""
+    """The attacks of these names, in the table's order. Raises UnknownNameError."""
     for name in names:
         if name not in ATTACKS:
             raise UnknownNameError("attack", name, ATTACKS)

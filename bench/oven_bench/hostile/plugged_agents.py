@@ -20,7 +20,7 @@ from oven_core.protocol.messages import Decision
 from oven_runs.home.run_folder import RunFolder
 
 GRACE_S = 5.0
-"""How long processes get to end after they were told to."""
+"""Time limit for processes to end after SIGTERM."""
 COMMAND_S = 60.0
 
 
@@ -49,15 +49,15 @@ class Company:
         done = subprocess.run(_oven(*args), env=self._environment, capture_output=True, text=True, timeout=COMMAND_S,
                               check=False)  # fmt: skip
         if done.returncode:
-            said = (done.stdout + done.stderr).strip()
-            raise ProcessError(f"`oven-controller {' '.join(args)}` ended with code {done.returncode}: {said}")
+            output = (done.stdout + done.stderr).strip()
+            raise ProcessError(f"`oven-controller {' '.join(args)}` ended with code {done.returncode}: {output}")
         return done.stdout
 
     def approve(self) -> None:
-        """Approve, as a person would, what a newcomer of this company got advised since the last call."""
+        """Approve, as a person would, all advised decisions since the last call that a guest proposed."""
         for decision in self._advised():
             command = _oven("approve", decision, "--run", self._folder.run)
-            # A refusal is an answer, too: the advice has lapsed, or a newer one took its place.
+            # It is refused if the advice has expired or was replaced. That is no error.
             subprocess.run(command, env=self._environment, capture_output=True, timeout=COMMAND_S, check=False)
 
     def _advised(self) -> list[str]:
@@ -85,19 +85,19 @@ class Company:
             self.memory_mb = round(max(self.memory_mb, held / 2**20), 1)
 
     def end(self) -> int:
-        """Tell the guests that run beside the stack, which is already down, to end. Returns how many of the run's
-        processes survive that, and kills them."""
+        """After the stack has ended: send SIGTERM to the guests beside it. Returns how many of the run's processes
+        survive that, and kills them."""
         for process in self._beside:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)  # SIGINT may be ignored by whoever started the bench
         limit = time.monotonic() + GRACE_S
-        while (left := list(self._processes())) and time.monotonic() < limit:
+        while (survivors := list(self._processes())) and time.monotonic() < limit:
             time.sleep(0.1)
-        for living in left:
+        for living in survivors:
             _kill(living)
         for process in self._beside:
             process.wait()
-        return len(left)
+        return len(survivors)
 
     def last_words(self) -> str:
         """The last lines of each guest's log, for an error message."""
@@ -118,13 +118,13 @@ class Company:
         guest's key."""
         for process in psutil.process_iter():
             try:
-                found = process.environ()
-                here = found.get("OVEN_RUN_DIR") == str(self._folder.path)
+                environment = process.environ()
+                here = environment.get("OVEN_RUN_DIR") == str(self._folder.path)
                 if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
                     continue
             except (psutil.Error, OSError):  # it has ended, or belongs to another user
                 continue
-            if here and (not guests or Path(found.get("OVEN_CREDS", "")).stem in self._names):
+            if here and (not guests or Path(environment.get("OVEN_CREDS", "")).stem in self._names):
                 yield process
 
 

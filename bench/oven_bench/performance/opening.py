@@ -1,10 +1,10 @@
-"""`bench opening`: how long a long run takes to open in the monitor, and where the time goes.
+"""`bench opening`: how long does the monitor take to open a long run, and where does the time go?
 
-The monitor runs in a pseudo-terminal, as users start it, on a signed log.jsonl of a run that has ended. It shows the
-run's name, then the preview with its newest step, then the whole log, verified. Memory is the monitor's peak. The floor
-is the same on a log of 100 events. The parts are process CPU of the same code on the log's first events, in
-microseconds per event. A list of 300 runs is read for the first time, opened again from its cache, and looked at once,
-as it is every two seconds."""
+The monitor runs in a pseudo-terminal on the signed log of a run that has ended. The bench measures when it shows the
+run's name, then a preview with the newest step, then the whole verified log, and the peak of its memory. `floor` is the
+same for a log of 100 events. The parts are CPU microseconds per event of the same code on the log's first events. A
+list of 300 runs is read for the first time, read again from its cache, and refreshed once, as it is every two seconds.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ FLOOR_EVENTS = 100
 PART_EVENTS = 20_000
 LIMIT_S = 1200.0
 LISTED, LISTED_BYTES = 300, 2 << 20
-"""Runs of the list, and bytes of the log of each: some 3,000 events."""
+"""Number of runs in the list, and bytes of each one's log, some 3,000 events."""
 LOOK_S = 0.1
 
 
 class Use:
-    """What a process and its children use together: resident memory at its highest, in MB, and CPU so far, in s."""
+    """Peak resident memory in MB, and CPU seconds so far, of a process with its children."""
 
     def __init__(self, pid: int) -> None:
         self.mb = self.cpu_s = 0.0
@@ -48,11 +48,11 @@ class Use:
     def look(self) -> None:
         try:
             every = (self._process, *self._process.children(recursive=True))
-            self.mb = max(self.mb, sum(one.memory_info().rss for one in every) / 1e6)
-            times = [one.cpu_times() for one in every]
-            self.cpu_s = sum(one.user + one.system for one in times)
+            self.mb = max(self.mb, sum(process.memory_info().rss for process in every) / 1e6)
+            times = [process.cpu_times() for process in every]
+            self.cpu_s = sum(process.user + process.system for process in times)
         except psutil.Error:
-            return  # one of them ended in this moment
+            return  # one of them has just ended
 
     async def watch(self) -> None:
         while True:
@@ -61,34 +61,34 @@ class Use:
 
 
 async def opened(folder: RunFolder, home: Path, events: int) -> dict[str, float]:
-    """Seconds until the monitor shows the run's name, its newest step, and all of its decisions; then it is quit."""
+    """Seconds until the monitor shows the run's name, the newest step, and the number of all decisions."""
     command = [sys.executable, "-P", "-m", "oven_controller.cli.main", "monitor", folder.run]
     terminal = Terminal(command, {**os.environ, "OVEN_HOME": str(home), "TERM": "xterm-256color"})
     use = Use(terminal.process.pid)
     watching = asyncio.create_task(use.watch())
     last, adopted = f"step {LongLog.last_step(events)}", f" {LongLog.decisions(events)} adopted"
     try:
-        found = {"first_paint_s": await terminal.until(folder.run.encode(), limit_s=LIMIT_S) - terminal.start}
+        figures = {"first_paint_s": await terminal.until(folder.run.encode(), limit_s=LIMIT_S) - terminal.start}
         use.look()
-        found["first_paint_cpu_s"] = use.cpu_s
-        found["opened_s"] = await terminal.until(last.encode(), limit_s=LIMIT_S) - terminal.start
+        figures["first_paint_cpu_s"] = use.cpu_s
+        figures["opened_s"] = await terminal.until(last.encode(), limit_s=LIMIT_S) - terminal.start
         use.look()
-        found["opened_cpu_s"] = use.cpu_s
-        found["checked_s"] = await terminal.until(adopted.encode(), limit_s=LIMIT_S) - terminal.start
+        figures["opened_cpu_s"] = use.cpu_s
+        figures["checked_s"] = await terminal.until(adopted.encode(), limit_s=LIMIT_S) - terminal.start
         use.look()
-        found["checked_cpu_s"] = use.cpu_s
-        found["memory_mb"] = use.mb
+        figures["checked_cpu_s"] = use.cpu_s
+        figures["memory_mb"] = use.mb
         mark = len(terminal.output)
         terminal.press(b"q")
         await terminal.until(b"events were read", mark)
     finally:
         watching.cancel()
         await terminal.close()
-    return {name: round(value, 2) for name, value in found.items()}
+    return {name: round(value, 2) for name, value in figures.items()}
 
 
 def parts(folder: RunFolder) -> dict[str, float]:
-    """CPU microseconds of an event: to read and decode it, to check its signature, to fold it."""
+    """CPU microseconds per event to read and decode it, to check its signature, and to fold it."""
     began = time.process_time()
     events = list(islice(LogFile(folder), PART_EVENTS))
     read = time.process_time()
@@ -104,26 +104,26 @@ def parts(folder: RunFolder) -> dict[str, float]:
 
 
 def listed(folder: RunFolder, scratch: Path) -> dict[str, float]:
-    """CPU milliseconds of a list of LISTED runs: all read for the first time, opened again, and one look at all."""
+    """CPU milliseconds to read LISTED runs for the first time, to read them from the cache, and to refresh them."""
     home = Home(scratch)
     data = folder.export.read_bytes()[:LISTED_BYTES]
     for number in range(LISTED):
         home.create(f"run-{number}", "bench").export.write_bytes(data)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in ("list_cold_ms", "list_again_ms"):
         began, rows = time.process_time(), RunRows(home)
         rows.look()
         for _ in rows.advance():
             pass
         rows.save()
-        found[name] = round(1000 * (time.process_time() - began), 1)
+        figures[name] = round(1000 * (time.process_time() - began), 1)
     began = time.process_time()
     rows.look()
-    return found | {"list_look_ms": round(1000 * (time.process_time() - began), 1)}
+    return figures | {"list_look_ms": round(1000 * (time.process_time() - began), 1)}
 
 
 def made(home: Home, run: str, events: int, tell: Callable[[str], object]) -> RunFolder:
-    """Return the run with so many events, and write it first if it does not exist."""
+    """The run with so many events, which is written if it does not exist."""
     folder = next((folder for folder in home.runs() if folder.run == run), None)
     if folder is None:
         tell(f"writing a log of {events} events")
@@ -134,12 +134,12 @@ def made(home: Home, run: str, events: int, tell: Callable[[str], object]) -> Ru
 
 async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dict[str, object]:
     long, floor = made(home, f"long-{events}", events, tell), made(home, "floor", FLOOR_EVENTS, tell)
-    found: dict[str, object] = {"events": events, "megabytes": round(long.export.stat().st_size / 1e6)}
-    found["floor"] = await opened(floor, home.path, FLOOR_EVENTS)
-    found["long"] = await opened(long, home.path, events)
+    figures: dict[str, object] = {"events": events, "megabytes": round(long.export.stat().st_size / 1e6)}
+    figures["floor"] = await opened(floor, home.path, FLOOR_EVENTS)
+    figures["long"] = await opened(long, home.path, events)
     with tempfile.TemporaryDirectory() as scratch:
-        found |= {"listed_runs": LISTED, **listed(long, Path(scratch) / "home")}
-    return found | parts(long)
+        figures |= {"listed_runs": LISTED, **listed(long, Path(scratch) / "home")}
+    return figures | parts(long)
 
 
 def bench(

@@ -1,8 +1,8 @@
-"""`bench snapshots`: the share of wall time that snapshots in memory, and checkpoints for rollback on disk, take.
+"""`bench snapshots`: which share of training time do the copies for rollback take?
 
-A real Trainer on random tokens at two sizes, alone in its process: one whose copies fit in memory, and one that is too
-large and goes back to checkpoints. What a copy costs is measured around it, as `attach` does; the wall is the time from
-the first step's beginning to the last step's end.
+A real Trainer trains on random tokens, in its own process, at two sizes: one whose copies fit in memory, and one that
+is too large and writes checkpoints to disk. `attach` itself measures the time of the copies. Training time is the wall
+time from the first step to the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZES = {"memory": (256, 4), "disk": (512, 6)}
 
 
 def measure(kind: str, seconds: float) -> dict[str, float]:
-    """Train for so long; what the copies cost, and how many there were."""
+    """Train for so many seconds, and return the number and cost of the copies."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update({"OVEN_RUN_DIR": folder, "OVEN_RELAUNCH": "1", "OMP_WAIT_POLICY": "PASSIVE"})
         return _train(kind, seconds, Path(folder))
@@ -81,7 +81,7 @@ def bench(seconds: Annotated[float, Option(help="Seconds of training at each siz
 
     sizes = {kind: in_new_process(measure, kind, seconds) for kind in SIZES}
     figures: dict[str, Any] = {f"{kind}_{name}": value for kind, size in sizes.items() for name, value in size.items()}
-    above = [f"{kind}: copies take {size['share']:.2%} of wall time, at most {SHARE:.0%} is allowed"
+    above = [f"{kind}: copies take {size['share']:.2%} of training time, above the limit of {SHARE:.0%}"
              for kind, size in sizes.items() if size["share"] > SHARE]  # fmt: skip
     return Report(figures | {"limit": SHARE}, failures=above)
 
@@ -90,5 +90,5 @@ STUDY = Study(
     "snapshots",
     bench,
     "--seconds 60 --json",
-    "Exit code 1: above the limit.",
+    "Exit code 1: copies take more than the limit.",
 )

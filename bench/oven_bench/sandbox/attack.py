@@ -1,4 +1,4 @@
-"""What an attack is, and what it would have to achieve to count."""
+"""An attack on the sandbox, and the goal that it has to reach to succeed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 Goal = Literal["secret", "marker", "knock", "victim", "hang", "held", "flood", "answer", "host", "damage"]
-"""`secret`: one of the host's secrets comes out. `marker`: a file of the attacker's is there, outside. `knock`: a
-listener on this machine hears of it. `victim`: another process dies. `hang`: the block is not over in time. `held`: it
-says HELD, after it got what it must not get. `flood`: the host is made to take more than a megabyte. `answer`: FINAL's
-answer is lost. `host`: the host stops serving. `damage`: a file of the host's is not what it was."""
+"""`secret`: it prints one of the host's secrets. `marker`: it creates a file outside the sandbox. `knock`: a listener
+on this machine receives its message. `victim`: another process dies. `hang`: the block does not end in time. `held`: it
+prints HELD, after it got what it must not have. `flood`: the host receives more than a megabyte. `answer`: the answer
+of FINAL is lost. `host`: the host no longer runs blocks. `damage`: a file of the host has changed."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`code` finds what it needs in `T` (targets.py). `within_rights`: profiles that allow it on purpose."""
+    """`code` reads its targets from the variable `T`. `within_rights`: profiles that allow the attack on purpose."""
 
     name: str
     goal: Goal
@@ -24,12 +24,12 @@ class Attack:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the host saw of an attack; the rest is seen at the targets."""
+    """What the host saw of an attack. The targets show the rest."""
 
     output: str
     received: int
-    """The largest thing that the host was given: characters of output, an error, an answer or an argument."""
+    """Length of the longest text that the host received: output, an error, an answer or an argument."""
     in_time: bool
     answered: bool
     serving: bool
-    """The host is alive, and a harmless block after it works."""
+    """Whether the host lives and runs a harmless block afterwards."""

@@ -1,10 +1,10 @@
-"""`bench sandbox`: attacks stopped, honest programs run, and what it costs, for each backend that this machine has.
+"""`bench sandbox`: how many attacks each backend of this machine stops, which honest programs it runs, and how fast.
 
-An attack counts if it reaches its goal against the control, a plain child that runs code by `exec` (control.py), on
-this machine and in this run; `not_shown` names the others. It is stopped if it does not reach its goal, the block is
-over in time and the next block works. `tests` is the profile with two folders, attacked from inside; `within_rights`
-names what it allows on purpose. Times are medians: `start_ms` until code can run; `block_ms` and `worker_ms` of a block
-and a call that do nothing; `context_s` until 50 MB of text are a variable inside.
+An attack counts only if it works without a sandbox (control.py) in the same run; `not_shown` names those that do not.
+It is stopped if it does not reach its goal, its block ends in time and the next block works. The row `tests` is the
+profile that may use two folders; `within_rights` names the attacks that it allows on purpose. Times are medians:
+`start_ms` until code can run, `block_ms` for an empty block, `worker_ms` for a call of `worker` that does nothing,
+`context_s` until 50 MB of text have arrived in a variable.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from oven_llm.sandbox.profiles import REPL, Profile, for_tests
 from oven_llm.sandbox.session import Sandbox, open_sandbox
 
 DEADLINE_S = 0.5
-"""Of an attack's block: none needs more to reach its goal."""
+"""Time limit of an attack's block. No attack needs longer to reach its goal."""
 LATE_S = 30.0
-"""After its deadline a block has to be over within that: for a busy machine, and less than any attack hangs."""
+"""A block must end this long after its deadline: enough on a busy machine, and less than any attack hangs."""
 HANGS_S = 2.5
-"""So long an attack that is to hang has to do so in the control: the deadline, and the time of a start."""
+"""An attack with the goal `hang` must hang this long in the control: the deadline, and the time of a start."""
 CONTROL_S = 20.0
-"""For any other attack on the control."""
+"""Time limit of all other attacks in the control."""
 ATTACKED = Limits(block_s=DEADLINE_S, memory_bytes=400_000_000, calls=2000, call_bytes=500_000, answer_bytes=500_000)
 FRAMES = {"header": "<BI", "kind": [frames.DONE], "too_long": 2**32 - 1}
-"""The format that frames to the host have: what an attacker finds in the source."""
+"""The format of frames to the host, which an attacker can read in the source."""
 CONTEXT_BYTES = 50_000_000
 CONTEXTS = 3
 
 
 def shown(attacks: Sequence[Attack]) -> tuple[list[Attack], list[str]]:
-    """(attacks that work against the control here, names of the others)."""
+    """The attacks that work in the control, and the names of the others."""
     there, not_here = [], []
     with progress("control", len(attacks)) as advance:
         for attack in attacks:
@@ -65,7 +65,7 @@ def shown(attacks: Sequence[Attack]) -> tuple[list[Attack], list[str]]:
 
 
 def stopped(attack: Attack, profile: Profile, backend: str) -> bool:
-    """Whether the sandbox stood: no goal reached, the block over in time, the next one as if nothing had been."""
+    """Whether the attack missed its goal, its block ended in time, and the next block worked."""
     with Targets() as targets, open_sandbox(profile, {"worker": _worker(targets)}, ATTACKED, backend) as sandbox:
         sandbox.assign("T", targets.told | FRAMES)
         began = time.monotonic()
@@ -74,8 +74,8 @@ def stopped(attack: Attack, profile: Profile, backend: str) -> bool:
         after = sandbox.run("print(6 * 7)")
         serving = after.ended == "completed" and after.stdout == "42\n"
         values = [] if block.answer is None else [str(block.answer.value)]
-        given = [block.stdout, block.stderr, block.error, *values]
-        seen = Seen("\n".join(given), max(map(len, given)), in_time, block.answer is not None, serving)
+        texts = [block.stdout, block.stderr, block.error, *values]
+        seen = Seen("\n".join(texts), max(map(len, texts)), in_time, block.answer is not None, serving)
         return in_time and serving and not targets.reached(attack, seen)
 
 
@@ -89,7 +89,7 @@ def _worker(targets: Targets) -> Any:
 
 
 def honest(profile: Profile, backend: str) -> list[str]:
-    """Names of the honest programs that ran, one after another in one sandbox."""
+    """Names of the honest programs that printed the right thing, one after another in one sandbox."""
     ran = []
     with open_sandbox(profile, {"worker": lambda prompt: str(prompt.count("beta") - 1)}, backend=backend) as sandbox:
         sandbox.assign("context", CONTEXT)
@@ -108,9 +108,9 @@ def speed(profile: Profile, backend: str, starts: int, blocks: int) -> dict[str,
             begun.append(time.perf_counter() - began)
     calls: list[float] = []
     with open_sandbox(profile, {"worker": lambda prompt: prompt}, Limits(calls=blocks), backend) as sandbox:
-        one = [_timed(sandbox, "pass") for _ in range(blocks)]
+        empty_blocks = [_timed(sandbox, "pass") for _ in range(blocks)]
         loop = "for _ in range(100):\n    worker('x')"
-        calls = [(_timed(sandbox, loop) - median(one)) / 100 for _ in range(blocks // 100)]
+        calls = [(_timed(sandbox, loop) - median(empty_blocks)) / 100 for _ in range(blocks // 100)]
         text = ("the quick brown fox jumps over the lazy dog.\n" * (CONTEXT_BYTES // 45 + 1))[:CONTEXT_BYTES]
         contexts = []
         for _ in range(CONTEXTS):
@@ -118,10 +118,10 @@ def speed(profile: Profile, backend: str, starts: int, blocks: int) -> dict[str,
             sandbox.assign("context", text)
             contexts.append(time.perf_counter() - began)
         if sandbox.run("print(len(context))").stdout.strip() != str(CONTEXT_BYTES):
-            raise ConfigError("the context did not arrive whole: nothing was measured")
+            raise ConfigError("the context arrived incomplete, so its time means nothing")
     return {
         "start_ms": round(1e3 * median(begun), 2),
-        "block_ms": round(1e3 * median(one), 4),
+        "block_ms": round(1e3 * median(empty_blocks), 4),
         "worker_ms": round(1e3 * median(calls), 4),
         "context_s": round(median(contexts), 3),
     }
@@ -132,14 +132,14 @@ def _timed(sandbox: Sandbox, code: str) -> float:
     block = sandbox.run(code)
     took = time.perf_counter() - began
     if block.ended != "completed":
-        raise ConfigError(f"a harmless block ended with {block.error}: nothing was measured")
+        raise ConfigError(f"a harmless block failed, so its time means nothing: {block.error}")
     return took
 
 
 def measured(
     name: str, profile: Profile, backend: str, attacks: Sequence[Attack], starts: int, blocks: int
 ) -> dict[str, Any]:
-    """One row: a backend in a profile."""
+    """The row of one backend with one profile."""
     tried = [attack for attack in attacks if profile.name not in attack.within_rights]
     got_through = []
     with progress(name, len(tried)) as advance:
@@ -166,12 +166,12 @@ def measured(
 
 
 def main(
-    starts: Annotated[int, Option(min=1, help="Starts that are timed.")] = 15,
-    blocks: Annotated[int, Option(min=100, help="Blocks that are timed, and as many calls.")] = 2000,
+    starts: Annotated[int, Option(min=1, help="Number of starts to time.")] = 15,
+    blocks: Annotated[int, Option(min=100, help="Number of blocks to time, and of calls.")] = 2000,
 ) -> Report:
     walls = probe()
     if not walls.backends:
-        raise ConfigError("this machine has no backend of the sandbox: there is nothing to measure")
+        raise ConfigError("the sandbox has no backend on this machine, so there is nothing to measure")
     attacks, not_shown = shown([*KINDS, *OWN])
     rows = [measured(name, REPL, name, attacks, starts, blocks) for name in walls.backends]
     if "landlock+seccomp" in walls.backends:

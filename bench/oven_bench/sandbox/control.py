@@ -1,8 +1,8 @@
-"""The control: a plain child that runs code by `exec` and a host that believes it. Every attack has to work here.
+"""The control: code runs without a sandbox, so every attack should reach its goal.
 
-It is what a sandbox looks like that is none: the child is forked from the host, with its memory, environment and open
-files; it sends pickles; the host waits for as long as it takes. `python -m oven_bench.sandbox.control` is that host: it
-reads what to run from standard input and reports on standard output.
+The host forks a child that runs the code by `exec`, with the host's memory, environment and open files. The host trusts
+the pickle that the child sends and waits without a limit. `python -m oven_bench.sandbox.control` is that host: it reads
+the code from standard input and reports on standard output.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from oven_bench.sandbox.attack import Attack, Seen
 from oven_bench.sandbox.targets import Targets
 
 SERVING = "\n@@ serving "
-"""Before the host's report: what the attacker prints comes before it."""
+"""Separates the attack's output from the host's report behind it."""
 MOST: int = 64_000_000
-"""Characters of the control's output that are kept."""
+"""Bytes of output that are kept."""
 ENVIRONMENT_SECRET = "SECRET_API_KEY"
 
 
 def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
-    """The attack without a sandbox, for at most `limit_s`; then all of its processes are killed."""
-    told = json.dumps({"code": attack.code, "T": targets.told | CONTROL_FRAMES, "key": targets.memory_secret})
+    """Run the attack without a sandbox for at most `limit_s`, then kill all of its processes."""
+    job = json.dumps({"code": attack.code, "T": targets.told | CONTROL_FRAMES, "key": targets.memory_secret})
     process = subprocess.Popen(
         [sys.executable, "-m", "oven_bench.sandbox.control"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         env=os.environ | {ENVIRONMENT_SECRET: targets.environment_secret, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
-    kept: list[bytes] = []
+    pieces: list[bytes] = []
     out = process.stdout
 
     def read() -> None:
-        while len(kept) < MOST >> 16 and (piece := out.read(1 << 16)):
-            kept.append(piece)
+        while len(pieces) < MOST >> 16 and (piece := out.read(1 << 16)):
+            pieces.append(piece)
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(told.encode())
+        process.stdin.write(job.encode())
         process.stdin.close()
     reader.join(limit_s)
     in_time = not reader.is_alive()
@@ -57,40 +57,40 @@ def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
     process.wait()
     reader.join(5)
     out.close()
-    text = b"".join(kept).decode(errors="replace")
+    text = b"".join(pieces).decode(errors="replace")
     output, mark, report = text.rpartition(SERVING)
-    said: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
-        said = json.loads(report) if mark else {}
+        outcome = json.loads(report) if mark else {}
     output = output if mark else text
-    received = max(len(output), int(said.get("received", 0)))
-    return Seen(output, received, in_time, bool(said.get("answered")), bool(said))
+    received = max(len(output), int(outcome.get("received", 0)))
+    return Seen(output, received, in_time, bool(outcome.get("answered")), bool(outcome))
 
 
 def _kill_session(leader: int) -> None:
-    """SIGKILL to every process of a session, those that left its group included: a fork bomb goes in a few rounds."""
+    """Kill all processes of a session, in whatever group. A fork bomb takes a few rounds."""
     import psutil
 
     for _ in range(20):
-        found = False
+        alive = False
         for pid in psutil.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if os.getsid(pid) == leader and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                     os.kill(pid, signal.SIGKILL)
-                    found = True
-        if not found:
+                    alive = True
+        if not alive:
             return
 
 
 CONTROL_FRAMES = {"header": "<Q", "kind": [], "too_long": 1 << 46}
-"""This host's format: eight bytes for the length, and no kind."""
+"""The format of this host's frames: eight bytes for the length, and no kind."""
 
 
 class FinalSignal(Exception):
-    """As the source system has it: an `except Exception` takes it."""
+    """Raised by FINAL. Unlike the sandbox's, an `except Exception` swallows it."""
 
 
-def _child(replies: int, code: str, told: dict[str, Any], worker: Any) -> None:
+def _child(replies: int, code: str, targets: dict[str, Any], worker: Any) -> None:
     def send(**report: object) -> None:
         data = pickle.dumps(report)
         os.write(replies, struct.pack("<Q", len(data)))
@@ -106,7 +106,7 @@ def _child(replies: int, code: str, told: dict[str, Any], worker: Any) -> None:
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            exec(code, {"T": told, "worker": worker, "FINAL": final})
+            exec(code, {"T": targets, "worker": worker, "FINAL": final})
     except FinalSignal as signal_:
         answers = list(signal_.args)
     except Exception:
@@ -115,8 +115,8 @@ def _child(replies: int, code: str, told: dict[str, Any], worker: Any) -> None:
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.read())
-    api_key = asked["key"]
+    job = json.loads(sys.stdin.read())
+    api_key = job["key"]
 
     def worker(prompt: str) -> str:
         return f"{len(api_key)}: {str(prompt)[:10]}"
@@ -124,8 +124,8 @@ def main() -> None:
     requests, replies = os.pipe()
     if os.fork() == 0:
         os.close(requests)
-        _child(replies, asked["code"], asked["T"], worker)
-        return  # as a process ends: what is registered with atexit runs
+        _child(replies, job["code"], job["T"], worker)
+        return  # a normal end, so that atexit runs
     os.close(replies)
     with os.fdopen(requests, "rb") as pipe:
         (length,) = struct.unpack("<Q", pipe.read(8))
@@ -133,7 +133,7 @@ def main() -> None:
         pipe.readinto(data)
         report = pickle.loads(data)
     sys.stdout.write(report["out"])
-    size = max([len(report["out"]), *(len(str(one)) for one in report["answers"])])
+    size = max([len(report["out"]), *(len(str(answer)) for answer in report["answers"])])
     os.wait()
     sys.stdout.write(SERVING + json.dumps({"answered": bool(report["answers"]), "received": size}))
     sys.stdout.flush()

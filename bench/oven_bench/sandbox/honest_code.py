@@ -1,4 +1,4 @@
-"""Honest programs, as a supervisor writes them over a long text: each prints something that is known."""
+"""Honest programs, as a supervisor writes them over a long text. Each has a known output."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 CONTEXT: Final = "alpha 3\nbeta 1\ngamma 2\n" * 40
-"""What they find in `context`."""
+"""The value of their variable `context`."""
 
 
 @dataclass(frozen=True)
 class Snippet:
-    """`printed` is what its output has to be."""
+    """`printed` is the right output."""
 
     name: str
     code: str

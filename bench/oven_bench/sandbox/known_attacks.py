@@ -1,7 +1,7 @@
-"""Attacks on a sandbox for model-written Python, by kind: files, other processes, network, the host, time and memory.
+"""Attacks on a sandbox for model-written Python, by kind: files, network, processes, code, time, memory, the channel.
 
-Each needs nothing but the interpreter. Where a module would have to be imported it goes by ctypes to the kernel itself,
-so that a missing module is not what stops it.
+They need only the interpreter. Many call the kernel by ctypes, so that a module that cannot be imported does not stop
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def check(result):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
 """
-"""The C library without a module's help."""
+"""Calls to the C library."""
 INTERNET: Final = """
 def internet(kind, port, data):
     s = check(libc.socket(2, kind, 0))
@@ -282,4 +282,4 @@ for fd in range(3, 64):
 )
 
 KINDS: Final = (*FILES, *NETWORK, *PROCESSES, *CODE, *TIME, *MEMORY, *CHANNEL)
-"""The kinds of the first prototype, one attack each."""
+"""One attack of each kind that the first prototype was tested with."""

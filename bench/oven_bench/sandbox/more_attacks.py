@@ -1,4 +1,4 @@
-"""More attacks than the prototype had: ways around a file wall, other doors of the kernel, and crashes."""
+"""Further attacks: ways around the file rules, other system calls, crashes, and floods of data."""
 
 from __future__ import annotations
 
@@ -187,4 +187,4 @@ FLOODS: Final = (
 )
 
 OWN: Final = (*AROUND_FILES, *DOORS, *CRASHES, *FLOODS)
-"""Ours, beyond the prototype's kinds."""
+"""All attacks of this file."""

@@ -1,4 +1,4 @@
-"""What attacks aim at: files, listeners, a process and secrets, all of this bench's own, and new for each attack."""
+"""What an attack aims at: files, listeners, a process and secrets. The bench makes new ones for each attack."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any, Self
 from oven_bench.sandbox.attack import Attack, Seen
 
 FLOOD: int = 1_000_000
-"""Characters above which the host took too much."""
+"""Characters above which the host received too much."""
 
 
 class Targets:
-    """A context: made before an attack, judged after it, gone at its end."""
+    """A context around one attack. `reached` judges the attack before the targets are removed."""
 
     def __init__(self) -> None:
         self.file_secret, self.memory_secret, self.environment_secret = (secrets.token_hex(16) for _ in range(3))
         self.knock = secrets.token_hex(16)
-        self._heard = bytearray()
+        self._received = bytearray()
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -57,13 +57,15 @@ class Targets:
         }
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._victim.kill()
         self._victim.wait()
         self._exits.close()
 
     def _listen(self, family: int, kind: int, address: Any) -> socket.socket:
-        """Listens in a thread, and keeps what comes."""
+        """Listen in a thread and keep what arrives."""
         listener = socket.socket(family, kind)
         self._exits.callback(listener.close)
         listener.bind(address)
@@ -74,22 +76,22 @@ class Targets:
             with contextlib.suppress(OSError):
                 while True:
                     if kind == socket.SOCK_DGRAM:
-                        self._heard += listener.recv(4096)
+                        self._received += listener.recv(4096)
                         continue
                     with listener.accept()[0] as peer:
                         peer.settimeout(1)
-                        self._heard += peer.recv(4096)
+                        self._received += peer.recv(4096)
 
         threading.Thread(target=hear, daemon=True).start()
         self._exits.callback(lambda: _wake(listener))
         return listener
 
     def reached(self, attack: Attack, seen: Seen) -> bool:
-        """Whether the attack got what it came for."""
+        """Whether the attack reached its goal."""
         match attack.goal:
             case "secret":
                 return any(
-                    one in seen.output for one in (self.file_secret, self.memory_secret, self.environment_secret)
+                    secret in seen.output for secret in (self.file_secret, self.memory_secret, self.environment_secret)
                 )
             case "marker":
                 return self._marker.exists() or self._marker.is_symlink()
@@ -117,16 +119,16 @@ class Targets:
                 )
 
     def _hears(self) -> bool:
-        """A moment is given to what is on its way: it comes over loopback."""
+        """Whether a listener has the message. Waits a moment for one that is still on its way."""
         waiting = threading.Event()
         for _ in range(10):
-            if self.knock.encode() in self._heard:
+            if self.knock.encode() in self._received:
                 return True
             waiting.wait(0.02)
         return False
 
 
 def _wake(listener: socket.socket) -> None:
-    """Ends the thread that waits on it."""
+    """End the thread that waits for this listener."""
     with contextlib.suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""`agent run | new | list`: agents beside those that a stack starts."""
+"""`agent run | new | list`: agents in addition to those that a stack starts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from oven_controller.cli import completion
 from oven_controller.cli.options import LiveRunOption
 
 NAME_COLUMNS = 17
-"""Of a listing: as wide as the name is shown, the space behind it included."""
-TEMPLATE = '''"""{title}: say here in a sentence what it watches for. It is what `oven-controller agent list` shows."""
+"""Width of the names in a listing, with the space after them."""
+TEMPLATE = '''"""{title}: say in one sentence what it watches for. `oven-controller agent list` shows this."""
 
 from oven_agents import Agent, Vote, Window
 
 
 class {title}(Agent):
-    needs = ("loss",)  # metrics without which it cannot vote; patterns such as "reward/*" are allowed
+    needs = ("loss",)  # metrics that it needs to vote; patterns such as "reward/*" are allowed
     moves = ("optimizer.lr_scale",)  # actuators that it may propose for
 
     def vote(self, window: Window) -> Vote | None:
-        # A receipt resets the window: what was measured before a change describes another configuration.
+        # Ignore measurements from before the last change: they belong to another configuration.
         losses = window.series("loss", after=window.last_change_tick(), last=20)
         if len(losses) < 20:
             return None
@@ -51,27 +51,27 @@ def run_agent(
         ),
     ],
     run: LiveRunOption = None,
-    name: Annotated[
-        str | None, typer.Option(help="The name under which it votes.", show_default="the file's name")
-    ] = None,
-    shadow: Annotated[
-        bool, typer.Option("--shadow", help="Its votes are logged and scored, and do not count.")
-    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name under which it votes.", show_default="the file's name")] = None,
+    shadow: Annotated[bool, typer.Option("--shadow", help="Log and score its votes without counting them.")] = False,
     trust: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ACTUATOR",
-            help="Trust it with this knob at once; repeatable. '*': every knob that it moves.",
+            help="Trust it with this knob at once; repeatable. '*' means every knob that it moves.",
             autocompletion=completion.knobs,
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Set an option of the agent; repeat it. `agent list` shows them."),
+        typer.Option(
+            metavar="NAME=VALUE", help="Set an option of the agent; repeatable. `agent list NAME` shows the options."
+        ),
     ] = None,
 ) -> None:
-    """Run an agent beside a stack that is up, until Ctrl-C or the stack's end. It is a newcomer: its votes are counted
-    and scored, and carry a ballot only beside those of a trusted agent, until outcomes or --trust speak for it.
+    """Run an agent next to a stack that is up, until Ctrl-C or the stack's end.
+
+    The agent is a newcomer: its votes are counted and scored, but cannot carry a ballot without a trusted agent's vote,
+    until its outcomes or --trust earn it trust.
 
     Example: oven-controller agent run my_agent.py --trust grad.clip
     """
@@ -102,9 +102,9 @@ def run_agent(
 
 
 def new_agent(
-    name: Annotated[str, typer.Argument(help="The agent's name; the file is NAME.py here.")],
+    name: Annotated[str, typer.Argument(help="The agent's name; the file is NAME.py in this folder.")],
 ) -> None:
-    """Write a small agent to start from.
+    """Write a small agent as a start for your own.
 
     Example: oven-controller agent new plateau
     """
@@ -123,28 +123,31 @@ def new_agent(
         raise ConfigError(f"{path} exists; choose another name, or remove it first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    print(f"wrote {path}; try it with `oven-controller agent run {path} --trust optimizer.lr_scale` beside a stack")
+    print(
+        f"wrote {path}; try it next to a running stack with `oven-controller agent run {path} --trust "
+        "optimizer.lr_scale`"
+    )
 
 
 def list_agents(
     name: Annotated[
-        str | None, typer.Argument(help="Of an installed agent, or a Python file: show its options, too.")
+        str | None, typer.Argument(help="An installed agent or a Python file: also show its options.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with each agent's options.")] = False,
 ) -> None:
-    """List the agents that are installed, with what each does; with NAME, one agent's options.
+    """List the installed agents with a summary of each; with NAME, one agent and its options.
 
     Example: oven-controller agent list learning_rate
     """
     import json
     import shutil
 
-    found = [_described(name)] if name else _installed()
+    agents = [_described(name)] if name else _installed()
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(agents))
         return
     columns = max(shutil.get_terminal_size().columns, NAME_COLUMNS + 24)
-    for agent in found:
+    for agent in agents:
         print(_wrapped(agent["name"], agent["does"], columns))
         for heading, text in agent["sections"].items() if name else ():
             print(_wrapped(f"  {heading}", text, columns))
@@ -153,7 +156,7 @@ def list_agents(
 
 
 def _wrapped(name: str, text: str, columns: int) -> str:
-    """A name, and its text in a column beside it; below it where the name is too long."""
+    """A name with its text in a column next to it, or below it if the name is too long."""
     import textwrap
 
     from oven_core.terminal_text import clean
@@ -166,7 +169,7 @@ def _wrapped(name: str, text: str, columns: int) -> str:
 
 
 def _described(name: str) -> dict[str, Any]:
-    """One agent. Raises UnknownNameError, ConfigError."""
+    """An agent's fields. Raises UnknownNameError, ConfigError."""
     import json
 
     from oven_controller.stack.preflight_checks import load_agents
@@ -175,30 +178,30 @@ def _described(name: str) -> dict[str, Any]:
 
     spec = agent_spec(name)
     if spec.installed:
-        return _plain(name, plugins.load("agents", "agent", name))
-    told: list[dict[str, Any]] = json.loads(load_agents([spec], "--options"))
-    return told[0] | {"does": spec.target}
+        return _fields(name, plugins.load("agents", "agent", name))
+    descriptions: list[dict[str, Any]] = json.loads(load_agents([spec], "--options"))
+    return descriptions[0] | {"does": spec.target}
 
 
 def _installed() -> list[dict[str, Any]]:
     from oven_core import plugins
 
-    found = []
+    agents = []
     for name, point in plugins.points("agents").items():
         try:
-            found.append(_plain(name, point.load(), point.value))
-        except Exception as error:  # one that is broken must not hide the others
-            found.append({"name": name, "does": f"cannot be imported: {error}", "sections": {}, "options": []})
-    return found
+            agents.append(_fields(name, point.load(), point.value))
+        except Exception as error:  # a broken agent must not hide the others
+            agents.append({"name": name, "does": f"cannot be imported: {error}", "sections": {}, "options": []})
+    return agents
 
 
-def _plain(name: str, agent: type, otherwise: str = "") -> dict[str, Any]:
+def _fields(name: str, agent: type, default: str = "") -> dict[str, Any]:
     from oven_runs.settings.agent_options import described
 
-    return described(name, agent) | {"does": _summary(agent) or otherwise}
+    return described(name, agent) | {"does": _summary(agent) or default}
 
 
 def _summary(agent: Any) -> str:
-    """The first paragraph of what its file says of it; of what its class says, where the file says nothing."""
-    said = sys.modules[agent.__module__].__doc__ or agent.__doc__ or ""
-    return " ".join(said.strip().split("\n\n")[0].split())
+    """The first paragraph of the docstring of its module, or of its class if the module has none."""
+    docstring = sys.modules[agent.__module__].__doc__ or agent.__doc__ or ""
+    return " ".join(docstring.strip().split("\n\n")[0].split())

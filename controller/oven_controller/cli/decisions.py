@@ -55,7 +55,7 @@ def decisions(
         ),
     ] = False,
     as_json: Json = False,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
     """List a run's decisions: step, author, change, verdict, the value read back, and the effect. With --json, one
     object per line.
@@ -72,7 +72,7 @@ def decisions(
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)
     criteria = DecisionFilter(Since.read(since), actuator, agent, verdict)
-    asyncio.run(_print(find_run(one_run(run, run_), at), criteria, follow, as_json))
+    asyncio.run(_print(find_run(one_run(run, run_), endpoint), criteria, follow, as_json))
 
 
 async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:

@@ -36,7 +36,7 @@ def explain(
         typer.Option("--set", metavar="rules.KEY=VALUE", help="Also show the decision under this rule; repeatable."),
     ] = None,
     as_json: Json = False,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
     """Explain a decision: the votes and their reasons, the knowledge graph's paths, guardrails, the forecast, the value
     that was read back, and the outcome.
@@ -51,7 +51,7 @@ def explain(
     from oven_runs.access.run_finder import find_run
     from oven_runs.settings.resolution import rules_set
 
-    rules, access = rules_set(sets or ()), find_run(run, at)
+    rules, access = rules_set(sets or ()), find_run(run, endpoint)
     explanation, ruling = asyncio.run(_read(access, decision, rules))
     if as_json:
         from oven_runs.log.explanation_report import report

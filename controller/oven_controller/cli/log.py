@@ -40,7 +40,7 @@ def log(
             min=1, max=2000, help="With --completions: the number of newest groups.", show_default=str(LAST_GROUPS)
         ),
     ] = None,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
     """Print a run's log, one event per line, whether its stack is up or down.
 
@@ -53,7 +53,7 @@ def log(
     from oven_core.errors import ConfigError
     from oven_runs.access.run_finder import find_run
 
-    access = find_run(one_run(run, run_), at)
+    access = find_run(one_run(run, run_), endpoint)
     if completions:
         asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
         return

@@ -30,7 +30,7 @@ def mcp(
             exists=True,
         ),
     ] = None,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
     """Serve runs to a coding agent by the Model Context Protocol, over stdin and stdout. With RUN, serve only that run.
 
@@ -52,7 +52,7 @@ def mcp(
             'the package "mcp" for coding agents is not installed, or is older than 2.3; '
             '`pip install "oven-controller[mcp]"` installs it'
         ) from error
-    reach = Reach(one_run(run, run_), at, agent_files)
+    reach = Reach(one_run(run, run_), endpoint, agent_files)
     if reach.run is not None or reach.elsewhere:
         reach.find(None)  # reports an unknown name now instead of at the first call
     if sys.stdin.isatty():

@@ -56,7 +56,7 @@ def monitor(
         bool, typer.Option("--web", help="Show it in a browser of this machine, at a one-time address.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --web.", show_default="a free one")] = 0,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
     """Watch a run: curves, agents, decisions and their ballots. It only reads without --control, and closing it does
     not affect the run.
@@ -77,10 +77,10 @@ def monitor(
     if len(names) > MAX_RUNS or (play and len(names) > 1):
         limit = "only one can be played" if play else f"at most {MAX_RUNS} can be overlaid"
         raise ConfigError(f"{len(names)} runs are named, and {limit}: name fewer")
-    if at.completed().named:
+    if endpoint.completed().named:
         if len(names) > 1:
             raise ConfigError(f"an address serves one run, and {len(names)} are named: name one")
-        source = [*at.arguments(), *(["--run", names[0]] if names else [])]
+        source = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]
     else:
         home = Home()
         source = [str(home.find(name).path) for name in names] or _all_runs(home)

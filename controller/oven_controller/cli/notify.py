@@ -75,7 +75,7 @@ def watch(
     urls: Urls = None,
     config: Config = None,
     sets: Sets = None,
-    at: Endpoint = HERE,
+    endpoint: Endpoint = HERE,
 ) -> None:
     """Send messages about a run that is up already, here or elsewhere, until it ends or Ctrl-C. Advice that waits for
     approval now is sent at once; earlier events are not.
@@ -93,7 +93,7 @@ def watch(
 
     settings = _settings(urls, config, sets, None)
     recipients = resolve(settings, os.environ)
-    access = find_run(one_run(run, run_), at, running=True)
+    access = find_run(one_run(run, run_), endpoint, running=True)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     names = ", ".join(recipient.name for recipient in recipients)

@@ -61,18 +61,18 @@ def operator_command(action: Action) -> Callable[..., int]:
         reason: str,
         wait: float | None,
         as_json: bool,
-        at: Endpoint,
+        endpoint: Endpoint,
         **typed: Any,
     ) -> int:
         fields = {argument.field: _field_value(argument, typed[argument.name]) for argument in action.arguments}
-        return send(one_run(run, run_), at, wait, as_json, action=action.name, reason=reason, **fields)
+        return send(one_run(run, run_), endpoint, wait, as_json, action=action.name, reason=reason, **fields)
 
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
     command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
     shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
     runs = [("run", LiveRunOption, None)] if action.arguments else [("run", LiveRunName, None), ("run_", SameRun, None)]
     parameters = [_parameter(argument) for argument in action.arguments]
-    for name, annotation, default in [*runs, *shared, ("at", Endpoint, HERE)]:
+    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, HERE)]:
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
@@ -131,7 +131,7 @@ def parsed(text: str | None) -> Value:
     return value
 
 
-def send(run: str | None, at: Endpoint, wait: float | None, as_json: bool, **command: Any) -> int:
+def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool, **command: Any) -> int:
     """Give an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
     import asyncio
 
@@ -140,7 +140,7 @@ def send(run: str | None, at: Endpoint, wait: float | None, as_json: bool, **com
     from oven_runs.log.command_result import CommandReport
     from oven_runs.operator.operator_client import carried_out, new_command
 
-    access = find_run(run, at, running=True)
+    access = find_run(run, endpoint, running=True)
     result = asyncio.run(carried_out(access, new_command(**command), wait))
     if as_json:
         print(CommandReport.of(result).model_dump_json(ensure_ascii=True))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
 HERE = Endpoint()
-"""The run is on this machine, unless the environment says otherwise."""
+"""The run is on this machine, unless the environment names another."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunName = Annotated[
@@ -50,23 +50,27 @@ SameRuns = Annotated[
 
 Nats = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Where a run on another machine is reached.", show_default="as --creds says"),
+    typer.Option(metavar="URL", help="Address of a run on another machine.", show_default="that of --creds"),
 ]
 Creds = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Your key for it, as `creds add NAME --operator` or `--read-only` wrote it."),
+    typer.Option(
+        metavar="FILE", help="Your key for that run, a file that `creds add NAME --operator` or `--read-only` wrote."
+    ),
 ]
 TlsCa = Annotated[
     Path | None,
-    typer.Option("--tls-ca", metavar="FILE", help="Authority to trust, PEM.", show_default="as --creds says"),
+    typer.Option(
+        "--tls-ca", metavar="FILE", help="Certificate authority to trust (PEM).", show_default="that of --creds"
+    ),
 ]
 
 
 def from_anywhere(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`command` as it is shown and called on the command line: with --nats, --creds and --tls-ca in the place of its
-    parameter `at`, the Endpoint of a run on another machine."""
-    given = inspect.signature(command, eval_str=True)
-    kept = [one for one in given.parameters.values() if one.name != "at"]
+    """Give a command the options --nats, --creds and --tls-ca instead of its parameter `endpoint`, the Endpoint of a
+    run on another machine."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "endpoint"]
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in (("nats", Nats), ("creds", Creds), ("tls_ca", TlsCa))
@@ -74,35 +78,35 @@ def from_anywhere(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def called(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **others: Any) -> Any:
-        return command(**others, at=Endpoint(nats or "", creds, tls_ca))
+        return command(**others, endpoint=Endpoint(nats or "", creds, tls_ca))
 
-    shown = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in kept] + options
-    called.__signature__ = given.replace(parameters=shown)  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in shown}
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + options
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:
-    """The run that was named as RUN or by --run. Raises ConfigError where both name one, and not the same."""
+    """The run that RUN or --run names. Raises ConfigError if they name different runs."""
     if argument is not None and option is not None and argument != option:
         from oven_core.errors import ConfigError
 
-        raise ConfigError(f"two runs are named, {argument!r} and --run {option!r}, and one is taken: leave one out")
+        raise ConfigError(f"RUN is {argument!r} and --run is {option!r}: name one run only")
     return argument if argument is not None else option
 
 
 def several_runs(arguments: list[str] | None, options: list[str] | None, *, least: int = 1) -> list[str]:
-    """The runs that were named as RUN or by --run, each once. Raises ConfigError where fewer than `least` are named,
-    and where both name some, and not the same."""
+    """The runs that RUN or --run name, each once. Raises ConfigError for fewer than `least` runs, and if RUN and --run
+    name different runs."""
     from oven_core.errors import ConfigError
 
     if arguments and options and set(arguments) != set(options):
         both = f"{', '.join(map(repr, arguments))} and --run {', '.join(map(repr, options))}"
-        raise ConfigError(f"runs are named twice, {both}: name them one way or the other")
-    found = list(dict.fromkeys(arguments or options or ()))
-    if len(found) < least:
+        raise ConfigError(f"RUN and --run name different runs ({both}): use only one of them")
+    runs = list(dict.fromkeys(arguments or options or ()))
+    if len(runs) < least:
         raise ConfigError("no run is named; `oven-controller runs` lists them")
-    return found
+    return runs
 
 
 def exit_if_incomplete(access: RunAccess) -> None:

@@ -1,4 +1,4 @@
-"""`oracle evaluate | ask`: what an oracle of the recipe `oracle` says about texts whose activations it is shown."""
+"""`oracle evaluate | ask`: measures an oracle of the recipe `oracle`, or asks it about a text's activations."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from oven_controller.cli import completion
 from oven_controller.cli.options import Json
 
 NEWEST = "the newest run that has an oracle"
-Place = Annotated[
+OracleArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="A run's name, or a folder with an oracle: of a run, a checkpoint or an adapter.",
+        help="A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
         show_default=NEWEST,
         autocompletion=completion.runs,
     ),
 ]
-PlaceOption = Annotated[
+OracleOption = Annotated[
     str | None,
     typer.Option(
         "--run",
         "-r",
         metavar="RUN",
-        help="A run's name, or a folder with an oracle: of a run, a checkpoint or an adapter.",
+        help="A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
         show_default=NEWEST,
         autocompletion=completion.runs,
     ),
@@ -35,41 +35,44 @@ PlaceOption = Annotated[
 Percents = Annotated[
     str | None,
     typer.Option(
-        "--layer-percents", metavar="P,P,…", help="Depths, in percent.", show_default="those it was trained on"
+        "--layer-percents",
+        metavar="P,P,…",
+        help="Depths in percent of the layers.",
+        show_default="those of its training",
     ),
 ]
-Temperature = Annotated[float, typer.Option(min=0.0, help="Of sampling; 0 is greedy.")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")]
 
 
 def evaluate(
-    run: Place = None,
+    run: OracleArgument = None,
     benchmarks: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder with a folder per benchmark that holds its published files; a benchmark that is not in it is "
-            "evaluated on templates, and so are all without this option.",
+            help="Folder with one folder per benchmark, which holds its published files. Benchmarks without one are "
+            "evaluated on templates.",
         ),
     ] = None,
-    items: Annotated[int, typer.Option(min=20, help="Items of each benchmark.")] = 250,
+    items: Annotated[int, typer.Option(min=20, help="Items per benchmark.")] = 250,
     layer_percents: Percents = None,
     temperature: Temperature = 0.0,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write evaluation.json and reliability.png there.")
+        Path | None, typer.Option(metavar="DIR", help="Also write evaluation.json and reliability.png to this folder.")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Measure an oracle on nine benchmarks: accuracy, ECE, MCE and Brier, with intervals and ECE's null.
+    """Measure an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and the null of ECE.
 
-    Each item is asked about at several depths, with the text's own activations and with another text's (shuffled).
+    Each item is asked at several depths, with the text's own activations and with those of another text (shuffled).
 
     Example: oven-controller oracle evaluate oracle-1125-0900 --benchmarks ~/benchmarks --out evaluation
     """
     from oven_recipes.oracle.evaluate_command import main
 
-    place, percents = _place(run), _percents(layer_percents)
+    folder, percents = _oracle_folder(run), _percents(layer_percents)
     return main(
-        place,
+        folder,
         benchmarks=benchmarks,
         items=items,
         percents=percents,
@@ -81,31 +84,32 @@ def evaluate(
 
 def ask(
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The text whose activations are shown; - reads standard input.")
+        str, typer.Argument(metavar="TEXT", help="The text whose activations the oracle sees; - reads standard input.")
     ],
     question: Annotated[
-        str | None, typer.Argument(metavar="QUESTION", help="About it.", show_default="the benchmarks' questions")
+        str | None,
+        typer.Argument(metavar="QUESTION", help="Question about the text.", show_default="the benchmarks' questions"),
     ] = None,
-    run: PlaceOption = None,
+    run: OracleOption = None,
     layer_percents: Percents = None,
     temperature: Temperature = 0.0,
     as_json: Json = False,
 ) -> int:
-    """Ask an oracle about a text: its answer and stated confidence at each depth.
+    """Ask an oracle about a text, and print its answer and stated confidence at each depth.
 
-    The oracle is shown the text's activations and never the text.
+    The oracle sees the text's activations and never the text.
 
     Example: oven-controller oracle ask "the film was very boring" "is the feeling of this text positive?"
     """
     from oven_recipes.oracle.ask_command import main
 
-    place, percents = _place(run), _percents(layer_percents)
-    said = sys.stdin.read() if text == "-" else text
-    return main(place, said, question, percents=percents, temperature=temperature, as_json=as_json)
+    folder, percents = _oracle_folder(run), _percents(layer_percents)
+    content = sys.stdin.read() if text == "-" else text
+    return main(folder, content, question, percents=percents, temperature=temperature, as_json=as_json)
 
 
-def _place(run: str | None) -> Path:
-    """The folder that is named, or that of the run that is. Raises ConfigError and UnknownNameError."""
+def _oracle_folder(run: str | None) -> Path:
+    """The folder of the oracle that `run` names. Raises ConfigError and UnknownNameError."""
     from oven_core.errors import ConfigError
     from oven_runs.home.run_folder import Home
 
@@ -113,24 +117,24 @@ def _place(run: str | None) -> Path:
         path = Path(run).expanduser()
         return path.absolute() if path.is_dir() or "/" in run else Home().find(run).path
     home = Home()
-    found = next((folder for folder in home.runs() if (folder.path / "oracle" / "oracle.json").is_file()), None)
-    if found is None:
+    newest = next((folder for folder in home.runs() if (folder.path / "oracle" / "oracle.json").is_file()), None)
+    if newest is None:
         raise ConfigError(
             f"no run in {home.path} has an oracle; `oven-controller up --recipe oracle` trains one, or name a folder"
         )
-    return found.path
+    return newest.path
 
 
-def _percents(said: str | None) -> tuple[float, ...] | None:
-    """Raises ConfigError for anything but numbers from 0 to below 100."""
+def _percents(text: str | None) -> tuple[float, ...] | None:
+    """Read --layer-percents. Raises ConfigError unless it has numbers from 0 to below 100."""
     from oven_core.errors import ConfigError
 
-    if said is None:
+    if text is None:
         return None
     try:
-        found = tuple(float(one) for one in said.split(","))
+        percents = tuple(float(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    if not found or not all(0 <= one < 100 for one in found):
-        raise ConfigError(f"--layer-percents {said}: give numbers from 0 to below 100 with commas, e.g. 25,50,75")
-    return tuple(dict.fromkeys(found))
+        percents = ()
+    if not percents or not all(0 <= percent < 100 for percent in percents):
+        raise ConfigError(f"--layer-percents {text}: give numbers from 0 to below 100 with commas, e.g. 25,50,75")
+    return tuple(dict.fromkeys(percents))

@@ -42,8 +42,8 @@ class RecipeCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         names = [option.name for option in ctx.meta.get(_OPTIONS, ())]
-        given = {name: ctx.params.pop(name) for name in names}
-        ctx.meta[GIVEN] = {name: value for name, value in given.items() if value is not None}
+        values = {name: ctx.params.pop(name) for name in names}
+        ctx.meta[GIVEN] = {name: value for name, value in values.items() if value is not None}
         return super().invoke(ctx)
 
     def _own(self, ctx: Any, args: list[str]) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def layers_given(ctx: typer.Context) -> list[Layer]:
     """One layer of settings for each option of the recipe that was given."""
     from oven_runs.settings.recipe_flags import flag_layers
 
-    given: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
-    return flag_layers(ctx.meta[_MODEL], given) if given else []
+    values: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
+    return flag_layers(ctx.meta[_MODEL], values) if values else []
 
 
 def _chosen_recipe(own: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @from_anywhere
-def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at: Endpoint = HERE) -> None:
+def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, endpoint: Endpoint = HERE) -> None:
     """Show how a run is doing: processes and memory, agents, ticks and decisions, also when the stack is down.
 
     Example: oven-controller status --json
@@ -24,7 +24,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at:
     from oven_core.terminal_text import say
     from oven_runs.access.run_finder import find_run
 
-    report = asyncio.run(run_status(find_run(one_run(run, run_), at)))
+    report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
     if as_json:
         print(report.model_dump_json(ensure_ascii=True))
     else:

@@ -58,28 +58,28 @@ def collect(
     """
     settings = _settings(set_ or [])
     if out.exists():
-        raise ConfigError(f"{out} is there already; name another file, or remove it")
+        raise ConfigError(f"{out} exists already; name another file, or remove it")
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {out.absolute().parent}; make it, or name another file")
-    wanted = -(-rollouts // settings.group_size)
+        raise ConfigError(f"there is no folder {out.absolute().parent}; create it, or name another file")
+    attempts = -(-rollouts // settings.group_size)
     chosen = (
         list(read_instances(instances))
         if instances is not None
-        else settings.tasks(f"{UNSEEN} {seed}", wanted, evaluation=True)
+        else settings.tasks(f"{UNSEEN} {seed}", attempts, evaluation=True)
     )
     if save_tasks is not None:
-        _written(save_tasks, "".join(f"{one.model_dump_json()}\n" for one in chosen).encode())
+        _write(save_tasks, "".join(f"{task.model_dump_json()}\n" for task in chosen).encode())
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported
     from oven_recipes.repair.collection import collected
 
     began, cpu = time.monotonic(), time.process_time()
-    attempted = [chosen[at % len(chosen)] for at in range(wanted)]
+    attempted = [chosen[number % len(chosen)] for number in range(attempts)]
     traces = collected(
         settings, attempted, seed, Home().cache, policy_seed=policy_seed, repositories=repositories, openenv=openenv
     )[:rollouts]
-    _written(out, b"".join(map(jsonl.line, traces)))
+    _write(out, b"".join(map(jsonl.line, traces)))
     report = summary(traces) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
     if as_json:
         print(json.dumps({"file": str(out), **report}))
@@ -88,8 +88,8 @@ def collect(
     return 0
 
 
-def _written(path: Path, data: bytes) -> None:
-    """Raises ConfigError, and OSError where there is no room."""
+def _write(path: Path, data: bytes) -> None:
+    """Write a file. Raises ConfigError, and OSError if the disk is full."""
     try:
         write_atomic(path, data)
     except OSError as error:
@@ -98,13 +98,13 @@ def _written(path: Path, data: bytes) -> None:
         raise ConfigError(f"{path} cannot be written: {reason(error)}") from error
 
 
-def _settings(given: Sequence[str]) -> RepairSettings:
-    """Raises ConfigError, which names the setting."""
+def _settings(assignments: Sequence[str]) -> RepairSettings:
+    """Return the settings of NAME=VALUE texts. Raises ConfigError, which names the setting."""
     options: dict[str, Any] = {}
-    for one in given:
-        name, mark, value = one.partition("=")
+    for assignment in assignments:
+        name, mark, value = assignment.partition("=")
         if not mark:
-            raise ConfigError(f"--set {one}: write NAME=VALUE, e.g. --set sft_steps=800")
+            raise ConfigError(f"--set {assignment}: write NAME=VALUE, e.g. --set sft_steps=800")
         try:
             options[name] = yaml.safe_load(value)
         except yaml.YAMLError:
@@ -117,7 +117,7 @@ def _settings(given: Sequence[str]) -> RepairSettings:
 
 
 def summary(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Counts for the report."""
+    """Return the counts of the report."""
     calls = [len(step.action.calls) for trace in traces for step in trace.steps]
     return {
         "traces": len(traces),
@@ -130,7 +130,7 @@ def summary(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def lines(out: Path, report: dict[str, Any]) -> list[str]:
-    """For people."""
+    """Return the output for people."""
     ended = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
     return [
         f"{out}: traces {report['traces']}, tasks {report['tasks']}, steps {report['steps']}, calls {report['calls']}",

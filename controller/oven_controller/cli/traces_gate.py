@@ -102,6 +102,6 @@ def _lines(replay: RecordedReplay, curves: Mapping[str, Curve | str], tiered: Ti
     if tiered is not None:
         rules = ", ".join(f"{rule.replace('_', ' ')} {share:.0%}" for rule, share in tiered.by_rule.items())
         yield (
-            f"  tiers: {', '.join(tiered.first)} first, the others at {tiered.asked:.0%} of states: "
+            f"  tiers: {', '.join(tiered.first)} first, the others at {tiered.others_asked:.0%} of states: "
             f"{tiered.cost:.0%} of the cost, {tiered.pairs:.0%} of the pairs ({rules})"
         )

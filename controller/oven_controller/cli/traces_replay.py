@@ -205,7 +205,7 @@ class _Progress:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PROGRESS_S
             failed = sum(outcome.failed.values())
-            print(f"{outcome.asked} of {self._total} states, {failed} without an answer", file=sys.stderr, flush=True)
+            print(f"{outcome.states} of {self._total} states, {failed} without an answer", file=sys.stderr, flush=True)
 
 
 def _announce(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace]) -> None:
@@ -242,7 +242,7 @@ def _check_prices(file: TeachersFile, endpoints: Mapping[str, ModelEndpoint]) ->
 
 def _outcome_json(outcome: Outcome, replies: RepliesFile) -> dict[str, object]:
     return {
-        "asked": outcome.asked,
+        "asked": outcome.states,
         "answered": outcome.answered,
         "failed": dict(outcome.failed),
         "faults_on_the_way": dict(outcome.faults),
@@ -256,7 +256,7 @@ def _outcome_json(outcome: Outcome, replies: RepliesFile) -> dict[str, object]:
 
 def _outcome_lines(outcome: Outcome, remaining: int) -> Iterator[str]:
     faults = ", ".join(f"{kind} {count}" for kind, count in outcome.faults.most_common())
-    yield f"this run: {outcome.asked} states in {outcome.seconds:.1f} s; failed attempts: {faults or 'none'}"
+    yield f"this run: {outcome.states} states in {outcome.seconds:.1f} s; failed attempts: {faults or 'none'}"
     if outcome.booked_usd is not None:
         yield f"booked: ${outcome.booked_usd:.4f} for all calls so far, lost calls at their maximum cost"
     for teacher, reason in outcome.given_up.items():

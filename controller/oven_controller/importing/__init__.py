@@ -1,5 +1,5 @@
-"""`import`: last month's training as a run. A reader a format, listed in `importer.IMPORTERS`, and one writer.
+"""`import`: write another training's logs as a run. One importer per format (`importer.IMPORTERS`), and one writer.
 
-It stands here, and not with the learner, because what it makes is a log and a run's folder, and because it is used
-before anything is attached: on a login node or a laptop, without torch. Other formats are other packages' entry points.
+It is not in the learner's package because it makes a log and a run's folder, and because it is used before anything is
+attached: on a login node or a laptop, without torch.
 """

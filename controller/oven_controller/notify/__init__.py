@@ -1,1 +1,1 @@
-"""Notifications of a run: what is worth a message, how often one is sent, and how it gets there."""
+"""Notifications about a run: which events cause a message, how often messages are sent, and how."""

@@ -1,4 +1,4 @@
-"""`--dry-run`: prints the processes that would start, and the settings."""
+"""`--dry-run`: the settings and the processes that would start."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from oven_runs.settings.agents import agent_specs, per_process
 
 
 def dry_run(request: Request, home: Home) -> list[str]:
-    """Lines to print: the start, the resolved settings as YAML, the processes. Raises what `up` would raise before the
-    learner starts: of the names, the keys, the agents' files and the server that is there already."""
+    """Return the lines to print: the start, the settings as YAML, and the processes.
+
+    Raises the errors that `up` would raise before the learner starts: of names, keys, agents' files, and of a server
+    that is already there.
+    """
     check(request, home)
     settings = request.resolved.settings
-    if not settings.agent_options:  # else `check` has done it
+    if not settings.agent_options:  # otherwise `check` has loaded the agents
         check_agents(settings)
     if settings.nats:
         asyncio.run(check_server(request))
     dumped = settings.model_dump(mode="json")
     own = "python -m oven_controller.stack.entry"
-    processes = {"nats-server": f"not started; {settings.nats} is used" if settings.nats else binary()}
+    processes = {"nats-server": f"not started, because {settings.nats} is used" if settings.nats else binary()}
     for number in range(1, settings.meshes + 1):
         processes["mesh" if number == 1 else f"mesh-{number}"] = f"{own} mesh"
     if settings.kg:
         large = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
-        processes["kg"] = f"{own} kg{large}" if is_installed("kg") else "not started; it is not installed"
+        processes["kg"] = f"{own} kg{large}" if is_installed("kg") else "not started, because it is not installed"
     for pool in pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
@@ -46,7 +49,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["learner"] = f"{own} learner"
     if request.monitored:
         here = f"{own} monitor --control  (in the terminal, if there is one)"
-        processes["monitor"] = here if is_installed("monitor") else "not started; it is not installed"
+        processes["monitor"] = here if is_installed("monitor") else "not started, because it is not installed"
     return [
         first_line(request.resolved),
         "# settings",

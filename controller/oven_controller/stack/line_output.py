@@ -122,9 +122,9 @@ class Headless:
             case Outcome() as body:
                 self._say(event, f"outcome  {outcome(body)}")
             case _:
-                self._other(event)
+                self._announcement(event)
 
-    def _other(self, event: Event) -> None:
+    def _announcement(self, event: Event) -> None:
         """Print other messages of the learner and of agents."""
         match event.body:
             case ActuatorAnnounced() as body:

@@ -119,8 +119,8 @@ class Processes:
 
     def keep_server(self, server: EmbeddedServer) -> None:
         without = "the bus is gone, training continues with its last settings"
-        kept = Restartable("nats-server", server.restart, self._bus_answers, lambda: without)
-        self._server = Supervised(kept, server.child, self._tell, self._note)
+        restartable = Restartable("nats-server", server.restart, self._bus_answers, lambda: without)
+        self._server = Supervised(restartable, server.child, self._tell, self._note)
 
     async def start_meshes(self, count: int) -> None:
         """Start the replicas together. One is enough for decisions."""

@@ -1,4 +1,4 @@
-"""`up` and `run --`: one run from its folder to its summary."""
+"""`up` and `run --`: runs one stack, from its folder to its summary."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from oven_runs.server import embedded as servers
 from oven_runs.settings.agents import agent_specs, per_process
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
-"""One key each; agents and committee members have one by name."""
+"""Roles with one key each. Agents and committee members have keys by name."""
 
 Out = Callable[[str], None]
 
 
 async def up(request: Request, home: Home, out: Out) -> int:
-    """Run it to its end. Returns the exit code."""
+    """Start the stack, stay with it until its end, and return the exit code."""
     check(request, home)
     recipe = request.resolved.settings.recipe
     folder = home.find(request.run) if request.resume else home.create(request.run, recipe)
     screen = Screen(out, folder.logs / "up.log")
-    stack = _Up(request, folder, screen)
+    stack = _Stack(request, folder, screen)
     with signals.handled_by(stack.on_signal):
         try:
             with folder.hold():
@@ -61,11 +61,11 @@ async def up(request: Request, home: Home, out: Out) -> int:
                 except OvenError as error:
                     await screen.close()
                     if error.exit_code == 2 and not request.resume:
-                        shutil.rmtree(folder.path, ignore_errors=True)  # its name stays free for the next try
+                        shutil.rmtree(folder.path, ignore_errors=True)  # so that the name stays free
                     else:
                         stack.failed()
                     raise
-            # The stack is down and its lock is free: nobody has to wait until a person has looked enough.
+            # The stack is down and its lock is free: other commands need not wait for the open monitor.
             await stack.until_monitor_is_quit()
         finally:
             await screen.close()
@@ -73,7 +73,9 @@ async def up(request: Request, home: Home, out: Out) -> int:
     return code
 
 
-class _Up:
+class _Stack:
+    """One stack: its server, processes, log and output."""
+
     def __init__(self, request: Request, folder: RunFolder, screen: Screen) -> None:
         self.request = request
         self.settings = request.resolved.settings
@@ -82,14 +84,14 @@ class _Up:
         self.stop = asyncio.Event()
         self.signal = 0
         self.script_offset = 0
-        self.over = False
+        self.ended = False
         self.processes: Processes | None = None
         self.members: Members | None = None
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
         self.log = LogKeeper(folder, self.report, screen)
         self.floods = message_floods.FloodDetector(self._on_flood)
-        self.leaving: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
+        self.revoking: set[asyncio.Task[None]] = set()  # references, so that tasks are not collected
 
     async def run(self) -> int:
         self.out(first_line(self.request.resolved))
@@ -98,7 +100,7 @@ class _Up:
             url = await self._serve()
             self.out(f"run {self.folder.run}, bus {url}, folder {short(self.folder.path)}")
             if self.folder.keys() is None:
-                self.out("events are not signed: that takes a key for each role, --creds FOLDER of `creds server`")
+                self.out("events are not signed: signatures need a key for each role, --creds FOLDER of `creds server`")
             trust = tls.trusting(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
@@ -111,10 +113,10 @@ class _Up:
                 await self.processes.end_server()
             elif self.server is not None:
                 await self.server.stop()
-            self.over = True
+            self.ended = True
 
     async def until_monitor_is_quit(self) -> None:
-        """Until the monitor is quit; a signal does not wait for that."""
+        """Wait until a person quits the monitor, or for a signal."""
         stopped = asyncio.create_task(self.stop.wait())
         closed = asyncio.create_task(self.out.closed())
         await asyncio.wait({stopped, closed}, return_when=asyncio.FIRST_COMPLETED)
@@ -123,17 +125,17 @@ class _Up:
         await closed
 
     def _prepare(self) -> None:
-        """Raises ProcessError where the disk takes nothing."""
+        """Write the run's settings and run.json. Raises ProcessError if the disk is full or read-only."""
         start = self.request.resolved.start
         try:
-            self._keep_addresses()
+            self._save_recipients()
             self._write_config()
         except OSError as error:
             raise ProcessError(
                 f"{self.folder.config} cannot be written ({error.strerror}): make room, or set OVEN_HOME elsewhere"
             ) from error
         self._note(
-            mirrored=True,  # what an earlier incarnation exported is no longer the whole
+            mirrored=True,  # the export of an earlier incarnation is no longer complete
             recipe=self.settings.recipe,
             start=start.name if start else "",
             drill=start.label if start else "",
@@ -145,19 +147,21 @@ class _Up:
             ended=None,
         )
 
-    def _keep_addresses(self) -> None:
-        """Those that messages go to, out of the settings. Of a new run the log is told from its beginning."""
+    def _save_recipients(self) -> None:
+        """Move the addresses for messages from the settings to the run's folder. Messages about a new run start at the
+        beginning of its log."""
         settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
             cursor.save(self.folder.path, cursor.Cursor())
-        called = recipients.resolve(settings, os.environ, self.folder.path)
-        if called:
-            self.out(f"messages go to {', '.join(one.name for one in called)}")
-        for warning in recipients.tls_warnings(called):
+        people = recipients.resolve(settings, os.environ, self.folder.path)
+        if people:
+            self.out(f"messages go to {', '.join(recipient.name for recipient in people)}")
+        for warning in recipients.tls_warnings(people):
             self.out(f"warning: {warning}")
 
     async def _serve(self) -> str:
+        """Start the embedded server with its keys, unless another is used, and return the server's address."""
         if self.settings.nats:
             self._note(url=self.settings.nats)
             return self.settings.nats
@@ -173,26 +177,27 @@ class _Up:
         return self.server.url
 
     async def _with_bus(self, bus: Bus, plan: Plan) -> int:
-        made = not (self.request.resume and await streams.exists(bus.jetstream, self.folder.run))
-        if made:
+        """Run the processes to their end, and return the exit code."""
+        is_new = not (self.request.resume and await streams.exists(bus.jetstream, self.folder.run))
+        if is_new:
             if self.request.resume and self.folder.export.exists() and self.folder.export.stat().st_size:
                 raise ConfigError(
-                    f"run {self.folder.run!r} cannot continue: its store is gone, and {self.folder.export} is all that "
-                    "is left of its log; start another run"
+                    f"run {self.folder.run!r} cannot continue: its store is gone, and only {self.folder.export} "
+                    "remains of its log; start another run"
                 )
             await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
         await self._keep_completions(bus)
         code = 3
         keyring = Keyring(self.folder.pin())
-        async with contextlib.AsyncExitStack() as around:
+        async with contextlib.AsyncExitStack() as resources:
             await self.log.append_kept(bus)
             head = await bus.head(self.folder.run)
-            mirror = around.enter_context(contextlib.closing(Mirror(self.folder.export)))
-            watch = await around.enter_async_context(
+            mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
+            watch = await resources.enter_async_context(
                 Watch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.take)
             )
             keeping = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
-            around.callback(keeping.cancel)
+            resources.callback(keeping.cancel)
             processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
             self.processes = processes
             self.members = Members(processes, self.out)
@@ -211,22 +216,22 @@ class _Up:
                 code = self._stopped()
             except OvenError as error:
                 await self._end(processes, bus, watch, 3)
-                if error.exit_code == 2 and made:
+                if error.exit_code == 2 and is_new:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
             await self._end(processes, bus, watch, code)
             await self.log.finish(bus, watch, mirror)
-        own = processes.learner if code == 0 and not self.request.command else None
-        self.log.find_missing(own is not None and own.returncode == 0)
-        noted = self._note(ended=self._status(code), children={})
-        return 3 if code == 0 and (self.log.missing or not noted) else code
+        learner = processes.learner if code == 0 and not self.request.command else None
+        self.log.find_missing(learner is not None and learner.returncode == 0)
+        recorded = self._note(ended=self._status(code), children={})
+        return 3 if code == 0 and (self.log.missing or not recorded) else code
 
     async def _keep_completions(self, bus: Bus) -> None:
-        """A run without them is the same run."""
+        """Create the stream of sampled completions. A run without it is the same run."""
         if self.settings.completions_every:
             replicas = self.settings.stream_replicas
             if why := await streams.create_completions(bus.jetstream, self.folder.run, replicas):
-                self.out(f"no sampled completions are kept, the server refused their stream: {why}")
+                self.out(f"no sampled completions are stored, because the server refused their stream: {why}")
 
     async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:
         await processes.start_meshes(self.settings.meshes)
@@ -244,8 +249,8 @@ class _Up:
             return
         environment = plan.attached_learner(resumed=self.request.resume)
         if self.request.announced is not None:
-            where = {"run": self.folder.run, "url": plan.url, "folder": str(self.folder.path.absolute())}
-            self.request.announced(where | {"environment": environment})
+            facts = {"run": self.folder.run, "url": plan.url, "folder": str(self.folder.path.absolute())}
+            self.request.announced(facts | {"environment": environment})
         else:
             self.out("waiting for a learner; in its shell:")
             for line in export_lines(environment):
@@ -259,7 +264,7 @@ class _Up:
         else:
             learner = plan.learner(resume_from)
             await processes.start_learner(learner)
-            self.out(f"the learner starts; what it says is in {short(learner.log)}")
+            self.out(f"the learner starts; its output is in {short(learner.log)}")
 
     def _resume_command(self) -> str:
         if self.request.command:
@@ -270,17 +275,16 @@ class _Up:
         return pools(agent_specs(self.settings), per_process(self.settings))
 
     async def _take_priors(self, processes: Processes, bus: Bus) -> None:
-        """What the prior service knows of changes as such becomes part of the run's rules, before the learner reads
-        them. It is not a condition of the run."""
+        """Add the prior service's rules to those of the run before the learner reads them. The run works without it."""
         if not is_installed("kg"):
-            self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents go without')
+            self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents have no priors')
             return
         if not await processes.start_kg():
             return
         try:
             info = await kg_rules.ask(bus)
         except BusError as error:
-            self.out(f"the rules stay as they are: {error}")
+            self.out(f"the rules do not change: {error}")
             return
         before, rules = self.settings.rules, kg_rules.merged(self.settings.rules, info)
         pairs, needs = (
@@ -295,21 +299,21 @@ class _Up:
         if not self.request.monitored or not terminal.has_terminal():
             return
         if not is_installed("monitor"):
-            self.out('printing lines; `pip install "oven-controller[tui]"` brings the monitor')
+            self.out('printing lines; `pip install "oven-controller[tui]"` installs the monitor')
             return
         await self.out.open([*own_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed)
         self._note_child("monitor", self.out.pid)
 
     def _monitor_closed(self) -> str:
-        """What to say then; nothing if the run is over, too."""
-        if self.over or self.stop.is_set():
+        """The line to print when the monitor is closed; empty if the run has also ended."""
+        if self.ended or self.stop.is_set():
             return ""
         with contextlib.suppress(OSError):
             self._note(children={n: pid for n, pid in self.folder.info().children.items() if n != "monitor"})
         return f"the run continues; `oven-controller monitor {self.folder.run}` opens it again; Ctrl-C ends the run"
 
     async def _wait(self, learner: Child | None) -> None:
-        """Until the learner ends or a signal comes."""
+        """Wait until the learner ends or a signal comes."""
         stopped = asyncio.create_task(self.stop.wait())
         script_ended = asyncio.Event()
         waiting: set[asyncio.Task[object]] = {stopped}
@@ -330,7 +334,7 @@ class _Up:
         return 130 if self.signal == signal.SIGINT else 0
 
     def _ended(self, child: Child | None) -> int:
-        """The exit code: of a learner that ended by itself, else of the signal."""
+        """The exit code of a learner that ended by itself, else that of the signal."""
         if child is None or child.returncode is None:
             return self._stopped()
         code = child.returncode
@@ -342,22 +346,24 @@ class _Up:
         return 2 if code == 2 else 3
 
     async def _end(self, processes: Processes, bus: Bus, watch: Watch, code: int) -> None:
-        """The learner first, so that its checkpoint and last word still reach the log. `code`: the run's, so far."""
+        """End the processes, the learner first, so that its checkpoint and last messages still reach the log. `code`:
+        the exit code so far."""
         if self.members is not None:
             await self.members.close()
         if self.stop.is_set():
             await self.out.close()
         if processes.learner is not None and processes.learner.returncode is None:
-            self.out("ending the learner in order (once more to kill it)")
+            self.out("ending the learner (a second signal kills it)")
         await processes.end_learner()
         try:
             await self.log.append_kept(bus)
         except OvenError as error:
             self.out(str(error))
-        await self.log.drain(bus, watch)  # what the learner said last, before the others say goodbye
-        if self.settings.notify.to:  # whoever is called hears of it, if the log does not say
-            code_of = processes.learner.returncode if processes.learner is not None else None
-            self._note(ended=self._status(code), learner_end=how(code_of) if code_of is not None else "")
+        await self.log.drain(bus, watch)  # the learner's last messages, before the others leave
+        if self.settings.notify.to:  # the notifier reads the end from run.json if the log has none
+            learner_code = processes.learner.returncode if processes.learner is not None else None
+            learner_end = how(learner_code) if learner_code is not None else ""
+            self._note(ended=self._status(code), learner_end=learner_end)
         await processes.end_others()
         await self.log.drain(bus, watch)
 
@@ -371,9 +377,9 @@ class _Up:
     def _summary(self) -> list[str]:
         if not self.report.view.seq:
             return ["nothing was logged"]
-        where = self.folder.export if self.folder.export.exists() else self.folder.server.folder
+        log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         missing = [self.log.missing] if self.log.missing else []
-        check = f"log {short(where)}; check it with `oven-controller replay {self.folder.run}`"
+        check = f"log {short(log)}; check it with `oven-controller replay {self.folder.run}`"
         return [*self.report.summary(), *missing, check]
 
     def _status(self, code: int) -> Status:
@@ -390,23 +396,23 @@ class _Up:
             self.members.hear(event)
 
     def _on_flood(self, agent: str) -> None:
-        """An agent floods the log: its key opens nothing any more."""
+        """Revoke the key of an agent that floods the log."""
         self.out(
-            f"agent {agent} says more than {message_floods.FREE} messages beyond {message_floods.PER_TICK} a "
+            f"agent {agent} sent more than {message_floods.FREE} messages beyond {message_floods.PER_TICK} per "
             "tick and loses its key"
         )
-        leaving = asyncio.create_task(asyncio.to_thread(self._revoke, agent), name=f"let out {agent}")
-        self.leaving.add(leaving)
-        leaving.add_done_callback(self.leaving.discard)
+        task = asyncio.create_task(asyncio.to_thread(self._revoke, agent), name=f"revoke {agent}")
+        self.revoking.add(task)
+        task.add_done_callback(self.revoking.discard)
 
     def _revoke(self, agent: str) -> None:
         try:
             revoke(self.folder, agent)
         except OvenError as error:
-            self.out(f"agent {agent} continues: {error}; `oven-controller mute {agent}` takes its votes out")
+            self.out(f"agent {agent} continues: {error}; `oven-controller mute {agent}` stops counting its votes")
 
     def on_signal(self, number: int) -> None:
-        if self.stop.is_set() and self.processes is not None:  # asked twice: no more waiting
+        if self.stop.is_set() and self.processes is not None:  # the second signal
             self.processes.kill()
         self.signal = self.signal or number
         self.stop.set()
@@ -416,16 +422,16 @@ class _Up:
         return Credentials.load(path) if path else None
 
     def failed(self) -> None:
-        """It ended before it could say how."""
+        """Record a failure that happened outside `run`."""
         self._note(ended="failed", children={})
 
     def _note(self, **changes: object) -> bool:
-        """Whether run.json says so: a full disk ends no run."""
+        """Change run.json, and return whether that worked: a full disk must not end the run."""
         try:
             self.folder.write_info(self.folder.info().model_copy(update=changes))
         except OSError as error:
-            what = "how the run ended" if "ended" in changes else f"what has changed ({', '.join(changes)})"
-            self.out(f"run.json cannot be written ({error.strerror}), and does not say {what}: make room")
+            fact = "the run's end" if "ended" in changes else f"changes of {', '.join(changes)}"
+            self.out(f"run.json cannot be written ({error.strerror}), and lacks {fact}: make room on the disk")
             return False
         return True
 

@@ -128,7 +128,7 @@ class IdleClient(LoopClient):
     """The client without a controller. It publishes nothing, and stops for a spent time budget or `request_stop`."""
 
     def hold(self, reason: str) -> None:
-        """Only log a warning: nobody could resume the run."""
+        """Only log a warning: there is no operator to resume the run."""
         log.warning("without a controller nothing is held: %s", reason)
 
 

@@ -118,7 +118,7 @@ def choose_rollback(
     ask: Callable[[], object],
     trained: Callable[[], int],
 ) -> Rollback | None:
-    """Return None if neither is possible: the model is too large to copy, and nobody restarts the process, or the
+    """Return None if neither is possible: the model is too large to copy, and no launcher restarts the process, or the
     checkpoints lack the optimizer.
 
     `resumable`: also take checkpoints if there are copies, for a process that is killed. `ask` makes the trainer save

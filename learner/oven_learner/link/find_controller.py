@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+
+from pydantic import BaseModel, Field
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.rules import Rules
@@ -59,6 +60,17 @@ class Mode(Enum):
             )
 
 
+class RunSettings(BaseModel):
+    """The settings in a run's config.json that the learner needs."""
+
+    rules: Rules = Rules(autonomy="observe")
+    lockstep: bool = False
+    charge_rollbacks: bool = False
+    recipe: str = ATTACHED
+    committee: CommitteeSettings = Field(default_factory=CommitteeSettings)
+    completions: CompletionsSettings = Field(default_factory=CompletionsSettings)
+
+
 @dataclass(frozen=True)
 class Connection:
     """How to reach the controller, and the run's settings that the learner needs."""
@@ -88,21 +100,23 @@ class Connection:
                 "python train.py`; or start `oven-controller up --no-learner` and export what it prints; "
                 "or pass url= and run=; or train without one: OVEN_MODE=optional"
             )
-        rules, lockstep, committee = Rules(autonomy="observe"), False, CommitteeSettings()
-        charge_rollbacks, completions = False, CompletionsSettings(every=0)
+        settings, every = RunSettings(), 0
         folder = os.environ.get("OVEN_RUN_DIR")
         if folder and (config := Path(folder) / "config.json").is_file():
-            settings = json.loads(config.read_text())
-            rules = Rules.model_validate(settings.get("rules", {"autonomy": "observe"}))
-            lockstep = bool(settings.get("lockstep", False))
-            charge_rollbacks = bool(settings.get("charge_rollbacks", False))
-            committee = CommitteeSettings.model_validate(settings.get("committee", {}))
-            completions = CompletionsSettings.model_validate(settings.get("completions", {}))
-            every = completions.steps_between(attached=settings.get("recipe", ATTACHED) == ATTACHED)
-            completions = completions.model_copy(update={"every": every})
+            settings = RunSettings.model_validate_json(config.read_bytes())
+            every = settings.completions.steps_between(attached=settings.recipe == ATTACHED)
         credentials = Credentials.load(Path(creds)) if creds else None
-        keys = _keys(credentials)
-        return cls(url, run, credentials, rules, lockstep, charge_rollbacks, committee, completions, keys)
+        return cls(
+            url,
+            run,
+            credentials,
+            settings.rules,
+            settings.lockstep,
+            settings.charge_rollbacks,
+            settings.committee,
+            settings.completions.model_copy(update={"every": every}),
+            _keys(credentials),
+        )
 
     def link(self) -> Link:
         """Return a new link to the run's log. Raises ConfigError if tracing is configured and cannot start."""

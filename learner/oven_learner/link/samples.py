@@ -99,7 +99,7 @@ class SampleQueue:
 
 
 class SamplePublisher:
-    """Publishes samples in the link's process while there is a connection. Nobody confirms them."""
+    """Publishes samples in the link's process while there is a connection. They are not confirmed."""
 
     def __init__(self, run: str) -> None:
         self._subject = Subjects(run).completions

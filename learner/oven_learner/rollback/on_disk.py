@@ -52,7 +52,7 @@ def seconds_to_write(size: int, folder: Path) -> float:
 
 
 class OnDisk:
-    """Checkpoints that the trainer saves between two steps, when `ask` tells it to. Saves that nobody asked for take at
+    """Checkpoints that the trainer saves between two steps, when `ask` tells it to. Saves for rollback alone take at
     most `snapshot_schedule.SHARE` of wall time."""
 
     undoes = False

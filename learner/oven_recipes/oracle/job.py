@@ -1,4 +1,4 @@
-"""Puts the recipe together: model, activations, supervised adapter, TRL's trainer with the activations in place, the
+"""Builds the recipe's job: model, activations, supervised adapter, TRL's trainer with injected activations, the
 committee's reward, and the evaluations."""
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def captured(
     most: int,
     store: ActivationStore,
 ) -> None:
-    """Puts into `store` what it lacks of the activations of `texts`, of 1 to `most` late tokens as each text's digest
-    says, so that every run of a model has the same. `name` is the model's in the keys."""
+    """Add the missing activations of `texts` to `store`, of 1 to `most` late tokens as each text's digest says, so that
+    every run of a model has the same. `name` is the model's name in the keys."""
     missing = [t for t in dict.fromkeys(texts) if any(activation_key(name, t, layer) not in store for layer in layers)]
     if missing:
         counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
@@ -96,12 +96,13 @@ def training_rows(
 
 
 WITH_REFERENCE = 1e-6
-"""A β above 0, with which TRL makes the adapter `ref` of the supervised one. A β of 0 is set after that: else one that
-is raised later would pull towards the model without any adapter."""
+"""A β above 0, so that TRL makes the adapter `ref` from the supervised one. A β of 0 is set afterwards; otherwise a
+later raise would pull towards the model without any adapter."""
 
 
 def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
-    """Advantages are not divided by their group's standard deviation, which in a group of alike answers is noise."""
+    """Return TRL's arguments. Advantages are not divided by their group's standard deviation, which is noise in a group
+    of similar answers."""
     return GRPOConfig(
         output_dir=str(workdir),
         seed=seed,
@@ -126,9 +127,9 @@ log = logging.getLogger("oven.learner")
 
 
 class EvaluationFiles(TrainerCallback):
-    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG beside each. Measuring changes no bit of the
-    training, and a failure of it does not end one: the process log says why the files are missing. As a callback it
-    evaluates at the start; at the end the weights that the run ends with are chosen after callbacks were called."""
+    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. Measuring changes no bit of the
+    training, and its failure does not end a training: the process log says why the files are missing. As a callback it
+    evaluates at the start; the final weights are chosen after the callbacks."""
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
         self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
@@ -138,7 +139,7 @@ class EvaluationFiles(TrainerCallback):
             self.write("start", 0)
 
     def write(self, when: str, step: int) -> None:
-        """Evaluates now."""
+        """Evaluate now."""
         began, cpu = time.monotonic(), time.process_time()
         try:
             with undisturbed(self._policy):
@@ -169,21 +170,22 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first w
 
 
 RULES = {"informativeness": informativeness}
-"""Known answers, where the data has them."""
+"""Known answers, if the data have them."""
 PRETRAIN_SEED = 1
-"""The model made on the spot is one model, as a given one is: a run's seed decides its data, adapter and answers."""
+"""Seed of the small model, which is always the same, like a user's model. A run's seed decides its data, adapter and
+answers."""
 BETA_BOUNDS = (0.01, 100.0)
-"""Multiples of the user's β: a KL that runs away may need an anchor that holds."""
+"""Multiples of the user's β. A KL that runs away may need an anchor that holds."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The model whose activations are read, and which reads them under an adapter."""
+    """The model whose activations are read, and which reads them with an adapter."""
 
     model: Any
     tokenizer: Any
     name: str
-    """In the keys of activations."""
+    """Its name in the keys of activations."""
     layers: tuple[int, ...]
     store: ActivationStore
 

@@ -207,10 +207,3 @@ async def test_handlers_work_in_synchronous_programs(endpoint: Endpoint) -> None
         assert budget.accounts["m"].calls == 21
         await asyncio.to_thread(openai.close)
         await asyncio.to_thread(anthropic.close)
-
-
-def test_a_handler_names_a_missing_key_or_wrong_option() -> None:
-    with pytest.raises(ConfigError, match=r"no key for https://example.org/v1: give api_key"):
-        OpenAIHandler("m", "https://example.org/v1")
-    with pytest.raises(ConfigError, match="temperature is 3; give 0 to 2"):
-        OpenAIHandler("m", "http://127.0.0.1:1/v1", temperature=3)

@@ -162,17 +162,6 @@ async def test_spending_is_counted_without_a_usable_verdict(endpoint: Endpoint, 
     assert [call.error_type for call in asked.calls] == ["bad_json"] * 3
 
 
-async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
-    async with Asked(endpoint, "openai", "429x2") as asked:
-        await asked.score(7)
-    (call,) = asked.calls
-    assert (call.operation, call.provider, call.request_model) == ("chat", "compatible", "m@429x2")
-    assert (call.response_model, call.finish_reason, call.error_type) == ("judge-2026-01-01", "stop", None)
-    assert (call.input_tokens, call.output_tokens, call.resends) == (100, 10, 2)
-    assert (call.evaluation, call.scores) == ("critic", right(7))
-    assert 0 < call.started_ns <= call.ended_ns
-
-
 @pytest.mark.parametrize(
     ("api", "takes", "served"),
     [
@@ -190,13 +179,6 @@ async def test_a_refused_schema_is_not_sent_again(
             assert (await asked.score(7, 2)).scores == right(7, 2)
     assert endpoint.served == {"ok": 3, **served}
     assert [record.levelname for record in caplog.records] == ["WARNING"], "it is said once"
-
-
-async def test_terms_stay_if_a_plain_request_is_refused_too(endpoint: Endpoint) -> None:
-    async with Asked(endpoint, "openai", "400x3") as asked:
-        assert (await asked.score(7)).failure == "bad_request"
-        assert (await asked.score(7)).scores == right(7)
-    assert "response_format" in endpoint.requests[-1]
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -259,18 +241,6 @@ async def test_a_key_that_the_endpoint_echoes_appears_nowhere(
     assert KEY not in "".join(said)
     assert KEY not in caplog.text
     assert "worth 7" not in caplog.text
-
-
-async def test_a_member_at_its_limit_reports_busy(endpoint: Endpoint) -> None:
-    async with Asked(endpoint, "openai", "hangx9") as asked:
-        member = Member("critic", asked.member.judge, concurrent=1)
-        first = asyncio.create_task(member.answer(request(7, deadline_s=20).wire()))
-        while not endpoint.served["hang"]:
-            await asyncio.sleep(0.01)
-        second = await member.answer(request(7, deadline_s=0.2).wire())
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-    assert second.failure == "busy"
 
 
 def test_the_key_comes_from_the_named_variable() -> None:

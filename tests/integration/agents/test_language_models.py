@@ -13,12 +13,9 @@ import pytest
 from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
-from oven_agents.review.backtest import main as backtest
-from oven_agents.review.review_command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
-from oven_core.errors import ConfigError
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -33,7 +30,6 @@ from oven_llm.language_models.author import Author
 from oven_llm.language_models.tuner import Tuner
 from oven_runs.home.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
 from oven_runs.home.model_spend import NAME, read_spend
-from oven_runs.home.run_folder import RunFolder
 
 RATE = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
 MIXTURE = ActuatorSpec(
@@ -239,14 +235,6 @@ async def test_without_a_model_or_key_the_tuner_cannot_fire(tmp_path: Path, monk
         assert "OVEN_TEST_KEY is not set" in next(m.reason for m in run.said if isinstance(m, AgentStatus) and m.reason)
     for agent in (load("tuner")[1], load("author")[1]):
         assert "no model is configured" in str(agent.cannot_fire(started()))
-
-
-@pytest.mark.parametrize("name", ["tuner", "author"])
-def test_agents_with_a_model_refuse_to_be_repeated_from_a_log(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"the agent '{name}' asks a language model"):
-        backtest(name, RunFolder(tmp_path), until=None, as_json=False)
-    with pytest.raises(ConfigError, match=f"the agent '{name}' asks a language model"):
-        review("run", agents=[name], events=None, change=None, notes=None)  # type: ignore[arg-type]
 
 
 def topics(folder: Path) -> None:

@@ -64,12 +64,19 @@ async def probed(endpoint: Endpoint, name: str, model: str = "m", top_logprobs: 
     ("name", "model", "wanted", "schema", "given", "lacks"),
     [
         ("claude", "m", 0, "strict", 0, ()),
-        ("claude", "m", 5, "strict", 0, ("gives no log-probabilities",)),
+        ("claude", "m", 5, "strict", 0, ("offers no log-probabilities",)),
         ("openai", "m", 20, "strict", 20, ()),
-        ("openai", "o3", 20, "strict", 0, ("gives no log-probabilities",)),
-        ("deepseek", "deepseek-chat", 20, "json_object", 20, ("takes no JSON Schema",)),
-        ("deepseek", "deepseek-reasoner", 20, "json_object", 0, ("takes no JSON Schema", "gives no log-probabilities")),
-        ("grok", "grok-3", 20, "strict", 8, ("gives 8 alternatives a token at most, not 20",)),
+        ("openai", "o3", 20, "strict", 0, ("offers no log-probabilities",)),
+        ("deepseek", "deepseek-chat", 20, "json_object", 20, ("does not support a JSON Schema",)),
+        (
+            "deepseek",
+            "deepseek-reasoner",
+            20,
+            "json_object",
+            0,
+            ("does not support a JSON Schema", "offers no log-probabilities"),
+        ),
+        ("grok", "grok-3", 20, "strict", 8, ("offers at most 8 alternatives per token, not 20",)),
         ("compatible", "m", 3, "strict", 3, ()),
     ],
 )
@@ -89,7 +96,7 @@ async def test_a_refused_feature_is_requested_once(endpoint: Endpoint, caplog: p
     asked = provider(endpoint, "compatible", "m", 5)
     found = await probe(asked, timeout_s=20)
     assert found.can_judge and (found.schema, found.top_logprobs) == ("json_object", 0)
-    assert sum("takes no JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
+    assert sum("does not support a JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
     before = endpoint.served["ok"], endpoint.served.total()
     request = ScoreRequest(
         run="r", group="g", prompt="?", completions=(Completion(id="a1", text="worth 7"),), deadline_s=20
@@ -107,7 +114,7 @@ async def test_silently_ignored_features_are_detected(endpoint: Endpoint) -> Non
     found = await probed(endpoint, "compatible", "m", 5)
     assert found.can_judge and (found.schema, found.top_logprobs) == ("none", 0)
     said = " ".join(found.lacks)
-    assert "takes a JSON Schema and does not keep to it" in said and "gives no log-probabilities" in said
+    assert "accepts a JSON Schema but does not follow it" in said and "offers no log-probabilities" in said
     assert endpoint.served == {"ok": 1}
 
 
@@ -117,9 +124,9 @@ async def test_silently_ignored_features_are_detected(endpoint: Endpoint) -> Non
         ("401", "auth", "name the variable that holds it with key_env"),
         ("404", "not_found", "check `model`"),
         ("400x9", "bad_request", "refuses even a plain question"),
-        ("html", "bad_response", "is not the API of"),
-        ("prose", "bad_json", "does not keep to the form of a verdict"),
-        ("refusal", "refusal", "take another one"),
+        ("html", "bad_response", "does not speak the API of"),
+        ("prose", "bad_json", "does not follow the form of a verdict"),
+        ("refusal", "refusal", "use another one"),
         ("529x9", "overloaded", "try again later"),
     ],
 )

@@ -85,7 +85,9 @@ async def test_without_log_probabilities_the_set_has_texts_and_a_note(
     await fetch()
     found = probe_set.read(folder, key(settings))
     assert found is not None and not found.has_logprobs and len(found.probes) == 3
-    assert found.lacks == (f"m at {provider} gives no log-probabilities: bits per byte are measured, and no divergence")
+    assert found.lacks == (
+        f"m at {provider} offers no log-probabilities: bits per byte are measured, and no divergence"
+    )
 
 
 async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) -> None:
@@ -111,8 +113,3 @@ def test_unusable_prompts_are_refused(folder: Path, name: str, text: str | None,
         (folder / name).write_text(text)
     with pytest.raises(ConfigError, match=said):
         probe_set.read_prompts(folder / name)
-
-
-def test_only_a_newline_ends_a_json_line(folder: Path) -> None:
-    (folder / "p.jsonl").write_bytes(b'{"prompt": "one\xe2\x80\xa8line"}\r\n\r\n{"prompt": "b"}\n')
-    assert probe_set.read_prompts(folder / "p.jsonl") == ("one\u2028line", "b")

@@ -16,12 +16,9 @@ from tests.support.scripted_conversation import Asked, Said
 from tests.support.scripted_handler import program
 
 from oven_controller.cli.main import run as cli
-from oven_controller.cli.supervise_run import result_lines
 from oven_core.errors import ConfigError
-from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.probe import probe
 from oven_llm.supervisor.configured_models import address_key
-from oven_llm.supervisor.orchestrator import RunResult
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 
@@ -120,12 +117,6 @@ async def test_an_answered_run_is_printed_with_its_programs_and_exported_for_tra
         assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_calls_without_a_usage_report_are_mentioned() -> None:
-    result = RunResult("x", 1, Usage(7, 5), Usage(0, 0), 0.1, "final", None, calls=3, unmetered=2)
-    text = " ".join(result_lines(result))
-    assert "worker 0 and 0, plus those of 2 calls without a usage report; price unknown" in text
-
-
 async def test_a_key_is_not_sent_to_a_worker_at_another_address(
     endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,8 +170,8 @@ async def test_an_echoed_key_is_in_no_file(
         (("--max-seconds", "0"), 2, "the cap seconds is 0"),
         (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
         (("a.txt",), 2, "a.txt is named twice"),
-        (("cut.json",), 2, "cut.json is not whole JSON"),
-        (("cut.jsonl",), 2, "cut.jsonl, line 2, is not whole JSON"),
+        (("cut.json",), 2, "cut.json is not complete JSON"),
+        (("cut.jsonl",), 2, "cut.jsonl, line 2, is not complete JSON"),
         (("latin.txt",), 2, "latin.txt is not UTF-8 text (byte 3)"),
         (("number.json",), 2, "number.json holds 7; a context is a text"),
     ],

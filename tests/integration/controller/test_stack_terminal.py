@@ -144,16 +144,6 @@ def test_down_does_not_wait_for_a_person(stack: Stack, terminals: list[Terminal]
     assert "stopped at step" in terminal.shown
 
 
-def test_without_the_monitor_there_is_a_hint(stack: Stack, terminals: list[Terminal]) -> None:
-    stack.install({})
-    terminal = Terminal(stack, "up", "--recipe", "toy", "--run", "six")
-    terminals.append(terminal)
-    assert terminal.end() == 0
-    assert 'printing lines; `pip install "oven-controller[tui]"` brings the monitor' in terminal.shown
-    assert "the prior service is not installed" in terminal.shown
-    assert "completed at step 12" in terminal.shown
-
-
 @pytest.mark.parametrize("headless", [True, False])
 def test_a_terminal_that_is_closed_ends_the_run_in_order(stack: Stack, headless: bool) -> None:
     """Nobody hears the last lines: they are in up.log."""

@@ -108,17 +108,3 @@ async def test_the_end_may_come_while_it_waits_and_while_it_is_not_ready(tmp_pat
         await stage.until(lambda: stage.told("starting it in 600 s"))
     async with kept(tmp_path, ["exit(1)", "import signal; signal.pause()"]) as (stage, _supervised):
         await stage.until(lambda: len(stage.pids) == 2)
-
-
-async def test_what_cannot_be_started_is_given_up_too(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, ["exit(1)"])
-    child = await stage.start()
-
-    async def gone() -> Child:
-        return await Child.start("p", [str(tmp_path / "gone")], tmp_path / "p.log")
-
-    kept = Restartable("p", gone, stage.ready, lambda: "nothing is lost")
-    supervised = Supervised(kept, child, stage.tell, lambda _name, _pid: None, QUICK)
-    await stage.until(lambda: supervised.given_up)
-    assert stage.told("cannot start p")
-    await supervised.end(0)

@@ -17,20 +17,15 @@ from tests.support.link_on_loop import LinkOnLoop
 from oven_agents import Agent, Window
 from oven_agents.runtime.host import host
 from oven_agents.sdk.session import Session
-from oven_core.bus.connection import Bus
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
-    ActuatorSpec,
     AgentStatus,
     BallotOpened,
     Decision,
     MetricSpec,
-    Observation,
-    Receipt,
-    RunStarted,
     Vote,
 )
-from oven_core.protocol.names import Subjects, log_stream
+from oven_core.protocol.names import log_stream
 from oven_core.protocol.rules import Rules
 from oven_core.replica.service import serve, serve_history
 from oven_core.security.credentials import Credentials
@@ -124,11 +119,6 @@ async def one_decision(nats: Server, *agents: Agent) -> None:
         assert await asyncio.to_thread(learner.close, "completed")
 
 
-def flushed() -> bool:
-    tracing.flush(limit_s=60)
-    return True
-
-
 def named(spans: list[ReadableSpan], name: str, **attributes: object) -> ReadableSpan:
     wanted = {f"oven.{key}": value for key, value in attributes.items()}
     found = [s for s in spans if s.name == name and wanted.items() <= dict(s.attributes or {}).items()]
@@ -205,54 +195,3 @@ async def test_the_log_holds_the_same_bytes_with_traces_and_without(
     assert [subject.split(".")[2] for subject, _ in traced] == [
         "ballot", "decision", "observation", "receipt", "run", "run", "vote"
     ]  # fmt: skip
-
-
-async def test_a_replica_that_came_second_has_no_tally(nats: Server, spans: InMemorySpanExporter) -> None:
-    """Two replicas compute the decision; the trace tells of it once."""
-    async with nats.bus("mesh") as second:
-        replica = asyncio.create_task(serve(second, RUN))
-        await one_decision(nats, Proposer())
-        replica.cancel()
-        await asyncio.gather(replica, return_exceptions=True)
-    tracing.flush(limit_s=60)
-    named(list(spans.get_finished_spans()), "tally", verdict="adopted")
-
-
-async def test_a_mesh_that_starts_again_goes_on_with_the_trace(nats: Server, spans: InMemorySpanExporter) -> None:
-    """The ballot is opened by one life and closed by the next, which has the context from the log's headers."""
-    async with nats.bus("learner") as learner, nats.bus("proposer") as agent, nats.bus("mesh") as mesh:
-        on = Subjects(RUN)
-        knob = ActuatorSpec(name="rate", kind="scalar", low=0.1, high=10, value=1.0)
-        started = RunStarted(
-            incarnation=1, n=0, recipe="x", actuators=(knob,), rules=Rules(autonomy="auto", newcomers="full")
-        )
-        await learner.append(on.run, started.wire())
-        await agent.publish(on.agent("proposer"), AgentStatus(state="joined", moves=("rate",)).wire())
-        async with nats.bus("answerer") as silent:  # the ballot waits for it
-            await silent.publish(on.agent("answerer"), AgentStatus(state="joined").wire())
-        await nats.logged(lambda event: event.subject == on.agent("answerer"))
-        await _observe(learner, on.observation, 1)
-        vote = Vote(actuator="rate", stance="propose", value=2.0, tick=1, confidence=0.9)
-        with tracing.span("vote") as proposal:
-            await agent.publish(on.vote("proposer"), vote.wire(), tracing.headers(proposal.traceparent))
-        first = asyncio.create_task(serve(mesh, RUN))
-        await nats.logged(lambda event: isinstance(event.body, BallotOpened))
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        async with nats.bus("mesh") as mesh_again:
-            second = asyncio.create_task(serve(mesh_again, RUN))
-            for tick in range(2, 30):
-                await _observe(learner, on.observation, tick)
-            await nats.logged(lambda event: isinstance(event.body, Decision))
-            await until(lambda: flushed() and len(spans.get_finished_spans()) == 2)
-            second.cancel()
-            await asyncio.gather(second, return_exceptions=True)
-    tally = named(list(spans.get_finished_spans()), "tally", actuator="rate")
-    assert tally.parent is not None
-    assert f"{tally.parent.span_id:016x}" == proposal.traceparent.split("-")[2]
-    assert not [body for body in await nats.bodies() if isinstance(body, Receipt)]
-
-
-async def _observe(bus: Bus, subject: str, tick: int) -> None:
-    seen = Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.0, metrics={"loss": 1.0})
-    await bus.append(subject, seen.wire())

@@ -55,7 +55,7 @@ async def arrived(bus: Bus, last: int) -> list[StoredGroup]:
             await asyncio.sleep(0.02)
 
 
-async def test_from_the_training_thread_to_readers_and_never_to_the_log(tmp_path: Path) -> None:
+async def test_samples_reach_readers_and_never_the_log(tmp_path: Path) -> None:
     async with serving(tmp_path, agents=("scout",)) as server, server.bus() as admin:
         link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")))
         learner, made = learner_on(link), sampling()
@@ -106,7 +106,7 @@ async def test_from_the_training_thread_to_readers_and_never_to_the_log(tmp_path
         assert all("prompt" not in body.wire().decode() for body in bodies)
 
 
-async def test_a_server_that_is_away_and_a_redaction_that_hangs(tmp_path: Path) -> None:
+async def test_an_outage_or_a_hanging_redaction_does_not_block_training(tmp_path: Path) -> None:
     """What waits is bounded, the oldest go, and no message of the log waits for any of it."""
     hangs, free = threading.Event(), threading.Event()
 

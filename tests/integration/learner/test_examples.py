@@ -97,9 +97,5 @@ async def test_the_example_runs_and_its_log_tells_all_of_it(stack: Stack, exampl
     assert report.same and report.decisions == len(decided), report
 
 
-def test_the_custom_agent_fits_on_a_page() -> None:
-    assert len((EXAMPLES / "custom_agent.py").read_text().splitlines()) <= 40
-
-
 def test_the_bare_agent_imports_nothing_of_ours() -> None:
     assert "oven_" not in (EXAMPLES / "bare_nats_agent.py").read_text()

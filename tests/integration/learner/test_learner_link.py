@@ -46,7 +46,7 @@ async def logged(server: Server, tick: int) -> None:
     await server.logged(lambda event: isinstance(event.body, Observation) and event.body.tick >= tick)
 
 
-async def test_of_two_learners_under_one_name_the_older_says_so_and_turns_no_knob(
+async def test_the_older_of_two_learners_of_one_run_reports_it_and_applies_no_decision(
     nats: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = [1.0], [1.0]
@@ -85,7 +85,7 @@ async def test_a_decision_in_the_log_is_applied_and_answered(nats: Server) -> No
     assert [(r.decision_id, r.status, r.before, r.after) for r in receipts] == [(decision(3).id, "applied", 1.0, 3.0)]
 
 
-async def test_a_decision_that_nobody_carries_out_does_not_reach_the_training_thread(nats: Server) -> None:
+async def test_a_decision_that_is_not_adopted_does_not_reach_the_training_thread(nats: Server) -> None:
     process = link(nats)
     learner = learner_on(process)
     await off_loop(learner.start)
@@ -103,7 +103,7 @@ async def test_a_decision_that_nobody_carries_out_does_not_reach_the_training_th
     assert await off_loop(learner.close, "completed")
 
 
-async def test_a_later_incarnation_goes_on_where_the_log_ends(nats: Server) -> None:
+async def test_a_later_incarnation_continues_where_the_log_ends(nats: Server) -> None:
     rate, died = [1.0], link(nats)
     first = learner_on(died, rate)
     await off_loop(first.start)
@@ -134,7 +134,7 @@ async def test_a_later_incarnation_goes_on_where_the_log_ends(nats: Server) -> N
     assert fresh == [4.0], "an unanswered decision of the past is never carried out"
 
 
-async def test_a_killed_server_costs_nothing_that_was_said(nats: Server) -> None:
+async def test_a_killed_server_loses_no_message(nats: Server) -> None:
     rate, process = [1.0], link(nats)
     learner = learner_on(process, rate)
     await off_loop(learner.start)
@@ -165,7 +165,7 @@ async def test_a_killed_server_costs_nothing_that_was_said(nats: Server) -> None
     assert process.dropped == 0
 
 
-async def test_a_frozen_server_is_outlived(nats: Server) -> None:
+async def test_a_frozen_server_loses_no_message(nats: Server) -> None:
     """It neither answers nor hangs up; when it is killed in that state and started again, the learner is back."""
     process = link(nats)
     learner = learner_on(process)
@@ -191,7 +191,7 @@ async def test_a_frozen_server_is_outlived(nats: Server) -> None:
     assert [body.step for body in said if isinstance(body, Observation)] == list(range(1, last + 1))
 
 
-async def test_an_operator_is_heard_from_the_log(nats: Server) -> None:
+async def test_operators_commands_are_read_from_the_log(nats: Server) -> None:
     learner = learner_on(link(nats))
     await off_loop(learner.start)
     await nats.logged(lambda event: isinstance(event.body, RunStarted))
@@ -202,17 +202,7 @@ async def test_an_operator_is_heard_from_the_log(nats: Server) -> None:
     assert await off_loop(learner.close, "stopped")
 
 
-async def test_what_cannot_be_sent_does_not_stand_in_the_way(nats: Server) -> None:
-    learner = learner_on(link(nats))
-    await off_loop(learner.start)
-    learner.observe(1, {"loss": "high"})  # type: ignore[dict-item]
-    learner.observe(2, {f"metric/{n}": 1 / 3 for n in range(20_000)})
-    learner.observe(3, {"loss": 1.0})
-    assert await off_loop(learner.close, "completed")
-    assert [body.step for body in await nats.bodies() if isinstance(body, Observation)] == [3]
-
-
-async def test_a_server_that_is_gone_at_the_end_does_not_hold_the_learner_up(nats: Server) -> None:
+async def test_a_missing_server_at_the_end_does_not_delay_the_learner(nats: Server) -> None:
     process = link(nats)
     learner = learner_on(process)
     await off_loop(learner.start)

@@ -159,7 +159,7 @@ def _is_link(process: psutil.Process) -> bool:
     return "oven_learner.link.worker" in process.cmdline()
 
 
-async def test_a_signal_to_one_rank_ends_all_in_order_and_the_death_of_one_is_a_failure(
+async def test_a_signal_to_one_rank_ends_all_cleanly_and_a_dead_rank_is_a_failure(
     nats: Server, started: Start, tmp_path: Path
 ) -> None:
     process = started("attach")
@@ -193,9 +193,7 @@ async def test_a_signal_to_one_rank_ends_all_in_order_and_the_death_of_one_is_a_
     assert isinstance(last, RunEnded) and last.reason == "failed", last
 
 
-async def test_a_sharded_trainer_is_left_as_it_is_and_its_knobs_act(
-    nats: Server, started: Start, tmp_path: Path
-) -> None:
+async def test_a_sharded_trainer_is_unchanged_and_its_knobs_work(nats: Server, started: Start, tmp_path: Path) -> None:
     process = started("sharded")
     await reached(tmp_path, 5, process)
     tick = 7  # of the second training that is attached: the first took six
@@ -227,8 +225,7 @@ def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int, *more:
     return ends(folder, count)
 
 
-def test_an_oracles_rows_have_their_own_vectors_on_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
-    """`python -m tests.support.activation_rows 10000` does this with as many rows."""
+def test_an_oracles_rows_keep_their_own_vectors_on_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
     job = ["--steps", "24"]  # a rank's rows
     for counted in without_a_bus(forks, "oracle", tmp_path, 2, *job):
         assert counted["wrong"] == 0 and counted["rows"] >= 24 and counted["in_passes"] >= 72
@@ -257,24 +254,24 @@ def alike(cases: list[dict[str, Any]], name: str, *fields: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["listening_fails", "the_client_itself_fails"])
-def test_whatever_happens_to_rank_0_the_others_hear_of_the_step(cases: list[dict[str, Any]], name: str) -> None:
+def test_if_rank_0_fails_to_listen_the_others_still_get_an_answer(cases: list[dict[str, Any]], name: str) -> None:
     assert alike(cases, name, "rate", "stopping") == [2.0, ""]
     assert cases[0][name]["receipts"] == [["applied", ""]]
 
 
-def test_a_change_that_fails_on_one_rank_is_taken_back_on_all(cases: list[dict[str, Any]]) -> None:
+def test_a_change_that_fails_on_one_rank_is_reverted_on_all(cases: list[dict[str, Any]]) -> None:
     assert alike(cases, "a_setter_fails_on_rank_1", "rate", "stopping") == [1.0, ""]
     [(status, reason)] = cases[0]["a_setter_fails_on_rank_1"]["receipts"]
     assert status == "rejected" and "rank 1 has 1.0 (rejected: of this rank)" in reason
 
 
-def test_ranks_that_an_action_left_apart_stop(cases: list[dict[str, Any]]) -> None:
+def test_ranks_stop_if_an_action_had_different_outcomes(cases: list[dict[str, Any]]) -> None:
     steps, why = alike(cases, "a_rollback_fails_on_rank_2", "steps", "stopping")
     assert steps == 1 and why.startswith("run.rollback came out differently on the ranks")
     assert [status for status, _ in cases[0]["a_rollback_fails_on_rank_2"]["receipts"]] == ["unknown"]
 
 
-def test_an_end_asked_for_on_any_rank_ends_all_at_the_same_step(cases: list[dict[str, Any]]) -> None:
+def test_a_stop_requested_on_any_rank_ends_all_at_the_same_step(cases: list[dict[str, Any]]) -> None:
     steps, why = alike(cases, "rank_2_is_asked_to_end", "steps", "stopping")
     assert steps < 1_000_000 and why == "rank 2 was asked to end"
 
@@ -288,16 +285,16 @@ def test_credentials_that_are_refused_are_an_error_on_all(cases: list[dict[str, 
     assert alike(cases, "rank_0_is_refused", "raised") == ["the server refused the credentials"]
 
 
-def test_all_are_held_and_resumed_and_what_is_set_meanwhile_applies_at_once(cases: list[dict[str, Any]]) -> None:
+def test_all_ranks_are_held_and_resumed_and_changes_meanwhile_apply_at_once(cases: list[dict[str, Any]]) -> None:
     assert alike(cases, "held_and_resumed", "steps", "rate", "stopping") == [1, 3.0, ""]
 
 
-def test_an_actuator_is_announced_where_all_ranks_have_it_alike(cases: list[dict[str, Any]]) -> None:
+def test_an_actuator_is_announced_only_if_all_ranks_agree(cases: list[dict[str, Any]]) -> None:
     assert alike(cases, "an_actuator_is_announced", "steps", "rate", "stopping") == [8, 150.0, ""]
     assert [rank["an_actuator_is_announced"]["announced"] for rank in cases] == [[200.0], [], []]
 
 
-def test_in_lockstep_rank_0_waits_for_the_tick_and_all_apply_what_it_brought(cases: list[dict[str, Any]]) -> None:
+def test_in_lockstep_rank_0_waits_for_the_tick_and_all_ranks_apply_its_decisions(cases: list[dict[str, Any]]) -> None:
     assert alike(cases, "in_lockstep", "rates", "timeouts") == [[2.0, 3.0, 4.0], 0]
 
 

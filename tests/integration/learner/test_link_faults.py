@@ -123,7 +123,7 @@ async def in_log(nats: Server) -> list[int]:
     return [body.n for body in await nats.bodies() if not isinstance(body, Decision)]  # type: ignore[attr-defined]
 
 
-async def test_a_line_that_swallows_everything_is_given_up(nats: Server) -> None:
+async def test_a_connection_that_swallows_everything_is_given_up(nats: Server) -> None:
     rate = [1.0]
     async with Proxy(nats) as proxy:
         learner = learner_on(ProcessLink(proxy.url, RUN, Credentials.load(nats.creds("learner"))), rate)
@@ -204,9 +204,7 @@ async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch:
     assert await in_log(nats) == list(range(1, 55))
 
 
-async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
-    nats: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_acknowledgement_never_duplicates_a_message(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log took it and the word was lost. Message ids stand in a header that says nothing to the server, as if it
     had forgotten them meanwhile."""
     lost: list[str] = []
@@ -246,9 +244,7 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
     assert await in_log(nats) == list(range(1, step + 3))
 
 
-async def test_what_a_forger_says_in_the_learners_name_settles_nothing(
-    nats: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_forged_message_settles_nothing(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing went out, and when the log is asked it holds something newer of this incarnation."""
     real, kept = Bus.append, list[str]()
 
@@ -271,9 +267,7 @@ async def test_what_a_forger_says_in_the_learners_name_settles_nothing(
     assert kept and sorted(await in_log(nats)) == [1, 2, 3, 10**6]
 
 
-async def test_a_batch_that_arrives_late_after_all_doubles_nothing(
-    nats: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_that_arrives_late_is_not_duplicated(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a connection that was given up, after the log was asked: then the log refuses the copy as a duplicate."""
     real, tries = Bus.append_all, list[str]()
 
@@ -294,7 +288,7 @@ async def test_a_batch_that_arrives_late_after_all_doubles_nothing(
     assert await in_log(nats) == list(range(1, BATCH + 3))
 
 
-async def test_a_full_log_stops_no_training_and_is_said_once(
+async def test_a_full_log_does_not_stop_training_and_is_reported_once(
     nats: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
@@ -337,7 +331,7 @@ async def test_a_full_log_stops_no_training_and_is_said_once(
     assert any(re.match(r"the log takes messages again after .*; 0 observations were dropped", text) for text in said)
 
 
-async def test_without_jetstream_training_goes_on_and_says_what_to_look_at(
+async def test_without_jetstream_training_continues_and_the_log_says_what_to_check(
     nats: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As when the server has switched it off because its disk is full: nobody takes what is for the log."""
@@ -372,7 +366,7 @@ async def test_the_end_counts_all_that_was_dropped(nats: Server) -> None:
     assert said[-1].dropped_observations == 1000 - len(steps) > 0
 
 
-async def test_a_connection_closed_for_good_is_made_anew(nats: Server) -> None:
+async def test_a_permanently_closed_connection_is_replaced(nats: Server) -> None:
     """nats-py closes itself on some of the server's errors and never comes back by itself."""
     rate = [1.0]
     learner = learner_on(on_loop(nats), rate)
@@ -398,9 +392,7 @@ async def test_a_connection_closed_for_good_is_made_anew(nats: Server) -> None:
     ]  # fmt: skip
 
 
-async def test_a_call_that_never_comes_back_costs_a_connection_and_nothing_else(
-    nats: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_never_returns_costs_only_a_connection(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """As nats-py's publish does on a frozen peer: it ignores its cancellation."""
     monkeypatch.setattr(bus_session, "TURN_S", 0.01)
     real, stuck = Bus.append, list[Bus]()
@@ -425,7 +417,7 @@ async def test_a_call_that_never_comes_back_costs_a_connection_and_nothing_else(
     assert [type(body) for body in await nats.bodies()] == [RunStarted, Observation, RunEnded]
 
 
-async def test_while_the_bus_is_away_the_oldest_observations_go_and_receipts_stay(nats: Server) -> None:
+async def test_during_an_outage_the_oldest_observations_are_dropped_and_receipts_stay(nats: Server) -> None:
     rate, link = [1.0], on_loop(nats, kept_bytes=50_000)
     learner = learner_on(link, rate)
     await off_loop(learner.start)

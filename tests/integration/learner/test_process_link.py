@@ -15,7 +15,7 @@ import psutil
 import pytest
 from tests.support.learner_side import RUN, Server, decide, decision, learner_on, off_loop, polled, serving, until
 
-from oven_core.errors import BusError, ConfigError, RefusedError
+from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.messages import LearnerMessage, Observation, Receipt, RunEnded
 from oven_core.security.credentials import Credentials
 from oven_learner.link import process_link
@@ -77,7 +77,7 @@ async def said(server: Server) -> list[LearnerMessage]:
     return [body for body in await server.bodies() if isinstance(body, LearnerMessage)]
 
 
-async def test_everything_once_in_order_and_decisions_are_applied(nats: Server) -> None:
+async def test_messages_arrive_once_in_order_and_decisions_are_applied(nats: Server) -> None:
     run = Training(nats)
     await off_loop(run.client.start)
     run.steps(100)
@@ -96,7 +96,7 @@ async def test_everything_once_in_order_and_decisions_are_applied(nats: Server) 
     assert not psutil.pid_exists(run.link.pid or 0)
 
 
-async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
+async def test_a_killed_process_loses_only_observations(
     nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(process_link, "AGAIN_S", 0.01)
@@ -128,7 +128,7 @@ async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
 
 
 @pytest.mark.slow
-async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_is_back(
+async def test_a_process_killed_during_an_outage_is_replaced_afterwards(
     nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(process_link, "AGAIN_S", 0.01)
@@ -149,7 +149,7 @@ async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_i
     assert run.link.dropped == 0
 
 
-async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
+async def test_a_frozen_process_blocks_nothing_and_the_oldest_observations_are_dropped(
     nats: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_link, "KEPT_BYTES", 100_000)
@@ -169,7 +169,7 @@ async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
     assert numbers == sorted(set(numbers)) and numbers[-2] == 20_011, "the newest are there"
 
 
-async def test_one_that_is_frozen_at_the_end_is_not_waited_for(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_does_not_wait_for_a_frozen_process(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_link, "KEEPING_S", 0.2)
     run = Training(nats)
     await off_loop(run.client.start)
@@ -179,7 +179,7 @@ async def test_one_that_is_frozen_at_the_end_is_not_waited_for(nats: Server, mon
     assert not psutil.pid_exists(run.link.pid or 0)
 
 
-async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Server, tmp_path: Path) -> None:
+async def test_the_last_messages_of_a_killed_learner_are_delivered(nats: Server, tmp_path: Path) -> None:
     (tmp_path / "content.py").write_text(LEFT_BEHIND)
     args = [sys.executable, str(tmp_path / "content.py"), nats.url, str(nats.creds("learner"))]
     done = await off_loop(
@@ -191,7 +191,7 @@ async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Se
 
 
 @pytest.mark.parametrize("last", ["", "; link._closing.set(); spin(lambda: not link._sent_close)"])
-async def test_one_that_is_left_behind_with_no_server_goes_too(nats: Server, tmp_path: Path, last: str) -> None:
+async def test_an_orphaned_process_without_a_server_ends(nats: Server, tmp_path: Path, last: str) -> None:
     """Whether the learner was just closing it or not."""
     (tmp_path / "content.py").write_text(LEFT_BEHIND.replace("print(", f"input(){last}; print("))
     args = [sys.executable, str(tmp_path / "content.py"), nats.url, str(nats.creds("learner"))]
@@ -202,7 +202,7 @@ async def test_one_that_is_left_behind_with_no_server_goes_too(nats: Server, tmp
     await until(lambda: not psutil.pid_exists(int(told)))
 
 
-async def test_what_cannot_travel_is_left_out_and_said(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unpicklable_message_is_omitted_and_logged(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
     run = Training(nats)
     await off_loop(run.client.start)
     odd: Any = object()
@@ -213,7 +213,7 @@ async def test_what_cannot_travel_is_left_out_and_said(nats: Server, caplog: pyt
     assert "a message could not be made and is left out" in caplog.text
 
 
-async def test_what_is_wrong_is_raised_where_the_run_is_opened(nats: Server, tmp_path: Path) -> None:
+async def test_errors_at_start_are_raised_by_open(nats: Server, tmp_path: Path) -> None:
     nobody = ProcessLink(f"nats://127.0.0.1:{free_port()}", RUN, None)
     with pytest.raises(BusError, match="no NATS server answers"):
         await off_loop(nobody.open)
@@ -225,26 +225,13 @@ async def test_what_is_wrong_is_raised_where_the_run_is_opened(nats: Server, tmp
         await off_loop(missing.open)
 
 
-async def test_what_the_process_says_stands_in_the_learners_log(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
-    run = Training(nats)
-    await off_loop(run.client.start)
-    run.steps(3)
-    await nats.kill()
-    run.steps(3)
-    await until(lambda: "the connection to" in caplog.text)
-    await nats.start()
-    await until(lambda: "the log takes messages again" in caplog.text)
-    assert await off_loop(run.client.close, "completed", timeout_s=60)
-    assert [message.n for message in await said(nats)] == list(range(1, 9))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / RUN).mkdir()
     return tmp_path / RUN
 
 
-async def test_what_the_log_does_not_take_in_the_end_the_next_learner_says_first(
+async def test_spooled_messages_are_sent_first_by_the_next_learner(
     nats: Server, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Training(nats, folder)
@@ -271,7 +258,7 @@ async def test_what_the_log_does_not_take_in_the_end_the_next_learner_says_first
     assert numbers == [(1, n) for n in range(1, 53)] + [(2, n) for n in range(1, 8)]
 
 
-async def test_what_is_in_the_log_already_does_not_go_in_again(nats: Server, folder: Path) -> None:
+async def test_spooled_messages_that_are_in_the_log_are_not_sent_again(nats: Server, folder: Path) -> None:
     """The log took it and could not say so any more; and it was appended once before, by one who was killed then."""
     run = Training(nats, folder)
     await off_loop(run.client.start)
@@ -290,7 +277,7 @@ async def test_what_is_in_the_log_already_does_not_go_in_again(nats: Server, fol
 
 
 @pytest.mark.slow
-async def test_the_process_that_is_killed_in_an_outage_leaves_the_learner_to_keep_what_it_knows(
+async def test_if_the_process_is_killed_in_an_outage_the_learner_writes_the_spool(
     nats: Server, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Training(nats, folder)
@@ -317,7 +304,7 @@ spin(lambda: link._unsent or link._new)
 print("""
 
 
-async def test_the_rest_of_a_learner_that_is_killed_in_an_outage_is_kept(nats: Server, folder: Path) -> None:
+async def test_the_messages_of_a_learner_killed_in_an_outage_are_spooled(nats: Server, folder: Path) -> None:
     """By its link's process, which outlives it."""
     text = LEFT_BEHIND.replace("print(", SAYS_MORE).replace(
         "(sys.argv[2])))", "(sys.argv[2])), folder=Path(sys.argv[3]))"
@@ -335,11 +322,3 @@ async def test_the_rest_of_a_learner_that_is_killed_in_an_outage_is_kept(nats: S
     kept = look(folder, RUN)
     assert [message.message_id.split("-")[1] for message in kept.messages] == ["7", "8", "9", "10", "11"]
     assert kept.end is None and not kept.lost and not kept.unknown
-
-
-async def test_a_spool_of_another_run_is_refused_where_the_run_is_opened(nats: Server, folder: Path) -> None:
-    head = b'{"spool": 1, "run": "q", "messages": 0, "lost": 0}\n'
-    (folder / NAME).write_bytes(head)
-    with pytest.raises(ConfigError, match="holds messages of run 'q', but this is run 'r': move it to"):
-        await off_loop(Training(nats, folder).client.start)
-    assert (folder / NAME).read_bytes() == head

@@ -46,7 +46,7 @@ async def turn(server: Server, client: OvenClient, number: int, value: float, ra
     client.observe(3, {"loss": 1.0})
 
 
-async def test_a_second_training_begins_at_its_own_values_and_a_restart_finds_both(
+async def test_a_second_training_has_its_own_values_and_a_restart_resumes_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:

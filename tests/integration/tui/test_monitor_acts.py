@@ -45,8 +45,8 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
         await refusals(person, far)
         await person.press("X")
         await person.done()
-        given = {one.command.id for one in person.given}
-        assert {one.command.action for one in person.given} == {
+        given = {one.command.id for one in person.results}
+        assert {one.command.action for one in person.results} == {
             "approve", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "veto", "stop"
         }  # fmt: skip
     await asyncio.to_thread(far.end)
@@ -92,7 +92,7 @@ async def advice(person: Person) -> None:
     await person.on(ConfirmScreen)
     assert "lapses in " in person.text() and " steps" in person.text()
     receipt = await person.done("r", *"fine", "enter")
-    approved = person.given[-1]
+    approved = person.results[-1]
     assert receipt.status == "applied" and approved.decision is not None and approved.decision.approves
     assert approved.command.reason == "fine"
     await person.sees(f"✔ step {receipt.step}")

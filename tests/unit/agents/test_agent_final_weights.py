@@ -10,10 +10,8 @@ import pytest
 from tests.support import runs
 
 from oven_agents.shipped.final_weights import FinalWeights
-from oven_agents.stats.robust_statistics import bending_noise
 from oven_core.protocol.messages import (
     ActuatorSpec,
-    Horizon,
     Observation,
     Receipt,
     RunStarted,
@@ -49,17 +47,6 @@ def test_two_readings_below_the_best_late_in_the_run_ask_for_the_best_weights() 
     assert 0.65 <= vote.confidence < 1
 
 
-def test_a_metric_that_is_better_down_is_quoted_as_it_was_published() -> None:
-    made = runs.pretraining()
-    made = made.model_copy(update={"actuators": (*made.actuators, KNOB)})
-    events = [
-        runs.seen(100 * at, {"loss": 2.0, "eval/loss": value})
-        for at, value in enumerate((4.0, 3.4, 3.0, 2.7, 2.5, 2.4, 2.35, 2.9, 3.0), start=1)
-    ]
-    [vote] = votes(events, made)
-    assert vote.rationale.startswith("eval/loss was 2.35 at its best and is 3 now")
-
-
 @pytest.mark.parametrize(
     ("values", "last"),
     [
@@ -76,20 +63,6 @@ def test_it_is_silent(values: Sequence[float], last: int) -> None:
     assert votes(read(values, last)) == []
 
 
-def test_weights_without_a_number_are_below_any() -> None:
-    [vote] = votes(read([math.nan, *LEARNT[:3], math.nan, math.nan]))
-    assert vote.rationale.startswith("eval/accuracy was 0.61 at its best and is nan now")
-    assert votes(read([*LEARNT, math.nan])) == votes(read([math.nan, math.nan])) == []
-
-
-def test_a_reading_that_a_rollback_threw_away_counts() -> None:
-    """Its weights are kept all the same."""
-    thrown = read([*LEARNT, 0.6], last=850)
-    back = runs.receipt(851, "run.rollback", 850.0, 650.0)
-    then = [runs.seen(tick, {"eval/accuracy": 0.62}, step=tick - 200) for tick in (900, 950)]
-    assert [vote.tick for vote in votes([*thrown, back, *then])] == [900, 950], "nothing of it is carried out here"
-
-
 def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
     fallen = [*LEARNT, 0.6, 0.62, 0.61, 0.6]
     assert votes(read(fallen), run("best")) == []
@@ -99,20 +72,6 @@ def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
         tick=events[7].tick, step=events[7].step,
     )  # fmt: skip
     assert votes([*events[:9], back, *events[9:]]) == []
-
-
-@pytest.mark.parametrize(
-    ("update", "words"),
-    [
-        ({"actuators": ()}, "the run announces none of run.best"),
-        ({"metrics": ()}, "no metric is announced as held out with a direction"),
-        ({"horizon": Horizon()}, "the run announces no end"),
-    ],
-)
-def test_it_says_why_it_cannot_fire(update: dict[str, object], words: str) -> None:
-    assert FinalWeights().cannot_fire(run()) is None
-    why = FinalWeights().cannot_fire(run().model_copy(update=update))
-    assert why is not None and why.startswith(words)
 
 
 def asked(shape: Callable[[float], float], noise: Callable[[random.Random], float], count: int, runs: int) -> float:
@@ -137,10 +96,3 @@ def test_noise_alone_rarely_asks_and_harm_does(count: int) -> None:
     assert asked(lambda _: 0.0, normal, count, 1000) <= 0.05
     if count == 30:
         assert asked(lambda part: learns(part) - (8 if part > 0.8 else 0), normal, count, 300) >= 0.85
-
-
-def test_the_noise_of_readings_is_told_whatever_their_slow_trend() -> None:
-    draw = random.Random(3)
-    values = [at + 0.01 * at * at + draw.gauss(0, 2.0) for at in range(400)]
-    assert bending_noise(values) == pytest.approx(2.0, rel=0.15)
-    assert bending_noise([1.0, 5.0]) == 0.0 and bending_noise([1.0, 3.0, 5.0, 7.0]) == 0.0

@@ -15,7 +15,7 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.lr_cooldown import LrCooldown
 from oven_agents.shipped.reward_hacking import RewardHacking
 from oven_agents.stats.confidence import STANDS_ALONE
-from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
+from oven_core.protocol.messages import AgentStatus, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
 Change = Callable[[int, dict[str, float]], dict[str, float]]
@@ -43,10 +43,6 @@ def test_a_judge_that_jumps_up_alone_loses_its_weight() -> None:
     assert sum(vote.value.values()) == pytest.approx(1) and vote.value["exact"] == pytest.approx(
         vote.value["format"], abs=1e-3
     )
-
-
-def test_a_judge_that_falls_alone_keeps_its_weight() -> None:
-    assert not runs.votes(RewardHacking(), runs.grpo(), turned(judge("exact", lambda since: -0.3)))
 
 
 def test_judges_that_come_apart_slowly_are_told_by_the_one_that_rises() -> None:
@@ -103,34 +99,3 @@ def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
     assert "20% of the run is left" in notice and "oven-controller set optimizer.lr_scale 0.3" in notice
     assert not told(runs.language(rate=lambda t: 3e-3 * (1 - t / 1000)))
     assert LrCooldown().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None
-
-
-def test_it_has_a_voice_for_a_lower_rate_when_it_is_late_and_for_no_other() -> None:
-    def answer(first: int, proposal: float) -> list[str]:
-        session = Session(LrCooldown(), "me")
-        session.absorb(runs.pretraining())
-        for observation in runs.observed(runs.language(), range(first, first + 60)):
-            session.absorb(observation)
-        session.absorb(
-            BallotOpened(
-                id="1", actuator="optimizer.lr_scale", proposal=proposal, opened_by="learning_rate", tick=first + 59,
-                closes_at_tick=first + 62, eligible=("learning_rate", "me"),
-            )
-        )  # fmt: skip
-        return [word.stance for word in session.react() if isinstance(word, Vote)]
-
-    assert answer(850, 0.3) == ["for"]
-    assert answer(850, 3.0) == answer(400, 0.3) == []
-
-
-def test_rewards_that_are_all_equal_are_told_once() -> None:
-    session = Session(EntropyCollapse(), "me")
-    session.absorb(runs.grpo())
-    notices = []
-    for observation in runs.observed(runs.sorting(), range(100, 160)):
-        alike = 1.0 if observation.tick >= 120 else 0.9
-        metrics = {**observation.metrics, "frac_reward_zero_std": alike, "reward": 0.0, "reward_std": 0.0}
-        session.absorb(runs.seen(observation.tick, metrics))
-        notices += [w for w in session.react() if isinstance(w, AgentStatus) and w.state == "notice"]
-    (notice,) = notices
-    assert notice.tick == 139 and notice.reason.startswith("nothing is learnt: all rewards were equal")

@@ -124,17 +124,6 @@ def test_training_is_quantised_late_where_rounding_costs() -> None:
     )
 
 
-@pytest.mark.parametrize(("cooled_at", "turned_at"), [(100, 161), (200, 200), (300, 261)])
-def test_or_earlier_once_the_rate_came_down(cooled_at: int, turned_at: int) -> None:
-    rates = (observation(tick, learning_rate=2e-3 if tick < cooled_at else 2e-4, **ROUNDED) for tick in range(1, STEPS))
-    assert [tick for tick, *_ in turned(Quantisation(), run("train.quantisation"), rates)] == [turned_at]
-
-
-def test_a_precision_that_is_on_already_is_left_alone() -> None:
-    on = run("train.quantisation", quantisation="int8")
-    assert not turned(Quantisation(), on, (observation(tick, **ROUNDED) for tick in range(1, STEPS)))
-
-
 def test_multi_token_prediction_is_weighted_down_once_late_where_it_no_longer_falls() -> None:
     still = (observation(tick, channel__mtp=3.0) for tick in range(1, STEPS))
     assert turned(AuxiliaryLoss(), run("channel.mtp"), still) == [(301, 0.05, STANDS_ALONE)]
@@ -143,18 +132,3 @@ def test_multi_token_prediction_is_weighted_down_once_late_where_it_no_longer_fa
     heavy = (observation(tick, channel__mtp=1.5) for tick in range(1, 100))
     said = turned(AuxiliaryLoss(), run("channel.mtp", mtp=1.0), heavy)
     assert [(value, sure) for _, value, sure in said] == [(0.5, NEEDS_SECOND)], "a rule of thumb needs a second voice"
-
-
-@pytest.mark.parametrize(
-    ("agent", "started", "why"),
-    [
-        (Knowledge(), run("channel.mtp"), "announces no channel.kg"),
-        (Knowledge(), run("channel.kg", steps=None), "no horizon"),
-        (Quantisation(), run("channel.kg"), "announces no train.quantisation"),
-        (Quantisation(), run("train.quantisation", metrics=METRICS[:4]), "weights rounded to int8 or int4"),
-        (Quantisation(), run("train.quantisation", steps=None), "no horizon"),
-        (AuxiliaryLoss(), run("channel.kg"), "no auxiliary loss term"),
-    ],
-)
-def test_where_it_cannot_fire_it_says_why(agent: Agent, started: RunStarted, why: str) -> None:
-    assert why in (agent.cannot_fire(started) or "")

@@ -36,19 +36,6 @@ def test_what_stands_out_is_as_sure_as_it_ever_was_and_what_does_not_is_even_odd
     assert confidence(window([3.0] * 60), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.95
 
 
-def test_a_rollback_that_throws_little_away_has_little_to_show() -> None:
-    seen = window(noisy(0.1))
-    little, much = (
-        confidence(seen, hit_rate=0.95, target="loss", gain=0.1, horizon=20, back=back) for back in (57, 30)
-    )
-    assert little < much
-
-
-@pytest.mark.parametrize("every", [20, 100])
-def test_a_metric_that_is_measured_too_rarely_has_no_known_noise(every: int) -> None:
-    assert confidence(window(noisy(0.1), every), hit_rate=0.8, target="loss", gain=0.001, horizon=40) == 0.8
-
-
 @pytest.mark.parametrize("gain", [0.02, 0.05, 0.1, 0.2])
 def test_of_a_gain_that_comes_true_it_says_what_outcomes_will(gain: float) -> None:
     """In the mean over outcomes, each drawn with noise and measured as the mesh does."""

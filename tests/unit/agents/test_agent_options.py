@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -11,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import oven_agents
 from oven_agents.runtime import host
 from oven_agents.runtime.loader import load
 from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_controller.cli.main import app, run
 from oven_controller.stack.plan import Plan, pools
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.home.run_folder import Home
@@ -78,13 +75,6 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
     assert load(scout)[1].version == "1"
 
 
-def test_other_agents_of_the_class_keep_their_defaults() -> None:
-    _, agent = load("learning_rate", {"cut": 4, "window": 12})
-    assert isinstance(agent, LearningRate) and (agent.CUT, agent.WINDOW, agent.LEAST) == (4.0, 12, 6)
-    assert (LearningRate.CUT, LearningRate.WINDOW) == (8.0, 8)
-    assert type(load("learning_rate")[1]) is LearningRate
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -108,19 +98,6 @@ def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> No
         checked("learning_rate", LearningRate, options)
 
 
-def test_what_is_refused_of_a_users_file(scout: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="agent 'scout': BARE is not an option because it has no docstring"):
-        load(scout, {"bare": 1})
-    with pytest.raises(ConfigError, match="agent 'scout' sets FIXED in its constructor"):
-        load(scout, {"fixed": 6})
-    with pytest.raises(UnknownNameError, match="no option of agent 'scout' named 'shar'; did you mean 'share'"):
-        load(scout, {"shar": 0.5})
-    plain = tmp_path / "plain.py"
-    plain.write_text("from oven_agents import Agent\nclass Plain(Agent):\n    moves = ('grad.clip',)\n")
-    with pytest.raises(ConfigError, match="agent 'plain' has no options"):
-        load(str(plain), {"share": 0.5})
-
-
 def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp_path: Path) -> None:
     named = "{name: learning_rate, options: {CUT: 0.5, window: 12}}"
     found = resolve(sets=[f"agents=[divergence, {named}, {{name: {scout}, options: {{low: 1e-3}}}}]"]).settings
@@ -133,19 +110,6 @@ def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp
     folder = Home(tmp_path).create("r", "x")
     service = Plan(folder, "nats://x").guest(AgentSpec("learning_rate", "learning_rate", (("cut", 4),)), "mine")
     assert service.command[-5:] == ("learning_rate", "--name", "mine", "--option", "mine.cut=4")
-
-
-def test_options_are_kept_when_a_run_is_resumed() -> None:
-    found = resolve(
-        sets=["agents=[{name: learning_rate, options: {cut: 4}}, divergence]", "agent_options.divergence.own=0.4"]
-    )
-    assert found.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"own": 0.4}}
-    earlier = found.settings.model_dump(mode="json")
-    assert resolve(earlier=earlier).settings == found.settings
-    other = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
-    assert other.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"own": 0.4}}
-    without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
-    assert without.agent_options == {"divergence": {"own": 0.4}}
 
 
 @pytest.mark.parametrize(
@@ -183,48 +147,6 @@ def test_the_process_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
         )
     assert (made["b"].OWN, made["b"].FEW, made["a"].CUT) == (0.1, 7, 8.0)
     assert Divergence.OWN == 0.3
-
-
-def test_the_process_refuses_what_is_no_option() -> None:
-    with pytest.raises(SystemExit) as ended:
-        host.main(["learning_rate", "--option", "learning_rate.cut=4", "--check"])
-    assert ended.value.code == 0
-    with pytest.raises(UnknownNameError, match="no option of agent 'mine' named 'cuts'; did you mean 'cut'"):
-        host.main(["learning_rate", "--name", "mine", "--option", "mine.cuts=4", "--check"])
-    with pytest.raises(UnknownNameError, match="no agent of this process named 'divergence'"):
-        host.main(["learning_rate", "--option", "divergence.own=4", "--check"])
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["up", "--dry-run", "--set", "agents=[{name: learning_rate, options: {cutt: 4}}]"],
-        ["up", "--headless", "--set", "agents=learning_rate", "--set", "agent_options.learning_rate.cutt=4"],
-        ["agent", "run", "learning_rate", "--option", "cutt=4"],
-    ],
-)
-def test_commands_refuse_an_unknown_option_before_anything_starts(
-    args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        run(args)
-    said = capsys.readouterr()
-    assert caught.value.code == 2
-    assert "no option of agent 'learning_rate' named 'cutt'; did you mean 'cut'" in " ".join(said.err.split())
-    assert not list((tmp_path / "home").glob("runs/*"))
-
-
-def test_agent_list_shows_options(scout: str) -> None:
-    result = CliRunner().invoke(app, ["agent", "list", "learning_rate", "--json"])
-    (told,) = json.loads(result.output)
-    assert told["name"] == "learning_rate" and told["does"].startswith("Tunes the learning rate")
-    cut = next(option for option in told["options"] if option["name"] == "cut")
-    meaning = "Factor of the cut after a collapse"
-    assert cut == {"name": "cut", "default": 8.0, "meaning": meaning, "least": None, "most": None}
-    listed = CliRunner().invoke(app, ["agent", "list", scout]).output
-    assert "share 0.25: Share of it that is enough, 0 to 1" in " ".join(listed.split())
 
 
 def statements(path: Path) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:

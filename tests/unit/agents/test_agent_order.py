@@ -12,7 +12,6 @@ from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_core.protocol.messages import (
     ActuatorSpec,
-    AgentStatus,
     BallotOpened,
     Decision,
     LogMessage,
@@ -97,13 +96,6 @@ def test_what_changes_no_setting_moves_no_agents_mind() -> None:
     assert said([*log, refusal, held]) == said(log)
     operators = refusal.model_copy(update={"verdict": "adopted"})
     assert said([*log, operators]) != said(log), "what an operator set is in flight"
-
-
-def test_a_shadow_says_so_when_it_joins() -> None:
-    (joined,) = Session(Tells(), "me", shadow=True).react()
-    assert isinstance(joined, AgentStatus) and joined.shadow
-    (joined,) = Session(Tells(), "me").react()
-    assert isinstance(joined, AgentStatus) and not joined.shadow
 
 
 @given(st.integers(1, 5), st.booleans(), st.booleans(), st.randoms(use_true_random=False))

@@ -37,16 +37,6 @@ def test_gauges_that_stay_where_they_were_are_no_change_of_the_policy(seed: int)
     assert not policy_shifted(window(seed=seed), ONSET)
 
 
-@pytest.mark.parametrize("gauge", ["entropy", "kl"])
-@pytest.mark.parametrize("factor", [0.3, 4.0, math.nan])
-def test_any_of_its_gauges_tells(gauge: str, factor: float) -> None:
-    assert policy_shifted(window(factors={gauge: factor}), ONSET)
-
-
-def test_a_gradient_grows_with_its_rewards() -> None:
-    assert not policy_shifted(window(factors={"grad_norm": 4.0}), ONSET)
-
-
 def test_a_younger_held_out_reading_decides() -> None:
     assert not policy_shifted(window({40: 0.8, 62: 0.81}, {"kl": 4.0}), ONSET)
     assert policy_shifted(window({40: 0.8, 62: 0.5}), ONSET)

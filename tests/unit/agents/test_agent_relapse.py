@@ -7,15 +7,12 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support import runs
 
 from oven_agents import Alternatives
 from oven_agents.shipped.best_checkpoint import BestCheckpoint
-from oven_agents.stats.robust_statistics import since
 from oven_core.protocol.actuator_names import ACTUATORS
-from oven_core.protocol.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
+from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value, Vote
 
 EVERY = 20
 LEARNT = (0.44, 0.54, 0.65, 0.68, 0.74, 0.80)
@@ -53,36 +50,6 @@ def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
     assert wanted == {"run.rollback": 120.0, "optimizer.lr_scale": 0.125}
 
 
-@pytest.mark.parametrize(
-    ("better", "shift", "said"),
-    [
-        ("up", 0.0, "was 0.8 at tick 120 and is 0.66:"),
-        ("up", -1.0, "was -0.2 at tick 120 and is -0.34:"),
-        ("down", 0.0, "was -0.8 at tick 120 and is -0.66:"),
-        ("down", -1.0, "was 0.2 at tick 120 and is 0.34:"),
-    ],
-)
-def test_a_reason_quotes_the_metric_as_it_was_published(better: str, shift: float, said: str) -> None:
-    sign = -1.0 if better == "down" else 1.0
-    spec = MetricSpec.model_validate({"name": "eval/score", "better": better, "held_out": True})
-    run = runs.grpo()
-    run = run.model_copy(update={"metrics": (*(m for m in run.metrics if not m.held_out), spec)})
-    [found] = [
-        one
-        for one in runs.said(
-            BestCheckpoint(), run, read([sign * (v + shift) for v in (*LEARNT, 0.75, 0.66)], "eval/score")
-        )
-        if isinstance(one, Alternatives)
-    ]
-    vote = found.plans[0].votes[0]
-    assert f"eval/score {said}" in vote.rationale and vote.expected_change == pytest.approx(sign * 0.14)
-
-
-def test_what_is_lost_from_one_reading_to_the_next_may_have_happened_once() -> None:
-    [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.66]))
-    assert (tick, remedy, wanted) == (140, "rollback", {"run.rollback": 120.0})
-
-
 def test_where_it_can_ask_two_readings_have_to_agree() -> None:
     run = runs.grpo()
     asks = ACTUATORS["run.evaluate"]
@@ -101,33 +68,6 @@ def test_what_is_lost_although_the_rate_came_down_is_gone_back_for_at_that_rate(
     at = next(i for i, event in enumerate(events) if event.tick == 141) + 1
     [(_, remedy, wanted)] = offers([*events[:at], slowed, *events[at:]])
     assert (remedy, wanted) == ("rollback", {"run.rollback": 120.0})
-
-
-def test_a_rate_that_grew_is_cut_by_as_much() -> None:
-    [(_, _, wanted)] = offers(read([*LEARNT, 0.3], rate=3e-2, ago=15))
-    assert wanted["optimizer.lr_scale"] == pytest.approx(0.1)
-
-
-def test_weights_that_something_else_moved_are_gone_back_for_at_the_same_rate() -> None:
-    def moved(events: Events, by: float) -> Events:
-        return [
-            event.model_copy(
-                update={
-                    "metrics": {
-                        **event.metrics,
-                        "optim/update_ratio": 0.003,
-                        "optim/weight_norm": 30.0 * (by if event.tick > 130 else 1.0),
-                    }
-                }
-            )
-            if isinstance(event, Observation)
-            else event
-            for event in events
-        ]
-
-    fell = read([*LEARNT, 0.75, 0.66])
-    assert [remedy for _, remedy, _ in offers(moved(fell, 1.0))] == ["rollback_and_cut"]
-    assert [remedy for _, remedy, _ in offers(moved(fell, 1.2))] == ["rollback"]
 
 
 def test_data_that_can_be_passed_over_are_blamed_first() -> None:
@@ -188,15 +128,6 @@ def test_it_stops_when_two_rollbacks_led_to_no_new_best() -> None:
     assert max(tick for tick, _, _ in offers(events)) <= 180, "the first fall, and once more"
 
 
-def test_it_says_why_it_cannot_fire() -> None:
-    run = runs.grpo()
-    blind = run.model_copy(update={"metrics": (MetricSpec(name="reward", better="up"),)})
-    fixed = run.model_copy(update={"actuators": tuple(a for a in run.actuators if a.name != "run.rollback")})
-    assert "held out" in (BestCheckpoint().cannot_fire(blind) or "")
-    assert "run.rollback" in (BestCheckpoint().cannot_fire(fixed) or "")
-    assert BestCheckpoint().cannot_fire(run) is None
-
-
 TRENDS: dict[str, Callable[[int], float]] = {
     "nothing but noise": lambda reading: 0.5,
     "slow": lambda reading: 0.5 + 0.002 * reading,
@@ -214,11 +145,6 @@ def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
             readings += 1
             alarms += BestCheckpoint().lost(values[:count]) is not None
     assert alarms <= (0.005 if trend == "learns" else 0.008) * readings
-
-
-@given(st.integers(0, 30), st.floats(1.0, 100.0), st.integers(3, 12))
-def test_a_step_is_found_where_it_is(before: int, height: float, after: int) -> None:
-    assert since([0.0] * before + [height] * after, 0.0) == after
 
 
 @pytest.mark.parametrize(("again", "offered"), [(150, []), (170, ["rollback_and_cut"])], ids=["soon", "after a while"])

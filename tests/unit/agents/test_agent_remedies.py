@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
 from oven_agents.runtime.kg_client import PriorClient, consult
-from oven_agents.sdk.alternative_plans import UnsentMessage, best_plan, offer
+from oven_agents.sdk.alternative_plans import UnsentMessage, offer
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
@@ -105,35 +103,12 @@ def test_without_an_answer_the_agents_own_first_is_said(said: Diagnosis | None) 
     assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(said))} == CHANGES[SKIPPING]
 
 
-def test_an_answer_that_cannot_be_read_is_none() -> None:
-    told: list[str] = []
-    run = runs.pretraining()
-    said = consult([alternatives()], run, knobs(run), (), lambda endpoint, request: b"{", told.append)
-    assert [word.value for word in said if isinstance(word, Vote)] == list(CHANGES[SKIPPING].values())
-    assert told and "without the graph's sources" in told[0]
-
-
-def test_what_the_run_lacks_is_no_candidate() -> None:
-    unmet = Remedy(id=CUTTING, score=2.0, unmet=("actuator:run.rollback",))
-    best = Diagnosis(graph="ab" * 32, remedies=(unmet, Remedy(id=RETURNING, score=0.1)))
-    assert best_plan(alternatives(), best)[0].remedy == RETURNING
-
-
 def test_a_plan_is_said_whole_or_not_at_all() -> None:
     told: list[str] = []
     run = runs.pretraining()
     graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
     assert consult([alternatives()], run, knobs(run), (), graph, told.append) == []
     assert told == ["not proposed: optimizer.lr_scale: no reason given"]
-
-
-@given(st.lists(st.sampled_from(list(CHANGES)), min_size=1, max_size=3, unique=True), st.data())
-def test_one_of_the_plans_is_said_as_the_agent_made_it(order: list[str], data: st.DataObject) -> None:
-    scores = data.draw(st.dictionaries(st.sampled_from([*CHANGES, "lower_beta"]), st.floats(-2, 2)))
-    said = words(alternatives(*order), Graph(diagnosis(**scores)))
-    ranked = [remedy for remedy in order if remedy in scores]
-    best = max(ranked, key=lambda remedy: float(f"{scores[remedy]:.9g}")) if ranked else order[0]
-    assert {vote.actuator: vote.value for vote in said} == CHANGES[best]
 
 
 class Sees(Agent):

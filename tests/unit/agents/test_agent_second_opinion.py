@@ -49,15 +49,6 @@ def test_none_is_as_young_and_one_can_be_had() -> None:
     assert held_out_evidence(window(ONSET + GIVEN_UP, BEFORE), ONSET).state == "unknown", "nobody heard the question"
 
 
-def test_none_can_be_had() -> None:
-    assert held_out_evidence(window(ONSET + 3, BEFORE, of=runs.pretraining()), ONSET).state == "unknown"
-    assert held_out_evidence(window(ONSET + 3, {}), ONSET).state == "unknown", "nothing to hold it against"
-    advised = run(Rules(autonomy="advise"))
-    assert held_out_evidence(window(ONSET + 3, BEFORE, of=advised), ONSET).state == "unknown", (
-        "a person sees the remedy itself"
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "lost"),
     [(2.53, -0.015 / 2.55), (2.55, 0.005 / 2.55), (2.85, 0.305 / 2.55), (math.nan, math.inf)],
@@ -134,20 +125,6 @@ def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
     assert said(events(hurt=-0.1)) == ["run.evaluate"]
 
 
-def test_what_the_reading_lost_is_the_gain_that_is_expected_of_going_back() -> None:
-    def expected(hurt: float) -> float:
-        words = runs.said(Divergence(), run(), events(hurt=hurt, excess=0.0, moved=1.2))
-        return next(word.plans[0].votes[0].expected_change for word in words if isinstance(word, Alternatives))
-
-    assert expected(1.0) < 2 * expected(0.5) * 0.9 < 0, "of a loss, which is to fall"
-    assert expected(math.nan) == -0.05, "a failure is no number"
-
-
 def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> None:
     assert said(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
     assert said(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]
-
-
-def test_a_measurement_resets_no_window() -> None:
-    seen = window(ONSET + 3, BEFORE, (ONSET,))
-    assert (seen.last_change_tick(), seen.last_change_tick("run.evaluate")) == (-1, ONSET)

@@ -80,10 +80,6 @@ def test_a_rate_that_was_cut_with_it_comes_back_with_it() -> None:
     assert wanted(course(FELL, cut=True)) == {"run.undo_rollback": None, "optimizer.lr_scale": 1.0}
 
 
-def test_a_late_reading_is_no_verdict() -> None:
-    assert wanted(course(FELL, LEFT + 15)) == {}
-
-
 def test_what_was_taken_back_is_not_judged_again() -> None:
     undone = runs.receipt(LEFT + 6, "run.undo_rollback", 46, LEFT).model_copy(update={"n": 3 * (LEFT + 6) + 1})
     events = course(FELL)
@@ -101,16 +97,6 @@ def test_what_an_operator_wished_stands() -> None:
     events = course(FELL)
     at = next(i for i, event in enumerate(events) if isinstance(event, Receipt))
     assert wanted(events) and not wanted([*events[:at], wish, *events[at:]])
-
-
-def test_what_it_proposes_can_be_scored() -> None:
-    vote, *_ = [vote for vote in said(course(FELL)) if vote.actuator == "run.undo_rollback"]
-    assert (vote.target, vote.horizon > 0, vote.expected_change < 0) == ("loss", True, True)
-
-
-def test_it_says_what_it_lacks() -> None:
-    assert "run.undo_rollback" in (RollbackUndo().cannot_fire(runs.pretraining()) or "")
-    assert RollbackUndo().cannot_fire(BOTH) is None
 
 
 def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:

@@ -15,10 +15,8 @@ from tests.support.runs import receipt
 from oven_agents import Agent, Alternatives, Window
 from oven_agents.shipped.divergence import CUTTING, RETURNING, SKIPPING, Divergence
 from oven_agents.shipped.grad_clip import GradClip
-from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
-from oven_agents.stats.confidence import NEEDS_SECOND
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
 
 ONSET, END = 101, 125
@@ -78,21 +76,9 @@ def test_a_loss_in_another_unit_waits_for_something_else_to_say_so() -> None:
     assert plans(Divergence(), hurt(worse, end=ONSET + 30)), "held-out loss says it"
 
 
-@pytest.mark.parametrize("factor", [4.0, 20.0])
-def test_a_rate_that_grew_is_cut_by_as_much(factor: float) -> None:
-    tick, remedies, first = plans(Divergence(), hurt(up(0.5, length=factor, rate=factor)))[0]
-    assert tick <= ONSET + 8 and remedies[0] == CUTTING
-    assert first["optimizer.lr_scale"] == pytest.approx(1 / factor, rel=0.01)
-
-
 def test_steps_that_grew_at_the_same_rate_speak_for_the_moments() -> None:
     _, remedies, first = plans(Divergence(), hurt(up(0.6, length=5.0)))[0]
     assert remedies == [RETURNING] and set(first) == {"run.rollback"}, "a cut would only cost: the rate is what it was"
-
-
-def test_longer_steps_alone_or_a_single_odd_batch_are_left_alone() -> None:
-    assert not plans(Divergence(), hurt(up(0.0, length=5.0, rate=5.0)))
-    assert not plans(Divergence(), hurt(lambda since, found: {"loss": found["loss"] + 5 * (since < 2)}))
 
 
 def test_a_jump_that_heals_by_itself_is_left_alone() -> None:
@@ -132,14 +118,6 @@ def test_what_did_not_help_is_not_tried_again() -> None:
     assert [at for at, _, _ in plans(Divergence(), events)] == [tick]
 
 
-def test_weights_that_moved_further_than_any_step_were_damaged() -> None:
-    for tick, remedies, _ in plans(Divergence(), hurt(lambda since, found: {"optim/weight_norm": 40 + since / 100})):
-        assert (tick, remedies) == (ONSET, [RETURNING])
-        break
-    else:
-        pytest.fail("it was not seen")
-
-
 @pytest.mark.parametrize("moved", [1.0, 1.3])
 def test_the_rate_stays_while_something_else_moves_the_weights(moved: float) -> None:
     def change(since: int, found: dict[str, float]) -> dict[str, float]:
@@ -169,12 +147,6 @@ def test_under_a_reward_an_outlier_is_a_ratio_of_probabilities_and_left_to_the_c
     healthy = runs.sorting()
     seen = runs.observed(lambda t, draw: healthy(t, draw) | (outlier if t == 100 else {}), range(1, 120))
     assert not runs.said(Divergence(), runs.grpo(), seen)
-
-
-def test_under_a_reward_the_loss_has_no_level() -> None:
-    healthy = runs.sorting()
-    jumped = runs.observed(lambda t, draw: {**healthy(t, draw), "loss": 5.0 * (t > 100)}, range(1, 120))
-    assert not runs.said(Divergence(), runs.grpo(), jumped)
 
 
 def shrink(since: int, found: dict[str, float]) -> dict[str, float]:
@@ -213,24 +185,6 @@ def test_outliers_that_come_again_bring_the_clip_down_to_them() -> None:
     vote = runs.votes(GradClip(), loose(tight), spiky)[0]
     assert vote.actuator == "grad.clip" and isinstance(vote.value, float) and 1 < vote.value < 5
     assert not runs.votes(GradClip(), tight, spiky), "a clip of 1 held them"
-
-
-def test_large_gradients_that_are_a_third_of_all_are_no_outliers() -> None:
-    """A policy whose groups are mostly solved has a gradient now and then, and the median says nothing of it."""
-    now_and_then = hurt(
-        lambda since, found: {"grad_norm": found["grad_norm"] * (1 if since % 3 else 60)}, end=ONSET + 60
-    )
-    assert not [
-        vote for vote in runs.votes(GradClip(), loose(runs.pretraining()), now_and_then) if vote.tick > ONSET + 45
-    ]
-
-
-def test_a_norm_that_drifts_needs_a_second_voice() -> None:
-    def grown(since: int, found: dict[str, float]) -> dict[str, float]:
-        return {"grad_norm": 4 * found["grad_norm"], "loss": found["loss"] + 0.5}
-
-    voted = runs.votes(GradClip(), loose(runs.pretraining()), hurt(grown, end=ONSET + 40))
-    assert voted and {vote.confidence for vote in voted} == {NEEDS_SECOND}
 
 
 @pytest.mark.parametrize(("lost", "spoke"), [(0.0, True), (3.0, False)], ids=["regained", "in vain"])
@@ -300,49 +254,6 @@ def test_a_decay_that_makes_the_weights_larger_is_lowered_and_gone_back_from() -
     assert first["optimizer.weight_decay"] == pytest.approx(0.01)
     assert first["run.rollback"] in (ONSET - 2.0, ONSET - 1.0)
     assert not plans(WeightDecay(), hurt(aside)), "as where moments broke: two thirds of each step"
-
-
-def test_a_decay_that_steps_consist_of_is_lowered_whatever_the_common_norm_says_and_the_rate_is_not_raised() -> None:
-    """Gains that nobody decays keep the norm up."""
-    run = runs.pretraining()
-    knobs = tuple(
-        spec.model_copy(update={"value": 1.0}) if spec.name == "optimizer.weight_decay" else spec
-        for spec in run.actuators
-    )
-    run = run.model_copy(update={"actuators": knobs})
-    seen = runs.observed(runs.language(aligned=lambda tick: 0.8), range(1, 40))
-    back, lowered = runs.votes(WeightDecay(), run, seen)[:2]
-    assert (back.actuator, back.value) == ("run.rollback", 0.0) and back.tick == 3
-    assert lowered.actuator == "optimizer.weight_decay" and lowered.value == pytest.approx(0.05 * 1.8, rel=0.1)
-    assert not runs.votes(LearningRate(), run, seen)
-    assert not runs.votes(WeightDecay(), runs.pretraining(), seen)
-
-
-def test_what_still_shrinks_the_weights_at_a_twentieth_of_the_decay_is_not_the_decay() -> None:
-    seen: list[Observation | Receipt] = [*hurt(shrink, end=ONSET + 40)]
-    lowered = [
-        receipt(ONSET + 4, "optimizer.weight_decay", 0.1, 0.05),
-        receipt(ONSET + 8, "optimizer.weight_decay", 0.05, 0.005),
-    ]
-    once = [*seen[: ONSET + 4], lowered[0], *seen[ONSET + 4 :]]
-    twice = [*once[: ONSET + 9], lowered[1], *once[ONSET + 9 :]]
-    assert any(tick > ONSET + 8 for tick, _, _ in plans(WeightDecay(), once))
-    assert not any(tick > ONSET + 8 for tick, _, _ in plans(WeightDecay(), twice))
-
-
-def test_what_shrinks_the_weights_by_more_than_the_step_is_no_step_of_the_optimizer() -> None:
-    def cut_out(since: int, found: dict[str, float]) -> dict[str, float]:
-        return {"optim/weight_norm": 29 * 0.95 ** (since + 1), "optim/update_ratio": 0.01}
-
-    assert plans(WeightDecay(), hurt(shrink)) and not plans(WeightDecay(), hurt(cut_out))
-
-
-def test_steps_that_got_shorter_at_the_same_decay_are_not_its_doing() -> None:
-    def shorter(since: int, found: dict[str, float]) -> dict[str, float]:
-        return {"optim/update_ratio": 0.02 * found["optim/update_ratio"]}
-
-    assert plans(WeightDecay(), hurt(shorter, onset=1)), "from the first step on it may be"
-    assert not plans(WeightDecay(), hurt(shorter))
 
 
 @pytest.mark.parametrize("backs", [2, 3])

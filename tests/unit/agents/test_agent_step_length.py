@@ -45,13 +45,6 @@ def test_steps_that_are_far_too_long_are_undone_once_the_rate_stands() -> None:
     assert cut.plan == back.plan == ("optimizer.lr_scale", "run.rollback")
 
 
-@pytest.mark.parametrize("warmup", [0, WARMUP])
-def test_a_loss_that_falls_has_the_last_word_on_how_long_a_step_may_be(warmup: int) -> None:
-    """Adam's first steps without a warm-up are a twentieth of the weights, at a rate that fits them."""
-    seen = observations(5 * FITTING)[warmup:]
-    assert not said([runs.seen(o.tick, {**o.metrics, "loss": 6 - 0.05 * o.tick}) for o in seen])
-
-
 def test_a_loss_that_comes_back_by_itself_is_left_alone() -> None:
     """The first steps without a warm-up, or under an optimizer that has to get its bearings."""
     seen = [
@@ -59,23 +52,6 @@ def test_a_loss_that_comes_back_by_itself_is_left_alone() -> None:
         for o in observations(8 * FITTING)
     ]
     assert not said(seen)
-
-
-def test_at_the_lower_bound_there_is_no_plan_left() -> None:
-    """A rollback without its cut would come again every few ticks."""
-    run = runs.pretraining()
-    specs = tuple(
-        spec.model_copy(update={"value": spec.low}) if spec.name == "optimizer.lr_scale" else spec
-        for spec in run.actuators
-    )
-    assert not said(observations(8 * FITTING, worse=True), run.model_copy(update={"actuators": specs}))
-
-
-def test_weights_that_grow_under_it_hide_nothing_of_it() -> None:
-    """They have doubled by then, and by its relative length a step is half as long as it was."""
-    cut = said(observations(8 * FITTING, growth=0.05, worse=True))[0]
-    by_the_last = (8 / (1 + 0.05 * cut.tick)) ** (-4 / 3)
-    assert isinstance(cut.value, float) and 8 ** (-4 / 3) < cut.value < 0.7 * by_the_last
 
 
 @pytest.mark.parametrize("length", [FITTING / 3, FITTING, 0.95 * LONGEST])
@@ -91,15 +67,6 @@ def test_neither_while_the_rate_still_rises_nor_under_a_reward_nor_where_nothing
     run = runs.pretraining()
     knobs = tuple(spec for spec in run.actuators if spec.name != "run.rollback")
     assert not said(long, run.model_copy(update={"actuators": knobs}))
-
-
-def test_a_rate_is_raised_no_further_than_until_its_steps_fit() -> None:
-    def raised(length: float) -> list[object]:
-        return [vote.value for vote in said(observations(length, cosine=0.8, ticks=60))]
-
-    assert raised(FITTING / 30)[0] == 4.0
-    assert raised(FITTING / 2)[0] == pytest.approx(2.0)
-    assert not raised(FITTING), "agreement alone is no reason where steps are as long as they should be"
 
 
 def test_no_rate_is_raised_while_a_model_is_on_its_way_from_where_its_weights_were_drawn() -> None:
@@ -137,16 +104,3 @@ def test_gradients_that_agree_all_at_once_are_no_reason_to_raise_the_rate() -> N
     assert not [vote for vote in said(agreeing(3e-3)) if vote.actuator == "optimizer.lr_scale"]
     assert [vote.value for vote in said(agreeing(2e-3)) if vote.actuator == "optimizer.lr_scale"][:1] == [3.0]
     assert not [vote for vote in said(agreeing(1e-4)) if vote.actuator == "optimizer.lr_scale"]
-
-
-def test_an_agreement_that_fades_is_no_reason_to_raise_the_rate() -> None:
-    """So it does at a rate that fits, on whatever model; at one that is too low it stays."""
-
-    def fading(a_tick: float) -> list[Observation]:
-        return [
-            runs.seen(one.tick, {**one.metrics, "optim/grad_momentum_cos": 0.9 - a_tick * one.tick})
-            for one in observations(FITTING / 30, ticks=90)
-        ]
-
-    assert not said(fading(0.004)), "0.9 to 0.54, and it was above ALIGNED all the time"
-    assert said(fading(0.0))[0].value == 4.0

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import pytest
 from tests.support.gauges import noisy, observe, receipt, started, votes
 
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.curriculum import Curriculum
-from oven_agents.shipped.learning_rate import ALIGNMENT, LearningRate
+from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.confidence import STANDS_ALONE
-from oven_agents.stats.robust_statistics import best_level, noise, quantile, total_variation
 from oven_core.protocol.messages import AgentStatus, MetricSpec, Vote
 
 
@@ -38,31 +34,10 @@ def test_opposed_gradients_lower_it_but_not_at_the_ceiling() -> None:
     assert not votes(LearningRate(), solved)
 
 
-def test_how_far_they_have_to_oppose_each_other_under_a_reward() -> None:
-    """In a drawn start at 8.7 times the fitting rate the later half had −.07: a limit of −.08 left it alone."""
-    for mean, cut in ((-0.065, True), (-0.04, False)):
-        turns = [mean + (0.05 if t % 2 else -0.05) for t in range(60)]
-        said = votes(LearningRate(), [observe(t, reward=0.5, cos=c) for t, c in enumerate(turns, 1)])
-        assert bool(said) is cut, mean
-
-
-@pytest.mark.parametrize("rates", [[t / 30 for t in range(1, 31)], [math.exp(-t / 15) for t in range(30)]])
-def test_the_users_own_schedule_is_not_fought(rates: Sequence[float]) -> None:
-    moving = [observe(t, reward=0.3, cos=0.6, learning_rate=rate) for t, rate in enumerate(rates, 1)]
-    assert not votes(LearningRate(), moving)
-
-
 def test_a_collapse_proposes_a_rollback_and_a_cut_together() -> None:
     rewards = [0.30, 0.16, 0.05, 0.10, 0.03]
     said = votes(LearningRate(), [observe(t, reward=r, cos=-0.2) for t, r in enumerate(rewards, 1)])
     assert {(vote.actuator, vote.value) for vote in said} == {("optimizer.lr_scale", 0.125), ("run.rollback", 0.0)}
-
-
-def test_a_late_collapse_goes_back_to_before_it_and_not_to_the_start() -> None:
-    rewards = [*noisy(0.8, 100, 0.03), 0.2, 0.05, 0.02]
-    said = votes(LearningRate(), [observe(t, reward=r, cos=0.0) for t, r in enumerate(rewards, 1)])
-    back = next(vote for vote in said if vote.actuator == "run.rollback")
-    assert isinstance(back.value, float) and 85 <= back.value <= 96
 
 
 def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
@@ -74,18 +49,6 @@ def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
         session.absorb(observe(tick, reward=reward, cos=-0.2))
         said.append([message.actuator for message in without_graph(session.react()) if isinstance(message, Vote)])
     assert said[:5] == [[]] * 5 and said[6] == ["optimizer.lr_scale", "run.rollback"]
-
-
-def test_a_rate_that_collapsed_is_not_tried_again() -> None:
-    session = Session(LearningRate(), "me")
-    session.absorb(started())
-    session.absorb(receipt(6, "optimizer.lr_scale", 1.0, 0.2))
-    session.absorb(receipt(6, "run.rollback", 6.0, 0.0).model_copy(update={"n": 20_000}))
-    said: list[Vote] = []
-    for tick in range(20_001, 20_030):
-        session.absorb(observe(tick, reward=0.3, cos=0.6))
-        said += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
-    assert said and said[0].value == pytest.approx(0.25)
 
 
 def test_no_cut_is_undone_before_it_has_shown_what_it_does() -> None:
@@ -133,34 +96,11 @@ def test_a_rollback_makes_the_curriculum_look_anew() -> None:
     assert isinstance(vote.value, dict) and vote.value["len3"] == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_an_even_mixture_is_left_alone_and_so_are_mastered_levels() -> None:
-    even = [observe(t, reward=0.7, reward__len3=0.9, reward__len4=0.7, reward__len5=0.4) for t in range(1, 60)]
-    assert not votes(Curriculum(), even)
-    skewed = {"len3": 0.02, "len4": 0.49, "len5": 0.49}
-    mastered = [observe(t, reward=0.7, reward__len3=0.99, reward__len4=0.7, reward__len5=0.4) for t in range(1, 60)]
-    assert not votes(Curriculum(), mastered, started(skewed))
-
-
 def test_an_agent_says_why_it_cannot_fire() -> None:
     session = Session(LearningRate(), "me")
     session.absorb(started().model_copy(update={"metrics": (MetricSpec(name="grad_norm"),)}))
     statuses = [message for message in session.react() if isinstance(message, AgentStatus)]
     assert statuses[-1].state == "cannot_fire" and "reward" in statuses[-1].reason
-
-
-def test_without_the_gauge_of_alignment_a_collapse_is_still_seen() -> None:
-    fell = [observe(t, reward=0.6 if t < 30 else 0.0, loss=1.0) for t in range(1, 40)]
-    run = started(missing=ALIGNMENT)
-    assert [vote.actuator for vote in votes(LearningRate(), fell, run)][:2] == ["optimizer.lr_scale", "run.rollback"]
-    assert not votes(LearningRate(), fell[:29], run)
-
-
-def test_robust_statistics() -> None:
-    assert quantile([1, 2, 3, 4, 5], 0.25) == 2
-    assert best_level([0.1, 0.9, 0.1, 0.2, 0.3]) == 0.2, "one lucky step is no level"
-    assert total_variation({"a": 1.0, "b": 0.0}, {"a": 0.25, "b": 0.75}) == 0.75
-    values = [t * 0.01 + e for t, e in enumerate(noisy(0, 2000, 0.5))]
-    assert noise(values) == pytest.approx(0.5, rel=0.1)
 
 
 def test_under_a_reward_gradients_that_lean_are_a_reason_while_they_go_on_leaning() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
-from tests.support.replayed import a_run, left_behind
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.review.backtest import Backtest, main
+from oven_agents.review.backtest import Backtest
 from oven_agents.review.review_command import review
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
@@ -28,7 +25,6 @@ from oven_core.protocol.messages import (
     Receipt,
     RunEnded,
 )
-from oven_runs.home.run_folder import Home
 from oven_runs.log.replay import replay
 
 
@@ -166,44 +162,6 @@ def test_the_first_divergence_and_what_follows_from_it() -> None:
     assert not any(vote.carried_out_in_recording for vote in report.votes)
 
 
-def test_an_agent_that_was_not_there() -> None:
-    test = backtest(Cutter(), "cutter", a_run(metrics=(MetricSpec(name="loss"),), cooldown_ticks=1).events)
-    report = test.report()
-    assert not report.took_part and report.same_votes is None
-    assert [(vote.tick, vote.value) for vote in report.votes] == [(5, 0.25)]
-    decision = test.replay.votes[0].decision
-    assert decision is not None and (decision.verdict, decision.tick) == ("adopted", 8)
-    assert [(divergence.tick, divergence.logged) for divergence in test.replay.divergences] == [(8, None)]
-    assert report.ignored_receipts == 0
-    assert report.votes[0].change_in_recording == 0.0, "the loss is flat in the recording"
-
-
-def test_a_change_that_nobody_carries_out_lapses() -> None:
-    log = Log(stride=1)
-    log.start(metrics=(MetricSpec(name="loss"),), expire_ticks=3, cooldown_ticks=0)
-    log.tick(20)
-    log.end()
-    votes = backtest(Cutter(), "cutter", log.events).report().votes
-    assert [vote.tick for vote in votes] == [5, 10, 15, 20]
-    assert {vote.verdict for vote in votes if vote.verdict} == {"adopted"}
-    assert [vote.value for vote in votes] == [0.5] * 4, "open loop: the knob stands where the recording has it"
-
-
-def test_why_it_cannot_fire() -> None:
-    log = Log(stride=1)
-    log.start(metrics=())  # announces no loss
-    log.tick(6)
-    report = backtest(Cutter(), "cutter", log.events).report()
-    assert report.votes == () and report.cannot_fire == "the run publishes no loss"
-
-
-def test_a_shadow_counts_here() -> None:
-    log = Lockstep(Cutter(), "learning_rate", 6, shadow=("learning_rate",)).log
-    report = backtest(Cutter(), "learning_rate", log.events).report()
-    assert report.shadow
-    assert [vote.verdict for vote in report.votes if vote.verdict] == ["adopted"]
-
-
 def test_others_votes_on_its_ballot_stay_on_it() -> None:
     recorded = Log(stride=1)
     recorded.start(metrics=(MetricSpec(name="loss"),))
@@ -218,21 +176,3 @@ def test_others_votes_on_its_ballot_stay_on_it() -> None:
     decision = replay.votes[0].decision
     assert decision is not None and "vetoed by bob" in decision.reason
     assert replay.divergences == []
-
-
-def test_as_a_table_and_as_an_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
-    folder = left_behind(Home(), Lockstep(LearningRate(), "learning_rate", 40).log)
-    assert main("learning_rate", folder, until=20, as_json=True) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ticks"] == 20 and found["same_votes"] is True and found["open_loop"] is True
-    assert found["proposals"] == len(found["votes"]) > 0
-    row = found["votes"][0]
-    assert row["verdict"] == "adopted" and row["carried_out_in_recording"] is True
-    assert main("learning_rate", folder, until=None, as_json=False) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "learning_rate over r, 40 ticks" in said and "it took part in the recording with the same votes" in said
-    assert "no divergence: every decision is the recorded one" in said and "no confidence is scored" in said

@@ -6,8 +6,6 @@ from random import Random
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from oven_llm.diagnosis.change_points import LEARN, Change, Reference, cusum, page_hinkley
 
@@ -42,13 +40,6 @@ def test_a_jump_is_detected_soon_and_only_once(sign: int, size: float) -> None:
     assert missed <= 7
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.floats(-1e9, 1e9), max_size=120))
-def test_any_readings_give_valid_positions_and_sizes(values: list[float]) -> None:
-    for change in cusum(values):
-        assert 0 < change.onset <= change.raised < len(values) and change.noise > 0 and change.size >= 0
-
-
 def test_the_onset_is_the_first_reading_of_the_new_level() -> None:
     errors = []
     for seed in range(60):
@@ -65,12 +56,6 @@ def test_a_trend_that_continues_or_levels_off_is_not_a_change(slope: float) -> N
         result += bool(large([value + slope * index for index, value in enumerate(scatter)], 3.0))
         result += bool(large([value + slope * min(index, 150) for index, value in enumerate(scatter)], 3.0))
     assert result <= 12, "of a hundred series whose level moves by 4 or 9 standard deviations: one in ten, says AHEAD"
-
-
-def test_two_changes_are_distinguished() -> None:
-    values = [value + (8 if 100 <= index < 140 else 0) for index, value in enumerate(noise(5, 240))]
-    up, down = large(values, 4.0)
-    assert (up.sign, down.sign) == (1, -1) and abs(up.onset - 100) <= 2 and abs(down.onset - 140) <= 2
 
 
 def test_only_page_hinkley_detects_a_slow_drift() -> None:

@@ -14,7 +14,6 @@ from oven_agents.review import columnar_window as module
 from oven_agents.review.columnar_window import ColumnarWindow
 from oven_agents.sdk.session import KEPT, Session
 from oven_agents.sdk.window import plain_window
-from oven_agents.stats.robust_statistics import best_level
 from oven_controller.importing.declared_knobs import Knob
 from oven_controller.importing.rows import gauge
 from oven_core.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
@@ -83,23 +82,6 @@ def test_ticks_that_go_back_are_the_plain_windows_to_answer() -> None:
         held.add(one)
     plain = plain_window(RUN, seen, {}, (), {}, set())
     assert held.window(RUN, seen, {}, (), {}, set()).series("loss", after=3) == plain.series("loss", after=3)
-
-
-def test_an_answer_is_the_askers_own() -> None:
-    held, seen = ColumnarWindow(8), observations([(1, 1, 1)] * 5)
-    for one in seen:
-        held.add(one)
-    window = held.window(RUN, seen, {}, (), {}, set())
-    window.series("loss").clear()
-    window.surviving_series("loss").clear()
-    assert len(window.series("loss")) == len(window.surviving_series("loss")) == 5
-
-
-@settings(max_examples=200)
-@given(st.lists(st.one_of(st.floats(), st.integers(0, 3).map(float)), min_size=4, max_size=30))
-def test_the_best_level_is_the_greatest_median_of_three(values: list[float]) -> None:
-    medians = [sorted(values[i : i + 3])[1] for i in range(len(values) - 2)]
-    assert repr(best_level(values) + 0.0) == repr(max(medians) + 0.0)  # −0 and 0 are one level
 
 
 def test_a_long_run_is_cut_and_answers_alike() -> None:

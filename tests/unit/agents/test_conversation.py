@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_core.errors import ConfigError
 from oven_llm.providers.conversation import Completion, Conversation, Sample, SamplesMissing
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.remote_model import RemoteModel
@@ -22,7 +21,7 @@ from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
 from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler, VLLMHandler
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
-from oven_runs.traces.records import Message, Tool, ToolCall
+from oven_runs.traces.records import Message, ToolCall
 
 ASKED = (Message(role="user", content="How many?"),)
 CALL = ToolCall(id="1", name="look", arguments="{}")
@@ -104,18 +103,6 @@ async def test_samples_that_arrived_are_kept_when_another_fails() -> None:
         await model(Api(lambda _: 1)).ask(Conversation(ASKED, 9), 60, samples=0)
 
 
-@given(st.text(), st.text(), st.integers(1, 5))
-def test_no_tokenizer_produces_more_tokens_than_are_reserved(text: str, arguments: str, samples: int) -> None:
-    text, arguments = (one.encode(errors="ignore").decode() for one in (text, arguments))
-    tool = Tool(name="look", description=text, parameters={"type": "object"})
-    call = ToolCall(id="1", name="look", arguments=arguments)
-    asked = Conversation((*ASKED, Message(role="assistant", content=text, calls=(call,))), 9, tools=(tool,))
-    most = asked.greatest_usage(samples)
-    assert most.input_tokens >= 2 * len(text.encode()) + len(arguments.encode()) and most.output_tokens == 9 * samples
-    question = Conversation.question(text, arguments, {}, 9).greatest_usage()
-    assert question.input_tokens >= len(text.encode()) + len(arguments.encode()) and question.written_tokens == 0
-
-
 class Own(ModelHandler):
     """A backend of one's own: `chat` is all it has."""
 
@@ -152,16 +139,3 @@ def test_what_an_engine_in_this_process_costs_is_not_known(monkeypatch: pytest.M
     assert isinstance(first, LMResponse) and isinstance(second, LMResponse)
     assert (first.usd, first.usage, second.usd, second.usage) == (None, Usage(3, 2), None, None)
     assert not handler.priced, "so a cap in US dollars is refused"
-
-
-def test_usage_survives_a_log_and_missing_tokens_are_not_zero() -> None:
-    used = Usage(7, 5, 3, 2)
-    assert Usage.read(used.plain()) == used and Usage.read({"input_tokens": 7, "output_tokens": 5}) == Usage(7, 5)
-    for output in ({}, {"output_tokens": None}, {"output_tokens": -1}, {"output_tokens": "5"}):
-        with pytest.raises(ValueError, match="its usage"):
-            Usage.read({"input_tokens": 7, **output})
-
-
-def test_without_vllm_it_is_said_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="needs the package vllm: pip install vllm on a machine with a GPU, or start"):
-        VLLMHandler("m")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 from tests.support.gauges import observe, started
 
 from oven_agents.runtime.closed_loop import AgentParticipant
 from oven_agents.runtime.kg_client import AskPrior
-from oven_agents.sdk.session import Session
 from oven_agents.shipped.curriculum import Curriculum
 from oven_core.protocol.messages import MetricSpec, Vote
 from oven_kg.arrays.builder import Builder
@@ -57,11 +54,6 @@ def test_the_graph_says_which_level_waits_for_which() -> None:
     assert "len5 waits for what comes before it" in far.rationale
 
 
-def test_the_same_log_gives_the_same_votes() -> None:
-    asked = graph(("len5", "REQUIRES", "len3"))
-    assert vote(asked).wire() == vote(asked).wire()
-
-
 @pytest.mark.parametrize(
     ("ask", "why"),
     [
@@ -75,13 +67,3 @@ def test_without_its_word_levels_build_on_each_other_and_it_says_why(ask: AskPri
     said = vote(ask)
     assert share(said, "len5") == pytest.approx(0.1, abs=0.01)
     assert said.rationale.endswith(f"; each level builds on the one before: {why}")
-
-
-def test_what_it_says_travels_between_processes() -> None:
-    """`review` asks agents in several."""
-    session = Session(Curriculum(), "curriculum")
-    session.absorb(started(EASY))
-    for tick in range(1, 10):
-        session.absorb(observe(tick, reward=0.1, reward__len3=0.3, reward__len4=0.0))
-    (said,) = (word for word in session.react() if type(word).__name__ == "TopicShares")
-    assert pickle.loads(pickle.dumps(said)) == said

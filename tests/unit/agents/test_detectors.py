@@ -8,10 +8,7 @@ from random import Random
 import pytest
 
 from oven_core.protocol.messages import MetricSpec
-from oven_kg.checked_graph import load
 from oven_llm.diagnosis.detectors import Alarm, alarms
-from oven_llm.diagnosis.gauges import GAUGES, gauges_of
-from oven_llm.diagnosis.graph_view import SYMPTOMS
 
 TICKS = 200
 ONSET = 120
@@ -95,13 +92,6 @@ def test_diverging_judges_lost_levels_and_worse_held_out_metrics_raise_alarms() 
     rewarded = [held_out, MetricSpec(name="reward", better="up")]
     (hacked,) = alarms({"eval/loss": (ticks, [3.0, 2.8, 2.7, 2.65, 2.9, 3.1])}, rewarded)
     assert hacked.symptom == "reward_up_heldout_down"
-
-
-def test_every_symptom_is_a_node_of_the_knowledge_graph() -> None:
-    graph = load()
-    named = {item for gauge in GAUGES for item in (gauge.up, gauge.down, gauge.jump) if item} | set(SYMPTOMS)
-    assert {graph.nodes[item].kind for item in named} == {"symptom"}
-    assert gauges_of("sampling/ratio") and not gauges_of("my/own")
 
 
 def test_garbage_raises_a_bounded_number_of_alarms_in_a_stable_order() -> None:

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_llm.judges import rubric_prompts, verdict
-from oven_llm.judges.adversarial_controls import Controls
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member import Member
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.judges.sanitize import capped, data_block, shown, visible
-from oven_llm.providers.failures import ModelFailure, kind_of_status
+from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.genai_telemetry import CallRecord
 from oven_llm.providers.usage import CallTally, Usage, cost_usd, tallied
 from oven_runs.settings.committee_settings import MemberSettings, Role
@@ -91,25 +90,6 @@ def test_completions_never_reach_the_system_prompt(role: Role) -> None:
     assert attack not in asked.text_of("user") and asked.text_of("user").count("</data>") == 1
     again = rubric_prompts.question(Rubric(role), "", "2 + 2?", {"a1": attack}, "1 ids are missing")
     assert "could not be used: 1 ids are missing" in again.text_of("user")
-
-
-def test_a_specialist_is_told_its_field() -> None:
-    def opening(rubric: Rubric, domain: str = "") -> str:
-        return rubric_prompts.question(rubric, "", "2 + 2?", {"a1": "4"}, domain=domain).text_of("system")
-
-    assert "You know organic chemistry as" in opening(Rubric("specialist", "organic chemistry"), "cooking")
-    assert "You know cooking as" in opening(Rubric("specialist"), "cooking"), "what the model is trained for"
-    assert "You know the field of the task as" in opening(Rubric("specialist"))
-    assert "cooking" not in opening(Rubric("critic"), "cooking")
-    assert "sources" in opening(Rubric("adversary")), "what is made up is a trick, too"
-
-
-def test_a_users_rubric_replaces_the_roles_but_not_the_output_rules() -> None:
-    asked = rubric_prompts.question(Rubric("style", text="Count the rhymes."), "", "2 + 2?", {"a1": "4"}).text_of(
-        "system"
-    )
-    assert asked.startswith("Count the rhymes.\n") and "judge of style" not in asked
-    assert '{"verdicts": [{"id"' in asked
 
 
 # What is taken for an answer.
@@ -193,13 +173,6 @@ async def test_equal_texts_are_shown_once_and_empty_ones_never() -> None:
     assert (tally.input_tokens, tally.output_tokens) == (10, 5)
 
 
-async def test_a_group_of_empty_completions_makes_no_call() -> None:
-    provider = Scripted(len)
-    asked = group("", "\u2060")
-    assert scores_of(asked, await Judge("critic", provider, Controls()).score(asked, CallTally())) == [0.0, 0.0]
-    assert provider.shown == []
-
-
 async def test_a_listener_that_raises_does_not_affect_scores() -> None:
     def broken(_: CallRecord) -> None:
         raise RuntimeError("no exporter")
@@ -242,17 +215,3 @@ def test_an_unknown_price_is_none_and_never_zero() -> None:
     assert cost(used, "compatible", "deepseek-chat", "https://api.deepseek.com/v1") is not None
     assert cost(used, "openai", "no-such-model") is None
     assert cost(used, "openai", "gpt-5", "http://127.0.0.1:8000/v1") is None  # whatever it calls its model
-
-
-def test_http_statuses_map_to_failure_kinds() -> None:
-    kinds = {s: kind_of_status(s) for s in (302, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 504, 529)}
-    assert kinds == {
-        302: "bad_response",
-        **dict.fromkeys((400, 413, 422), "bad_request"),
-        **dict.fromkeys((401, 402, 403), "auth"),
-        404: "not_found",
-        408: "timeout",
-        429: "rate_limit",
-        **dict.fromkeys((500, 502, 504), "server_error"),
-        **dict.fromkeys((503, 529), "overloaded"),
-    }

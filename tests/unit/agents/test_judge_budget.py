@@ -186,14 +186,6 @@ async def test_a_call_waits_for_reservations_of_calls_under_way(tmp_path: Path) 
     assert (await asking)[0].usage == Usage(7, 3)
 
 
-def test_a_cap_in_dollars_needs_the_models_price(tmp_path: Path) -> None:
-    budget = Budget(caps(BudgetSettings(usd=1)), tmp_path / NAME, CRITIC)
-    metered(Costly(), budget)
-    with pytest.raises(ConfigError, match="price of 'm', the model of judges/critic, is not known") as raised:
-        metered(Costly(), budget, price=None)
-    assert raised.value.exit_code == 2 and "committee.budget.tokens" in str(raised.value)
-
-
 # The cache.
 
 
@@ -244,14 +236,6 @@ async def test_the_cache_does_not_interfere_with_controls(tmp_path: Path) -> Non
     asked = len(likes_bad.shown)
     await judge.score(group("b"), CallTally())
     assert len(likes_bad.shown) == asked + 1, "what it said before its quarantine is forgotten"
-
-
-def test_the_cache_has_a_maximum_size(tmp_path: Path) -> None:
-    cache = VerdictCache(tmp_path / "v.sqlite", rows=10)
-    keys = [cache_key("it", "", "", [str(n)]) for n in range(30)]
-    for key in keys:
-        cache.put(key, [0.5])
-    assert [cache.get(key, 1) for key in keys] == [None] * 20 + [[0.5]] * 10
 
 
 def test_a_damaged_cache_is_renamed_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,10 +76,4 @@ async def test_missing_log_probabilities_are_not_requested_again() -> None:
     await terms.negotiate(asked)
     assert terms.now == Terms("strict", 0) and len(asked.asked) == 1
     (lack,) = terms.lacks()
-    assert lack == "m at openai gives no log-probabilities: it judges without them"
-
-
-def test_unsupported_features_of_the_catalogue_are_not_requested() -> None:
-    assert AgreedTerms(endpoint("deepseek", "deepseek-reasoner"), 20).now == Terms("json_object", 0)
-    assert AgreedTerms(endpoint("grok"), 20).now == Terms("strict", 8)
-    assert AgreedTerms(endpoint("claude"), 0).lacks() == ()
+    assert lack == "m at openai offers no log-probabilities: it judges without them"

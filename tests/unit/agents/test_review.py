@@ -14,20 +14,18 @@ from xml.etree import ElementTree
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.own_home import invoke, own_home
-from tests.unit.agents.test_backtest import Cutter, Lockstep, Unsure, backtest
+from tests.unit.agents.test_backtest import Cutter
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
 from oven_agents.review import html_page, text_report
-from oven_agents.review.chart import COLUMNS, chart
-from oven_agents.review.flagged_proposals import Flag, Series, flags, judge
+from oven_agents.review.flagged_proposals import Flag, Series, judge
 from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
 from oven_agents.review.report import Report
 from oven_agents.review.review_command import review
 from oven_controller.cli.review import _start_change
 from oven_controller.importing.import_run import read
-from oven_core.protocol.messages import MetricSpec, RunStarted
-from oven_core.protocol.rules import Rules
+from oven_core.protocol.messages import MetricSpec
 from oven_runs.home.run_folder import Home
 
 
@@ -55,13 +53,6 @@ def table(path: Path, rows: int, *, reward: bool = False, spikes: Iterable[tuple
 def reviewed(path: Path, agents: dict[str, Base]) -> Report:
     with read(path, {}).rows as rows:
         return review(RUN, lambda: rows.events(RUN), agents, _start_change({}, [], True, list(agents)))
-
-
-def test_votes_stand_in_place_of_those_under_the_same_name() -> None:
-    recorded = Lockstep(Cutter(), "learning_rate", 12).log
-    replay = backtest(Unsure(), "learning_rate", recorded.events).replay
-    assert [cast.decision.verdict for cast in replay.proposals if cast.decision] == ["rejected", "rejected"]
-    assert [decision.verdict for decision in replay.decisions] == ["rejected", "rejected"], "and nothing else was"
 
 
 class Second(Cutter):
@@ -126,14 +117,6 @@ def said(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **
     body: dict[str, Any] = {"target": "loss", "horizon": 10, "confidence": 0.7, "rationale": "so", "stance": "propose"}
     vote = Vote.model_validate(body | {"actuator": actuator, "value": value, "tick": tick} | more)
     return CastVote(agent, vote, tick, tick, None if actuator == "run.rollback" else 1.0)
-
-
-def test_what_is_said_again_is_one_flag() -> None:
-    every = [said(tick) for tick in (10, 20, 40, 66, 94)] + [said(94, 2.0), said(95, agent="b"), said(200)]
-    found = flags(every, Rules())
-    assert [(f.agent, f.tick, len(f.words)) for f in found] == [("a", 10, 4), ("a", 94, 1), ("b", 95, 1), ("a", 200, 1)]
-    plan = flags([said(10), said(10, 5.0, "run.rollback")], Rules())
-    assert [len(word) for word in plan[0].words] == [2] and plan[0].back == 5
 
 
 STEADY = [2 + 0.01 * (-1) ** tick for tick in range(200)]
@@ -225,49 +208,6 @@ def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any
     assert "are for sources that `import` reads" in capsys.readouterr().err
 
 
-def test_a_run_of_ones_own_is_heard_with_its_receipts(tmp_path: Path, capsys: Any) -> None:
-    log = Lockstep(Cutter(), "cutter", 30).log
-    lines = "".join(event.line() + "\n" for event in log.events)
-    (tmp_path / "own.jsonl").write_text(lines)
-    assert invoke("review", "own.jsonl", "--json", "--agent", "learning_rate") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["run"] == RUN and found["assumed_knobs"] == []
-    assert all(flag["likely"] == "unknown" for flag in found["flags"]), "somebody else was changing it meanwhile"
-
-
-BAD: dict[str, tuple[list[str], bytes | None, str]] = {
-    "nothing": (["x.csv"], None, "there is no file or folder x.csv, and no run named 'x.csv'"),
-    "empty": (["x.csv"], b"", "it is empty"),
-    "empty folder": (["folder"], None, "folder is none of: a history exported as"),
-    "binary": (["x.csv"], b"\x89PNG\r\n\x1a\n\x00", "it is not CSV in UTF-8; export it in that format"),
-    "not UTF-8": (["x.jsonl"], b'{"step": 1, "a": "\xff"}\n', "line 1 is not JSON"),
-    "no number": (["x.csv"], b"step,loss\n1,a\n", "has no measurement at any step"),
-    "no step": (["x.csv"], b"loss\n1\n", "--rename NAME=step says which of them has the step"),
-    "no folder": (["x.csv", "--html", "no/x.html"], b"step,loss\n1,2\n", "there is no folder "),
-    "a folder": (["x.csv", "--html", "folder"], b"step,loss\n1,2\n", "folder is a folder; name a file in it"),
-    "no rule": (["x.csv", "--set", "steps=3"], b"step,loss\n1,2\n", "only rules can be set for a run that is over"),
-    "no such rule": (
-        ["x.csv", "--set", "rules.windw_ticks=3"],
-        b"step,loss\n1,2\n",
-        "did you mean 'rules.window_ticks'",
-    ),
-    "no agent": (["x.csv", "--agent", "divergance"], b"step,loss\n1,2\n", "did you mean 'divergence'"),
-    "no knob": (["x.csv", "--knob", "grad.clp"], b"step,loss\n1,2\n", "did you mean grad.clip?"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_reviewed(case: str, tmp_path: Path, capsys: Any) -> None:
-    args, data, words = BAD[case]
-    (tmp_path / "folder").mkdir()
-    if data is not None:
-        (tmp_path / args[0]).write_bytes(data)
-    assert invoke("review", *args) == 2
-    error = capsys.readouterr().err
-    assert words in error and error.startswith("error: ") and "Traceback" not in error
-    assert len(error.strip().splitlines()) == 1
-
-
 def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None:
     rows = [(step, 2.0, 0.1) for step in range(1, 101)] + [(step, 2.0, 0.1) for step in range(60, 130)]
     rows += [(step, math.nan if step < 150 else math.inf, math.nan) for step in range(130, 160)]
@@ -280,18 +220,3 @@ def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None
     assert "resumed once" in out and "loss is not a finite number since tick 171" in out
     assert "harm: loss was nan within" in out
     ElementTree.fromstring((tmp_path / "x.html").read_text().removeprefix("<!DOCTYPE html>"))
-
-
-def test_a_chart_of_many_values_is_small() -> None:
-    series = Series(list(range(100_000)), [math.sin(i / 999) + (i == 5) * 1e9 for i in range(100_000)])
-    picture = chart("loss <&> more", series, [Flag("a", [[said(100)]])] * 3, 0, 99_999)
-    assert len(picture) < 40_000 and "loss &lt;&amp;&gt; more; 4 of 400 stretches" in picture
-    points = ElementTree.fromstring(picture).find(".//polygon")
-    assert points is not None and len(points.attrib["points"].split()) == 2 * COLUMNS
-    assert chart("x", Series([1, 2], [math.nan, math.inf]), [], 0, 9) == ""
-
-
-def test_the_gist_says_when_nobody_could_judge() -> None:
-    start = RunStarted(incarnation=1, n=0, recipe="any")
-    report = Report("r", start, 1, (1, 1), (1, 1), ["a", "b"], [], {"a": "no", "b": "no"}, {})
-    assert report.gist == "r: no agent could judge this run of 1 tick (steps 1 to 1); why is below"

@@ -193,16 +193,6 @@ def test_a_vote_in_one_ballot_is_none_in_the_next() -> None:
     assert isinstance(done, AgentStatus) and (done.state, done.seen) == ("done", "9")
 
 
-def test_duplicates_change_nothing() -> None:
-    session = Session(Eager(), "me")
-    session.absorb(started())
-    session.absorb(observe(1, reward=0.1))
-    session.react()
-    session.absorb(observe(1, reward=0.1))
-    session.absorb(started())
-    assert session.react() == []
-
-
 class Counting(Agent):
     """It says what it has seen."""
 
@@ -273,11 +263,6 @@ def after(*decisions: Decision, until: int) -> tuple[list[int], list[str]]:
     return proposed, told
 
 
-def test_what_was_refused_to_somebody_else_holds_nothing_back() -> None:
-    proposed, told = after(verdict(1, 1, "rejected", "somebody"), until=4)
-    assert proposed == [2, 3] and not told
-
-
 def test_what_was_refused_to_itself_is_not_asked_again_for_a_cool_down() -> None:
     proposed, told = after(verdict(1, 1, "rejected", "me"), until=8)
     assert proposed == [6, 7] and not told, "the refusal stands in the log with its reason"
@@ -288,3 +273,13 @@ def test_a_change_cools_down_for_everybody_and_who_is_held_back_says_so_once() -
     assert proposed == [6, 7]
     assert len(told) == 1 and told[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
     assert told[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
+
+
+def test_duplicates_change_nothing() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    session.absorb(observe(1, reward=0.1))
+    session.absorb(started())
+    assert session.react() == []

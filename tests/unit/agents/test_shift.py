@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, median
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.stats.level_shift import EARLIER, Shift, at, halves, newest, rise
-from oven_agents.stats.robust_statistics import noise
+from oven_agents.stats.level_shift import EARLIER, at, halves, newest, rise
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
 
@@ -22,15 +19,6 @@ def test_a_series_is_parted_without_loss(values: list[float], data: st.DataObjec
         assert [*shift.before, *shift.now] == values
     assert len(newest(values, count).now) == len(at(list(enumerate(values)), len(values) - count).now) == count
     assert len(halves(values).before) == len(values) // 2
-
-
-@given(VALUES, VALUES)
-def test_differences_are_those_of_means_and_of_medians(before: list[float], now: list[float]) -> None:
-    shift = Shift(before, now)
-    assert shift.of_means == fmean(now) - fmean(before)
-    assert shift.of_medians == median(now) - median(before)
-    assert shift.noise == noise(before)
-    assert shift.error(2.0) == pytest.approx(2 * math.hypot(len(now) ** -0.5, len(before) ** -0.5))
 
 
 def test_a_rise_needs_some_values_before_it() -> None:

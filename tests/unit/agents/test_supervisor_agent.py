@@ -151,22 +151,6 @@ def test_an_alarm_that_recovers_and_fires_again_is_asked_about_again(alone: Alon
     assert len(questions(ONSET + 120, **calm | {"optim/update_ratio": 0.5})) == 1
 
 
-def test_late_answers_expire(alone: Alone) -> None:
-    alone.ticks(ONSET + 10)
-    alone.agent.desk.ready.clear()
-    asked_tick = alone.agent.desk.posted_tick
-    collected = alone.agent.desk.collect
-    alone.agent.desk.collect = lambda: None  # type: ignore[method-assign]
-    alone.ticks(asked_tick + 9)
-    alone.agent.desk.collect = collected  # type: ignore[method-assign]
-    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
-    answers = alone.ticks(asked_tick + 10)
-    assert not votes(
-        answers
-    ) and f"the answer to the question of tick {asked_tick} came at tick {asked_tick + 10}" in notices(answers)
-    assert alone.agent.unused == {"expired": 1}
-
-
 def test_an_answer_is_void_if_the_knob_has_changed_since(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.receipt(2.0)
@@ -185,21 +169,6 @@ def test_a_change_is_reverted_when_its_revert_condition_holds(alone: Alone) -> N
     assert (back.actuator, back.value) == (SCALE, 1.0) and "asks to revert if loss above 2.3" in back.rationale
 
 
-def test_a_restarted_agent_reverts_its_earlier_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
-    transcripts = Transcripts(tmp_path)
-    transcripts.begin(Question(1, ONSET + 9, 99, {SCALE: 1.0}, GraphView()))
-    transcripts.end(1, DiagnosisResult(DIAGNOSIS, "", "", RESULT))
-    transcripts.take(1, ONSET + 11)
-    run = Alone(tmp_path, diagnoses=1)
-    run.ticks(ONSET + 11)
-    run.receipt(0.1)
-    (back,) = votes(run.ticks(ONSET + 20, loss=2.6))
-    assert (back.actuator, back.value) == (SCALE, 1.0)
-    assert run.beside is not None
-    run.beside.close()
-
-
 def test_a_knob_that_someone_else_changed_is_not_reverted(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
@@ -216,7 +185,7 @@ def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypat
         transcripts.begin(Question(number, 10, 30, {}, GraphView()))
     transcripts.take(2, 14)
     transcripts.take(3, 15)
-    assert transcripts.count == 2 and [item.taken for item in transcripts.stored()] == [None, 14]
+    assert transcripts.count == 2 and [item.used_at for item in transcripts.stored()] == [None, 14]
     run = Alone(tmp_path, diagnoses=2)
     answers = run.ticks(ONSET + 10)
     assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(answers)

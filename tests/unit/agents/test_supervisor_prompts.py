@@ -4,45 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_llm.supervisor.log import RunLogger
-from oven_llm.supervisor.prompts import FORCED, nudge, opening, outline
-from oven_llm.supervisor.repl import Context, programs
-
-
-@pytest.mark.parametrize(
-    ("context", "texts"),
-    [
-        ("one line", "a text of 8 characters in 1 line"),
-        ("a\n" * 2000, "a text of 4,000 characters in 2,001 lines"),
-        ([{"a": 1}, {"a": 22}, {"a": 333}], "a list of 3 items (dict), 9 characters each in the median as JSON"),
-        (["ab", None], "a list of 2 items (NoneType, str), 3 characters each in the median as JSON"),
-        ({"config": {"lr": 1}, "rows": [1, 2]}, "a dict of {'config': dict of 1, 'rows': list of 2}"),
-        ({"ab" * 99: "text", "n": 1.5}, f"a dict of {{'{'ab' * 29}a…: text of 4 characters, 'n': float}}"),
-    ],
-)
-def test_the_outline_has_type_and_size_but_no_text(context: Context, texts: str) -> None:
-    assert outline(context) == texts
-
-
-def test_the_outline_of_a_large_dict_is_cut() -> None:
-    assert outline({str(n): n for n in range(25)}).endswith("'19': int, and 5 more}")
-
-
-@given(st.integers(1, 40))
-def test_nudges_get_more_urgent_as_turns_run_out(turns: int) -> None:
-    texts = [nudge(remaining, turns) for remaining in range(turns - 1, -1, -1)]
-    assert texts[-1] == FORCED and "FINAL" in FORCED
-    if turns > 1:
-        assert texts[-2].startswith("This is your last turn")
-    assert all("stop searching" in item for item in texts[-4:-2])
-    pressing = [
-        ("begin" in item) + 2 * ("stop" in item) + 3 * ("last" in item) + 4 * (item == FORCED) for item in texts
-    ]
-    assert pressing == sorted(pressing)
+from oven_llm.supervisor.prompts import opening
+from oven_llm.supervisor.repl import programs
 
 
 def test_the_prompt_shows_a_valid_program_and_every_function() -> None:
@@ -75,10 +42,3 @@ def test_only_an_unfinished_last_line_is_removed(lines: list[bytes], rest: bytes
         with RunLogger(folder, resume=True):
             pass
         assert path.read_bytes() == whole
-
-
-def test_a_long_unfinished_line_is_removed(tmp_path: Path) -> None:
-    path = tmp_path / "repl.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
-    RunLogger(tmp_path, resume=True).close()
-    assert path.read_bytes() == b'{"step": 1}\n'

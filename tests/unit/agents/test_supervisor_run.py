@@ -272,16 +272,6 @@ def test_failed_calls_count_for_the_cap_and_refusals_are_billed(tmp_path: Path) 
         assert not worker.asked and again.ended in ("calls", "usd"), "what an earlier process spent is spent"
 
 
-def test_an_unknown_price_is_none_and_refuses_a_dollar_cap() -> None:
-    free = ScriptedHandler(lambda text: program("FINAL(1)"), usd=None)
-    assert run_with(free).cost_usd is None
-    free.priced = False
-    with pytest.raises(ConfigError, match="cannot be kept, because the price of scripted is unknown; cap tokens"):
-        run_with(free, caps=Caps(usd=1))
-    with pytest.raises(ConfigError, match="cap of 1 US dollars cannot be kept"):
-        run_with(ScriptedHandler(lambda text: program("print(1)"), usd=None), caps=Caps(usd=1))
-
-
 def test_a_hanging_model_is_abandoned_at_the_time_cap() -> None:
     released = threading.Event()
 
@@ -308,21 +298,6 @@ def test_an_unreachable_supervisor_ends_the_run_with_a_reason() -> None:
     assert (mended.answer, mended.ended, mended.failures) == ("", "final", {"supervisor bad_response": 2})
     result = run_with(ScriptedHandler(in_order(page, page)), caps=Caps(errors=2))
     assert (result.ended, result.iterations) == ("failed", 0)
-
-
-def test_primitives_are_listed_and_called_and_their_names_checked() -> None:
-    def lookup(step: int, /, metric: str = "loss") -> float:
-        """The metric's value at a step."""
-        return {"loss": 0.5}[metric] * step
-
-    supervisor = ScriptedHandler(in_order(program("FINAL(lookup(4))")))
-    assert run_with(supervisor, primitives={"lookup": lookup}, prompt="Answer with a number.").answer == 2.0
-    system = supervisor.seen[0][0]["content"]
-    assert "- `lookup(step: 'int', /, metric: 'str' = 'loss') -> 'float'`: The metric's value at a step." in system
-    assert system.endswith("Answer with a number.")
-    for name in ("worker", "FINAL", "for", "a b"):
-        with pytest.raises(ConfigError, match="cannot be the name of a primitive"):
-            run_with(supervisor, primitives={name: lookup})
 
 
 def test_bad_arguments_are_refused_with_a_message() -> None:
@@ -363,14 +338,6 @@ def test_a_key_echoed_by_an_endpoint_is_in_no_file(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         data = path.read_text()
         assert KEY not in data and json.dumps(KEY)[1:-1] not in data and repr(KEY)[1:-1] not in data
-
-
-def test_the_log_has_the_whole_output_that_is_shown_cut(tmp_path: Path) -> None:
-    supervisor = ScriptedHandler(in_order(program("print('x' * 300_000)\nprint('\\udc80')"), program("FINAL(1)")))
-    run_with(supervisor, log_dir=tmp_path)
-    (first, _) = events(tmp_path, "repl")
-    assert len(first["stdout"]) > 300_000 and first["dropped"] == 0
-    assert len(supervisor.asked[1]) < 2300 and "more characters are not shown" in supervisor.asked[1]
 
 
 async def test_a_cancelled_run_ends_its_block_and_waits_for_no_model() -> None:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.command_line import call
-from tests.support.made_traces import edit, made_traces, right_line
-from tests.support.scripted_teachers import chosen_line
+from tests.support.made_traces import edit, made_traces
 
 from oven_controller.cli.traces_replay import forecast_all, spread_traces
 from oven_core.errors import ConfigError, StoreInUseError
@@ -21,12 +20,12 @@ from oven_llm.providers.conversation import Conversation, ModelReply, SamplesMis
 from oven_llm.providers.failures import Kind, ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.trace_replay import cost_forecast, replay_report
-from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
+from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, in_prefix_order
 from oven_llm.trace_replay.replies_file import RepliesFile
-from oven_llm.trace_replay.teachers_file import TeacherSettings, TeachersFile, read_teachers
+from oven_llm.trace_replay.teachers_file import TeacherSettings, TeachersFile
 from oven_runs.settings.judge_providers import Price
 from oven_runs.traces import jsonl
-from oven_runs.traces.records import Message, Reply, Task, ToolCall, Trace, TraceStep
+from oven_runs.traces.records import Message, Reply, Task, ToolCall, Trace
 
 TRACES = made_traces(3, 4, seed=2)
 STATES = 12
@@ -90,20 +89,6 @@ def test_states_are_asked_in_prefix_order_and_tasks_stay_together(tmp_path: Path
     assert [trace.id for trace in in_prefix_order(tasks)] == [TRACES[index].id for index in (0, 2, 1)]
 
 
-def test_calls_without_ids_get_ids_that_their_results_name() -> None:
-    calls = (ToolCall(name="a"), ToolCall(name="b"))
-    messages = [
-        Message(role="user", content="?"),
-        Message(role="assistant", calls=calls),
-        Message(role="tool", content="of a"),
-        Message(role="tool", content="of b"),
-    ]
-    result = list(answerable(messages))
-    ids = [call.id for call in result[1].calls]
-    assert len(set(ids)) == 2 and [message.call_id for message in result[2:]] == ids
-    assert list(answerable(result)) == result
-
-
 @pytest.mark.parametrize(
     ("shown_text", "failure"),
     [
@@ -127,18 +112,6 @@ def test_only_an_unreadable_answer_is_requested_again(tmp_path: Path) -> None:
     replay, replies = replayed(tmp_path, model)
     assert len(model.asked) == STATES + 2 and replay.outcome.answered == STATES
     assert replay.outcome.faults == {"bad_response": 2} and not any(reply.failure for reply in replies)
-
-
-def test_samples_before_a_failure_are_kept(tmp_path: Path) -> None:
-    lost = SamplesMissing(ModelFailure("timeout"), [answer(2)])
-    _, replies = replayed(tmp_path, Model(lost), samples=3)
-    assert [reply.failure for reply in replies[:3]] == ["", "timeout", "timeout"]
-    assert [reply.sample for reply in replies[:3]] == [0, 1, 2]
-
-
-def test_a_text_without_calls_is_an_action(tmp_path: Path) -> None:
-    _, replies = replayed(tmp_path, Model(answer(calls=(), text="It is done.", finish="stop")))
-    assert replies[0].action == Message(role="assistant", content="It is done.")
 
 
 def test_a_refusal_is_final_even_if_another_sample_failed(tmp_path: Path) -> None:
@@ -270,13 +243,6 @@ def test_the_report_counts_states_dollars_seconds_and_agreement() -> None:
     assert unknown.teachers["t"].unpriced == 1
 
 
-def test_an_action_outside_the_schema_is_counted_by_its_kind() -> None:
-    bad = Message(role="assistant", calls=(ToolCall(name="edit", arguments="{"),))
-    unknown = Message(role="assistant", calls=(ToolCall(name="format_disk", arguments="{}"),))
-    result = replay_report.report([TRACES[0]], [reply(0, 0, action=bad), reply(1, 0, action=unknown)])
-    assert result.teachers["t"].unusable == {"arguments_not_json": 1, "unknown_tool": 1}
-
-
 def teachers(**more: Any) -> TeachersFile:
     return TeachersFile(teachers={"t": settings(base_url="http://127.0.0.1:9/v1", **more)})
 
@@ -307,13 +273,6 @@ def test_a_forecast_is_fitted_to_what_replies_were_billed(tmp_path: Path) -> Non
     assert "fitted to 32 states" in cost_forecast.lines([result])[0]
 
 
-def test_a_forecast_covers_only_what_a_replay_would_ask(tmp_path: Path) -> None:
-    file, path = teachers(price=Price(input=1, output=1)), tmp_path / "replies.jsonl"
-    jsonl.write(path, [reply(0, None), reply(1, None, failure="refusal"), reply(2, 0)])
-    states = [forecast_all(file, file.endpoints(), TRACES[:1], path, again=again)[0].states for again in (False, True)]
-    assert states == [2, 3]
-
-
 def test_an_unknown_price_is_reported_and_never_0(tmp_path: Path) -> None:
     file = teachers()
     (result,) = forecast_all(file, file.endpoints(), TRACES, tmp_path / "none.jsonl")
@@ -325,17 +284,6 @@ def test_an_unknown_price_is_reported_and_never_0(tmp_path: Path) -> None:
     (result,) = forecast_all(file, file.endpoints(), TRACES, path)
     shown_text = cost_forecast.as_json([result])
     assert shown_text["spent"] is None and shown_text["teachers"]["t"]["spent"] is None
-
-
-def test_a_forecast_without_replies_states_its_assumptions(tmp_path: Path) -> None:
-    price, path = Price(input=1, output=1, cached_input=0.1), tmp_path / "none.jsonl"
-    tokens = {}
-    for wire, provider in (("one request", {}), ("one each", {"provider": "claude"})):
-        file = teachers(price=price, samples=3, **provider)
-        (result,) = forecast_all(file, file.endpoints(), TRACES, path)
-        tokens[wire] = result.tokens_in
-        assert "90% of a state's repeated part come from the cache" in cost_forecast.lines([result])[0]
-    assert tokens["one each"] == pytest.approx(3 * tokens["one request"], abs=2)
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -371,20 +319,6 @@ def test_an_invalid_file_of_teachers_is_refused_with_a_remedy(tmp_path: Path, te
     assert not (tmp_path / "r.jsonl").exists()
 
 
-def test_a_single_family_is_warned_about_but_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = read_teachers(written(tmp_path, ONE + ", lanes: 12, deadline_s: 0.3}"))
-    assert file.families == ("f",)
-    jsonl.write(tmp_path / "t.jsonl", TRACES)
-    out = str(tmp_path / "r.jsonl")
-    assert (
-        call("traces replay", [str(tmp_path / "t.jsonl"), "--teachers", str(tmp_path / "teachers.yaml"), "--out", out])
-        == 1
-    )
-    shown_text = capsys.readouterr().out
-    assert "all teachers are of the family 'f'" in shown_text and "0 of 12 states answered" in shown_text
-    assert "per trace: unknown" in shown_text
-
-
 def test_traces_without_steps_or_with_equal_ids_are_refused(tmp_path: Path) -> None:
     empty, twice, none = (tmp_path / name for name in ("empty.jsonl", "twice.jsonl", "none.jsonl"))
     empty.touch()
@@ -396,31 +330,6 @@ def test_traces_without_steps_or_with_equal_ids_are_refused(tmp_path: Path) -> N
     many = tmp_path / "many.jsonl"
     jsonl.write(many, made_traces(10, 1, seed=4))
     assert [trace.id for trace in spread_traces(many, first=2)] == ["t0002", "t0007"]
-
-
-def test_scripted_teachers_have_the_stated_skill_and_share_errors_by_family() -> None:
-    states = [f"s{n}" for n in range(4000)]
-    right = [right_line(state) for state in states]
-    names = ("teacher-a-80-50", "teacher-a-80-50b", "teacher-b-80-50")
-    chosen = [[chosen_line(name, state) for state in states] for name in names]
-    for lines in chosen:
-        assert sum(a == b for a, b in zip(lines, right, strict=True)) / 4000 == pytest.approx(0.8, abs=0.03)
-
-    def alike(item: int, second: int) -> float:
-        return sum(a == b for a, b in zip(chosen[item], chosen[second], strict=True)) / 4000
-
-    apart = 0.8**2 + 0.2**2 / 4
-    assert alike(0, 2) == pytest.approx(apart, abs=0.03)
-    assert alike(0, 1) == pytest.approx(0.5 + 0.5 * apart, abs=0.03)
-
-
-def test_a_step_without_a_result_is_replayed(tmp_path: Path) -> None:
-    last = Trace(
-        id="x", task=Task(id="x"), prompt=(Message(role="user", content="?"),),
-        steps=(TraceStep(action=Message(role="assistant", content="done")),),
-    )  # fmt: skip
-    _, replies = replayed(tmp_path, Model(), [last])
-    assert len(replies) == 1 and replies[0].state == last.digests()[0]
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSING))

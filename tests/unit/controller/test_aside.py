@@ -73,12 +73,6 @@ def test_niced_processes_do_not_count_as_load() -> None:
     )
 
 
-def test_a_load_between_the_bounds_changes_nothing() -> None:
-    middle = (cpu_affinity.BUSY + cpu_affinity.IDLE) / 2
-    assert cpu_affinity.spread(True, middle) and not cpu_affinity.spread(False, middle)
-    assert not cpu_affinity.spread(True, cpu_affinity.BUSY) and cpu_affinity.spread(False, 0.0)
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="one core")
 def test_the_stack_uses_the_trainers_cores_while_they_are_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A sleeping process is moved there, and off again, by what a file in the form of /proc/stat says."""

@@ -23,32 +23,9 @@ def test_the_shipped_policy() -> None:
 
 
 @given(policies)
-def test_delays_rise_from_the_first_to_the_cap_and_then_end(policy: Backoff) -> None:
+def test_delays_rise_to_the_cap_and_then_end(policy: Backoff) -> None:
     delays = [policy.delay_s(n) for n in range(1, policy.most + 3)]
     waits = [delay for delay in delays if delay is not None]
     assert delays[len(waits) :] == [None] * 3 and len(waits) == policy.most - 1
     assert all(policy.first_s <= delay <= policy.cap_s for delay in waits)
     assert waits == sorted(waits) and waits[:1] == [policy.first_s][: len(waits)]
-
-
-@given(policies, st.lists(st.floats(0, 200), max_size=40))
-def test_only_deaths_in_a_row_count(policy: Backoff, lives: list[float]) -> None:
-    failures = 0
-    for life in lives:
-        before, failures = failures, policy.failures(failures, life)
-        assert failures == (1 if life >= policy.well_s else before + 1)
-    short_lives = 0
-    for life in reversed(lives):
-        short_lives += 1
-        if life >= policy.well_s:
-            break
-    assert failures == short_lives
-
-
-@given(policies, st.integers(0, 100))
-def test_a_process_that_dies_at_once_is_given_up_after_the_most(policy: Backoff, before: int) -> None:
-    failures, starts = policy.failures(before, policy.well_s), 0
-    while policy.delay_s(failures) is not None:
-        starts += 1
-        failures = policy.failures(failures, 0.0)
-    assert starts == policy.most - 1

@@ -50,17 +50,6 @@ async def test_a_task_that_never_ends_is_logged_and_abandoned(caplog: pytest.Log
     assert task.cancelled()
 
 
-async def test_results_and_errors_of_ended_tasks_are_ignored() -> None:
-    async def fails() -> None:
-        raise ValueError("no")
-
-    tasks = [asyncio.create_task(fails()), asyncio.create_task(asyncio.sleep(0))]
-    await asyncio.wait(tasks)
-    await end(*tasks)
-    await end()
-    assert [type(task.exception()) for task in tasks] == [ValueError, type(None)]
-
-
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_cancellation_that_comes_with_the_result_is_heeded(fails: bool) -> None:
     """On Python 3.11 `wait_for` alone gives the result, or the error, and the task goes on."""
@@ -111,8 +100,3 @@ async def test_a_timeout_around_the_block_stays_a_timeout() -> None:
         await waits()
     with preserve_cancellation():  # and nothing of it is left over
         await asyncio.sleep(0)
-
-
-async def test_an_error_without_a_cancellation_passes_as_it_is() -> None:
-    with pytest.raises(ValueError, match=r"^no$"), preserve_cancellation():
-        raise ValueError("no")

@@ -79,13 +79,6 @@ def test_agents_are_those_of_the_run(home: Home, offered: Offered) -> None:
     assert offered("trust mi") == ["mine"]
 
 
-def test_agents_to_ask_are_installed_ones_and_files(offered: Offered, tmp_path: Path) -> None:
-    (tmp_path / "lr_cooldown_one.py").write_text("")
-    (tmp_path / "lr_cooldown.txt").write_text("")
-    assert offered("backtest lr_") == ["lr_cooldown", "lr_cooldown_one.py"]
-    assert offered("review x --agent lr_") == ["lr_cooldown", "lr_cooldown_one.py"]
-
-
 def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) -> None:
     assert set(offered("set optim")) == {"optimizer.lr_scale", "optimizer.weight_decay"}
     started(home.create("r", "grpo"))
@@ -104,14 +97,6 @@ def test_the_knobs_that_are_shipped() -> None:
     assert set(completion.SHIPPED) == set(declared_knobs.KNOWN)
 
 
-def test_paths(home: Home, offered: Offered, tmp_path: Path) -> None:
-    home.create("out-1", "grpo")
-    (tmp_path / "outputs" / "a").mkdir(parents=True)
-    (tmp_path / "outputs" / "b.jsonl").write_text("")
-    assert offered("review out") == ["out-1", "outputs/"]
-    assert offered("calibration outputs/") == ["outputs/a/", "outputs/b.jsonl"]
-
-
 @pytest.mark.parametrize("damage", ["[", "[1]", "null", '{"agents": 3}', "[" * 9999, "\xff"])
 def test_nothing_that_is_damaged_raises(home: Home, damage: str, offered: Offered) -> None:
     folder = home.create("r", "grpo")
@@ -121,12 +106,6 @@ def test_nothing_that_is_damaged_raises(home: Home, damage: str, offered: Offere
     (folder.path / "run.json").write_text(damage)
     for line in ("status ", "mute ", "set ", "review nothere/", "set --run nothere "):
         offered(line)
-
-
-def test_a_home_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offered: Offered) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "file"))
-    assert offered("status ") == [] and "optimizer.lr_scale" in offered("set ")
 
 
 def test_a_completion_loads_nothing_heavy(home: Home) -> None:

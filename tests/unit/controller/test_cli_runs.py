@@ -13,7 +13,6 @@ import pytest
 from tests.support.own_home import invoke, own_home
 from tests.support.replayed import a_run, left_behind
 
-from oven_runs.home import removal
 from oven_runs.home.model_spend import NAME, ModelSpend, Spend
 from oven_runs.home.run_folder import Home, RunFolder
 
@@ -61,52 +60,7 @@ def test_a_run_is_named_by_position_or_by_option(command: list[str], capsys: pyt
         assert capsys.readouterr().err == "error: no run named 'gone'; there is no run yet\n"
     assert invoke(*command, "gone", "--run", "other") == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "'gone'" in said and "--run 'other'" in said and "one" in said
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["approve", "d"],
-        ["veto", "b"],
-        ["set", "k", "-0.5"],
-        ["mute", "a"],
-        ["unmute", "a"],
-        ["trust", "a"],
-        ["distrust", "a"],
-        ["autonomy", "auto"],
-        ["agent", "run", "learning_rate"],
-        ["creds", "add", "a"],
-        ["creds", "revoke", "a"],
-        ["creds", "list"],
-        ["config", "show"],
-        ["up", "--resume"],
-        ["run", "--resume", "--", "true"],
-    ],
-    ids=" ".join,
-)
-def test_the_option_has_a_short_form(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    at = command.index("--") if "--" in command else len(command)
-    assert invoke(*command[:at], "-r", "gone", *command[at:]) == 2
-    assert "no run named 'gone'" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_review_of_a_run_by_its_name(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    left_behind(home, a_run())
-    assert invoke("review", "--run", "r", "--agent", "learning_rate", "--json") == 0
-    by_option = json.loads(capsys.readouterr().out)
-    assert invoke("review", "r", "--agent", "learning_rate", "--json") == 0
-    assert by_option == json.loads(capsys.readouterr().out)
-    assert invoke("review") == 2
-    assert "there is nothing to review" in capsys.readouterr().err
-    assert invoke("review", "r", "--run", "other") == 2
-    assert "a run's own log" in capsys.readouterr().err
-
-
-def test_runs_still_lists(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    home.create("mine", "grpo")
-    assert invoke("runs", "--json") == 0
-    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["mine"]
+    assert said.count("\n") == 1 and "'gone'" in said and "--run is 'other'" in said
 
 
 def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +76,7 @@ def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert names(home) == ["d"] and home.cache.is_dir()
 
 
-def test_a_run_that_is_up_is_refused_and_so_are_those_beside_it(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_if_one_run_is_up_none_is_removed(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     over, up = home.create("over", "grpo"), home.create("up", "grpo")
     with up.hold():
         assert invoke("runs", "rm", "over", "up", "--yes") == 2
@@ -145,7 +99,7 @@ def test_a_damaged_run_can_be_removed(home: Home) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../runs", "", "/tmp", "a/../a"])
-def test_only_a_runs_own_folder_can_be_named(name: str, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_names_of_runs_can_be_removed(name: str, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     home.create("a", "grpo")
     assert invoke("runs", "rm", name, "--yes") == 2
     assert "no run named" in capsys.readouterr().err and names(home) == ["a"]
@@ -184,7 +138,9 @@ def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
         (["--keep", "0"], "add --yes"),
     ],
 )
-def test_what_prune_refuses(args: list[str], words: str, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_refuses_wrong_options(
+    args: list[str], words: str, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
     home.create("a", "grpo")
     assert invoke("runs", "prune", *args) == 2
     said = capsys.readouterr().err
@@ -192,7 +148,7 @@ def test_what_prune_refuses(args: list[str], words: str, home: Home, capsys: pyt
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", []), ("n\n", ["a"]), ("\n", ["a"])])
-def test_it_asks_before_it_removes(
+def test_runs_are_removed_only_after_confirmation(
     answer: str, left: list[str], home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.create("a", "grpo")
@@ -206,14 +162,7 @@ def test_it_asks_before_it_removes(
     assert left or json.loads(said.out)["removed"][0]["run"] == "a"
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (10**16, "10000.0 TB")]
-)
-def test_sizes_have_a_decimal_unit(size: int, text: str) -> None:
-    assert removal.readable_size(size) == text
-
-
-def test_a_home_that_is_made_keeps_its_keys_out_of_repositories(tmp_path: Path) -> None:
+def test_a_new_home_has_a_gitignore(tmp_path: Path) -> None:
     made = Home(tmp_path / "deep" / "home")
     made.create("r", "grpo")
     assert (made.path / ".gitignore").read_text() == "*\n"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, METRICS, SPECS
-from typer.testing import CliRunner
 
-from oven_agents.review.backtest import Backtest
-from oven_agents.runtime.closed_loop import ROUNDS, AgentParticipant, ClosedLoop, Participant, participants
+from oven_agents.runtime.closed_loop import ROUNDS, AgentParticipant, ClosedLoop, Participant
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_controller.cli.main import app
-from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.errors import OvenError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import (
     AgentStatus,
@@ -35,7 +31,6 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
-from oven_runs.home.run_folder import Home
 from oven_runs.log.replay import replay
 
 RUN = "closed"
@@ -161,29 +156,6 @@ def test_an_agents_proposal_is_a_decision_before_the_learner_goes_on() -> None:
     assert report.same and report.finished and report.decisions == 1 and not report.counters
 
 
-def test_a_backtest_over_the_log_says_what_was_said() -> None:
-    learner = Learner([AgentParticipant("learning_rate", LearningRate())])
-    learner.start()
-    aligned(learner)
-    test = Backtest(LearningRate(), "learning_rate", RUN)
-    for event in learner.loop.events:
-        test.add(event)
-    report = test.report()
-    assert report.took_part and report.same_votes and report.votes and not report.divergences
-
-
-def test_the_log_can_be_left_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = Learner([AgentParticipant("learning_rate", LearningRate())])
-    learner.start()
-    aligned(learner)
-    learner.end()
-    folder = Home(tmp_path).create(RUN, "gym")
-    folder.export.write_text("".join(event.line() + "\n" for event in learner.loop.events))
-    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
-    done = CliRunner().invoke(app, ["replay", RUN])
-    assert done.exit_code == 0 and "the same, byte for byte" in done.output
-
-
 def test_without_lockstep_it_is_decided_at_the_same_tick() -> None:
     learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start(lockstep=False)
@@ -212,15 +184,6 @@ def test_who_never_comes_to_an_end_is_named() -> None:
     learner = Learner([Scripted("amy", {}), Talker("zoe", {})])
     with pytest.raises(OvenError, match=f"zoe still had something to say after {ROUNDS} rounds at tick 0"):
         learner.start()
-
-
-def test_names_are_checked() -> None:
-    with pytest.raises(ConfigError, match="two participants are called amy"):
-        ClosedLoop(RUN, [Scripted("amy", {}), Scripted("amy", {})])
-    with pytest.raises(ConfigError, match="not a usable name"):
-        ClosedLoop(RUN, [Scripted("a b", {})])
-    with pytest.raises(UnknownNameError, match="agent"):
-        participants(["learning_rate", "nobody-here"])
 
 
 PROPOSALS = st.tuples(st.sampled_from((LR, "grad.clip")), st.floats(0.01, 10), st.sampled_from((0.3, 0.6, 0.9)))

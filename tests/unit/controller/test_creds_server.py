@@ -36,14 +36,14 @@ def test_a_key_for_each_and_a_configuration_that_the_server_takes(tmp_path: Path
     subprocess.run([binary(), "-t", "-c", str(tmp_path / "bus" / "nats.conf")], check=True, capture_output=True)
 
 
-def test_the_public_keys_of_those_who_sign_stand_beside(tmp_path: Path) -> None:
+def test_keys_json_has_the_signers_public_keys(tmp_path: Path) -> None:
     assert make(tmp_path, "--agent", "lr") == 0
     creds = tmp_path / "creds"
     signers = {name: Signer(Credentials.load(creds / f"{name}.nk")).public for name in ("learner", "mesh", "operator")}
     assert load_keys(creds / "keys.json") == signers
 
 
-def test_once_more_keeps_the_keys(tmp_path: Path) -> None:
+def test_a_second_call_keeps_the_keys(tmp_path: Path) -> None:
     assert make(tmp_path, "--agent", "lr") == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "creds").iterdir()}
     assert make(tmp_path, "--agent", "lr", "--agent", "scout", "--store", str(tmp_path / "elsewhere")) == 0
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.Captu
     assert "cannot write to" in capsys.readouterr().err
 
 
-def test_without_tls_elsewhere_it_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reachable_server_without_tls_causes_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make(tmp_path / "a", "--agent", "lr", "--listen", "0.0.0.0:4222") == 0
     assert "has no TLS" in capsys.readouterr().err
     assert make(tmp_path / "b", "--agent", "lr", "--listen", "127.0.0.1:4222") == 0
@@ -85,7 +85,7 @@ def test_without_tls_elsewhere_it_warns(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_no_configuration_lets_strangers_in(tmp_path: Path, host: str) -> None:
+def test_a_server_without_users_must_be_local(tmp_path: Path, host: str) -> None:
     folder = ServerFolder(tmp_path, "r")
     with pytest.raises(ConfigError, match=r"without users .* creds server"):
         folder.write_conf(4222, host)
@@ -95,7 +95,7 @@ def test_no_configuration_lets_strangers_in(tmp_path: Path, host: str) -> None:
     folder.write_conf(4222, host)
 
 
-def test_a_free_port_is_another_at_every_call_and_none_that_an_outgoing_connection_would_get() -> None:
+def test_free_ports_are_distinct_and_below_the_ephemeral_range() -> None:
     ports = [free_port() for _ in range(50)]
     assert len(set(ports)) == 50
     assert all(is_free(port) and port < 32_768 for port in ports)

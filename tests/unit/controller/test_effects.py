@@ -11,9 +11,7 @@ from tests.support import runs
 from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.window import Knob, Window
-from oven_controller.importing.declared_knobs import declared
 from oven_core.errors import ConfigError
-from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.codec import Malformed, decode
 from oven_core.protocol.messages import ActuatorSpec, RunStarted
 from oven_learner.actuators import Actuators
@@ -126,25 +124,3 @@ def test_an_inconsistent_spec_gets_one_sentence(said: dict[str, Any], words: str
     with pytest.raises(ConfigError) as refused:
         Actuators().action("a.b", lambda _: None, **{key: value for key, value in said.items() if key != "kind"})
     assert words in str(refused.value) and str(refused.value).startswith("a.b") and "\n" not in str(refused.value)
-
-
-def test_a_log_from_before_effects_reads_with_settings_alone() -> None:
-    """No name says more than its spec does."""
-    spec = ActuatorSpec.model_validate({"name": "run.evaluate", "kind": "action"})
-    assert spec.effect == "setting" and spec.intervenes and spec.has_outcome and not spec.moves_weights
-
-
-def test_actuators_of_an_imported_log_have_effects_too() -> None:
-    given = {
-        "teacher.active": "a,b",
-        "reward.weights": "a:.5,b:.5",
-        "data.mixture": "a:.5,b:.5",
-        **dict.fromkeys(("grpo.beta", "rloo.beta", "channel.sft", "channel.distill", "channel.mtp"), "0.1"),
-        **dict.fromkeys(("channel.z_loss", "channel.kg", "channel.sdpo", "channel.replay", "channel.imitation"), "0.1"),
-        "train.quantisation": "none,int8,int4",
-    }
-    names = [name for name, spec in ACTUATORS.items() if spec.effect not in ("ends_or_holds", "at_end")]
-    for knob in declared(f"{name}={given[name]}" if name in given else name for name in names):
-        spec, known = knob.spec(), ACTUATORS[knob.name]
-        assert (spec.name, spec.kind, spec.effect) == (known.name, known.kind, known.effect)
-        assert spec.moves_own_metric == known.moves_own_metric and (spec.value is None) == (spec.kind == "action")

@@ -27,7 +27,7 @@ def test_default_names_are_short_and_unique(home: Home) -> None:
     ]
 
 
-def test_a_name_in_use_and_one_that_cannot_be(home: Home) -> None:
+def test_names_that_are_in_use_or_invalid_are_refused(home: Home) -> None:
     home.create("mine", "grpo")
     with pytest.raises(NameInUseError, match="--resume"):
         home.create("mine", "grpo")
@@ -35,7 +35,7 @@ def test_a_name_in_use_and_one_that_cannot_be(home: Home) -> None:
         home.create("my run", "grpo")
 
 
-def test_the_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oven_home_sets_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "there"))
     assert Home().path == tmp_path / "there"
     monkeypatch.delenv("OVEN_HOME")
@@ -43,14 +43,14 @@ def test_the_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pyt
     assert Home().path == tmp_path / ".oven"
 
 
-def test_a_home_that_cannot_be_used(tmp_path: Path) -> None:
+def test_an_unusable_home_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/oven")):
         with pytest.raises(ConfigError, match="set OVEN_HOME to a folder that you can write to"):
             Home(place).create("mine", "grpo")
 
 
-def test_a_stale_pid_is_not_believed(home: Home) -> None:
+def test_a_process_id_on_disk_does_not_make_a_run_running(home: Home) -> None:
     folder = home.create("mine", "grpo")
     folder.write_info(folder.info().model_copy(update={"pid": os.getpid()}))
     assert folder.status() == "interrupted"
@@ -62,7 +62,7 @@ def test_a_stale_pid_is_not_believed(home: Home) -> None:
     assert folder.status() == "completed"
 
 
-def test_which_run_is_meant(home: Home) -> None:
+def test_find_returns_the_named_the_running_or_the_newest_run(home: Home) -> None:
     with pytest.raises(ConfigError, match="there are no runs"):
         home.find(None)
     old, new = home.create("old", "grpo"), home.create("new", "grpo")
@@ -81,7 +81,7 @@ def test_which_run_is_meant(home: Home) -> None:
             home.find(None, running=True)
 
 
-def test_keys_are_for_their_owner_only_and_kept(home: Home) -> None:
+def test_keys_have_mode_0600_and_are_not_replaced(home: Home) -> None:
     folder = home.create("mine", "grpo")
     first = folder.add_user("agent", "lr")
     seed = first.read_bytes()
@@ -91,7 +91,7 @@ def test_keys_are_for_their_owner_only_and_kept(home: Home) -> None:
         folder.add_user("monitor", "lr")
 
 
-def test_keys_for_a_server_that_is_not_ours(home: Home, tmp_path: Path) -> None:
+def test_keys_of_an_external_server_come_from_creds(home: Home, tmp_path: Path) -> None:
     folder = home.create("mine", "grpo")
     folder.write_info(folder.info().model_copy(update={"embedded": False}))
     assert folder.credentials("agent", "lr") is None
@@ -100,7 +100,7 @@ def test_keys_for_a_server_that_is_not_ours(home: Home, tmp_path: Path) -> None:
         assert folder.credentials("agent", "lr") == key
 
 
-def test_an_info_that_was_cut(home: Home) -> None:
+def test_a_truncated_run_json_is_an_error(home: Home) -> None:
     folder = home.create("mine", "grpo")
     (folder.path / "run.json").write_text("{")
     with pytest.raises(ConfigError, match=r"run\.json cannot be read"):

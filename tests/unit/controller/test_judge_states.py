@@ -19,7 +19,7 @@ def test_status_says_what_each_judge_lacks(
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
     folder = Home().create("r", "toy")
-    judge_states.write(folder.path, "tricks", FOUND | {"lacks": ("it gives no log-probabilities",)})
+    judge_states.write(folder.path, "tricks", FOUND | {"lacks": ("it offers no log-probabilities",)})
     failed = {"can_judge": False, "failure": "auth", "detail": "HTTP 401", "remedy": "check the key in XAI_API_KEY"}
     judge_states.write(folder.path, "critic", FOUND | failed)
     (folder.path / judge_states.FOLDER / "broken.json").write_text("{")
@@ -28,5 +28,5 @@ def test_status_says_what_each_judge_lacks(
     judges = json.loads(capsys.readouterr().out)["judges"]
     assert list(judges) == ["critic", "tricks"] and judges["critic"]["failure"] == "auth"
     states = judge_states.read(folder.path)
-    assert states["tricks"].line() == "deepseek/deepseek-reasoner; it gives no log-probabilities"
+    assert states["tricks"].line() == "deepseek/deepseek-reasoner; it offers no log-probabilities"
     assert states["critic"].line().endswith("cannot judge: auth (HTTP 401); check the key in XAI_API_KEY")

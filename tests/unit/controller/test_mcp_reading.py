@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -17,23 +16,19 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.types import CallToolResult, TextContent, TextResourceContents, Tool
 from tests.support.mesh_log import LR, Log
-from tests.support.monitor_log import decided, recorded
+from tests.support.monitor_log import recorded
 from tests.support.own_home import invoke, own_home
 from tests.unit.controller.test_plain import steers
 
 from oven_agents.review.backtest_report import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.reach import Reach
-from oven_controller.mcp_server.reading_tools import DecisionCache
 from oven_controller.mcp_server.server import build_server
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
-from oven_runs.log.decision_row import DecisionRow
 
 EVENTS = recorded()
-RAISED = decided(EVENTS)[0]
 READING = ["runs", "status", "metric", "decisions", "explain", "diagnose", "backtest"]
 ACTING = ["approve", "veto", "set", "hold", "resume"]
 AGENT = """
@@ -51,12 +46,9 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("status", {"run": "cut"}, lambda found: "lines before it are intact" in found["log_unread"]),
     ("status", {"run": "bare"}, lambda found: found["metrics"] == {} and found["target"] is None),
     ("metric", {"name": "reward", "run": "r"}, lambda found: found["measured"] == 153 and len(found["points"]) <= 100),
-    ("metric", {"name": "grad_norm", "run": "r", "max_points": 5}, lambda found: found["greatest"] > 9),
     ("metric", {"name": "entropy", "run": "r"}, lambda f: any(p["value"] == "NaN" for p in f["points"])),
     ("metric", {"name": "eval/accuracy", "run": "r", "since": "60"}, lambda found: found["held_out"]),
     ("decisions", {"run": "r"}, lambda found: [one["verdict"] for one in found["decisions"]][2] == "rejected"),
-    ("decisions", {"run": "r", "limit": 1, "actuator": LR}, lambda f: f["more"] == 1 and len(f["decisions"]) == 1),
-    ("decisions", {"run": "bare"}, lambda found: found["decisions"] == []),
     ("explain", {"decision": "25", "run": "r"}, lambda found: found["paths"][0]["nodes"][-1] == "raise_lr"),
     ("explain", {"decision": "25", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["other_rules"]),
     ("diagnose", {"run": "r"}, lambda found: found["asked"] == ["slow_progress"] and found["diagnosis"]["remedies"]),
@@ -66,22 +58,17 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("backtest", {"agent": "learning_rate", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["ticks"] > 99),
 ]  # fmt: skip
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("status", {"run": "nosuch"}, "no run named 'nosuch'; known: bare, cut, r"),
     ("decisions", {"run": "cut"}, "lines before it are intact, up to tick"),
     ("metric", {"name": "rewrd", "run": "r"}, "no metric named 'rewrd'; did you mean 'reward'?"),
-    ("metric", {"name": "loss", "run": "bare"}, "no metric named 'loss'; there is no metric yet"),
     ("metric", {"name": "loss", "since": "soon"}, "is neither a step nor a time; write a step such as 120"),
     ("metric", {"name": "loss", "max_points": 1}, "max_points: Input should be greater than or equal to 5"),
     ("metric", {"name": "loss", "sinc": "1"}, "no argument of metric named 'sinc'; did you mean 'since'?"),
     ("metric", {}, "name: Field required; it takes name, run, since, max_points"),
     ("decisions", {"run": "r", "verdict": "adoptd"}, "verdict: Input should be 'adopted'"),
     ("explain", {"decision": "grad.clip", "run": "r"}, f"no decision named 'grad.clip'; known: data.mixture, {LR}"),
-    ("explain", {"decision": "0", "run": "r"}, "4 ids begin with '0'"),
     ("explain", {"decision": LR, "run": "r", "rules": ["seed=1"]}, "only rules can be set for a run that is over"),
-    ("diagnose", {"run": "r", "symptoms": ["loss_spik"]}, "did you mean 'loss_spike'"),
     ("backtest", {"agent": "curiculum", "run": "r"}, "no agent named 'curiculum'; did you mean 'curriculum'?"),
     ("backtest", {"agent": "../../x.py", "run": "r"}, "the folder of --agent-files"),
-    ("backtest", {"agent": "none.py", "run": "r"}, "no agent file named 'none.py'; did you mean 'counting.py'?"),
     ("backtest", {"agent": "counting.py", "run": "bare"}, "run 'bare' never started"),
     *((name, {}, f"Unknown tool: {name}") for name in ACTING),
 ]
@@ -152,30 +139,6 @@ async def test_a_client_over_stdio_lists_and_calls_every_tool(home: Home, tmp_pa
             with pytest.raises(MCPError, match="no run named 'nosuch'"):
                 await client.read_resource("oven://runs/nosuch/status")
     assert "on stdout, where only the protocol belongs" in (tmp_path / "stderr").read_text()
-
-
-def test_the_command_line_says_the_same(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke("decisions", "r", "--json") == 0
-    rows = [DecisionRow.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
-
-    async def asked() -> list[CallToolResult]:
-        async with Client(build_server(Reach("r"), False)) as client:
-            return [await client.call_tool("decisions", {}), await client.call_tool("status", {"run": "bare"})]
-
-    found, other = asyncio.run(asked())
-    assert found.structured_content is not None
-    assert [DecisionRow.model_validate(one) for one in found.structured_content["decisions"]] == rows
-    assert "this server serves run 'r' only" in text_of(other)
-
-
-async def test_the_decisions_of_a_log_are_read_once_while_it_stays_as_it_is(home: Home) -> None:
-    cache, run, heard = DecisionCache(), LocalRun(home.find("r")), list[int]()
-    for log, count in ((EVENTS, len(EVENTS)), (EVENTS, 0), (EVENTS[:80], 80)):
-        if len(log) != len(EVENTS):
-            run.folder.export.write_text("".join(event.line() + "\n" for event in log))
-        heard.clear()
-        seen = await cache.read(run, lambda event: heard.append(event.seq))
-        assert len(heard) == count and len(seen.by_id) == len(decided(log))
 
 
 async def test_a_long_call_tells_its_progress_and_can_be_cancelled(

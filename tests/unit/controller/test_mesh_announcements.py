@@ -14,7 +14,6 @@ from oven_agents.sdk.session import Session
 from oven_controller.cli.explain import lines
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Value
-from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import report
 from oven_runs.log.replay import replay
@@ -131,17 +130,6 @@ def test_explain_names_the_announcement_and_the_injected_prompts() -> None:
     assert "before it: the learner announced teacher.active at step 1: one of none, small, big, huge, now none" in text
     assert "beside it: ann added 2 prompts to sums at step 1 (2 held, 1 older ones made room): harder sums" in text
     assert len(report("r", found).model_dump(mode="json")["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)
-
-
-def test_a_sentence_says_what_can_be_set() -> None:
-    said = {"incarnation": 1, "n": 1, "tick": 3, "step": 3}
-    assert announced(ActuatorAnnounced(**said, actuator=KNOWN[LR])).endswith(": 0.01 to 100, now 1")
-    assert "shares of web, code, math" in announced(ActuatorAnnounced(**said, actuator=KNOWN["data.mixture"]))
-    assert announced(ActuatorAnnounced(**said, actuator=KNOWN["run.hold"])).endswith(": an action")
-    many = anew(TEACHER, choices=tuple("abcdefghij"), value="a")
-    assert "g, h and 2 more" in announced(ActuatorAnnounced(**said, actuator=many))
-    one = PromptsInjected(**said, by="ann", why="so", topic="t", hashes=("a",), held=1)
-    assert injected(one) == "ann added 1 prompt to t at step 3 (1 held): so"
 
 
 specs = st.one_of(

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from tests.support.mesh_log import LR, SPECS, Log
 
-from oven_core.protocol.messages import AgentStatus, Value
+from oven_core.protocol.messages import Value
 
 
 def test_a_proposal_opens_a_ballot_for_the_live_agents() -> None:
@@ -28,13 +28,6 @@ def test_a_ballot_closes_at_its_tick_and_is_applied_later() -> None:
     assert (log.last.tick, log.last.apply_at_tick, log.last.expires_at_tick) == (3, 5, 14)
     assert log.last.id.endswith("-00") and log.last.ballot == log.ballots[0].id
     assert log.mesh.ballots == {} and log.mesh.pending == {} and log.mesh.divergence is None
-
-
-def test_a_ballot_and_a_decision_of_one_event_have_different_ids() -> None:
-    log = Log.running("amy", speciality=(LR,))
-    log.propose("amy", 0.5, confidence=0.9)
-    assert log.ballots[0].id[:-3] == log.last.id[:-3]
-    assert (log.ballots[0].id[-3:], log.last.id[-3:]) == ("-00", "-01")
 
 
 def test_a_ballot_closes_early_once_every_agent_has_voted() -> None:
@@ -88,15 +81,6 @@ def test_a_ballot_does_not_await_agents_that_left_or_are_silent() -> None:
     assert len(log.decisions) == 1
 
 
-def test_a_silent_agent_is_live_again_after_its_next_message() -> None:
-    log = Log.running("amy", "bob", silent_ticks=2)
-    log.tick(5)
-    assert log.mesh.state.live() == ()
-    log.done("bob")
-    log.propose("amy", 0.5)
-    assert log.ballots[0].eligible == ("amy", "bob")
-
-
 def test_an_agent_that_cannot_fire_says_why_and_stays() -> None:
     log = Log.running("amy")
     log.status("amy", "cannot_fire", reason="no metric eval/accuracy")
@@ -122,13 +106,6 @@ def test_a_vote_for_a_closed_ballot_is_late() -> None:
     log.vote("bob", "for")
     assert len(log.ballots) == 1
     assert log.mesh.state.counters["vote.late"] == 2
-
-
-def test_a_second_proposal_joins_the_open_ballot() -> None:
-    log = Log.running("amy", "bob", "cat")
-    log.propose("amy", 0.5)
-    log.propose("bob", 0.7)
-    assert len(log.ballots) == 1
 
 
 def test_an_agent_that_joined_after_the_opening_may_not_vote() -> None:
@@ -223,13 +200,3 @@ def test_a_restart_keeps_ballots_on_unchanged_actuators() -> None:
     log.restart(specs=(moved, *SPECS[2:]))
     assert [ballot.opened.actuator for ballot in log.mesh.ballots.values()] == [LR]
     assert "no longer announces grad.clip" in log.last.reason
-
-
-def test_a_joined_status_may_come_before_the_run_starts() -> None:
-    log = Log()
-    log.put("agent.amy", AgentStatus(state="joined", moves=(LR,)))
-    log.propose("amy", 0.5)
-    assert log.outputs == []
-    log.start()
-    log.propose("amy", 0.5)
-    assert len(log.ballots) == 1

@@ -76,13 +76,6 @@ def test_ticks_never_go_back() -> None:
     assert log.mesh.state.counters["observation.tick_went_back"] == 1
 
 
-def test_operator_commands_are_recorded_once() -> None:
-    log = Log.running()
-    log.operator("a", "hold")
-    log.operator("a", "stop")
-    assert [(name, command.action) for name, command in log.mesh.state.commands.values()] == [("ann", "hold")]
-
-
 def test_unreadable_messages_are_counted_by_subject() -> None:
     log = Log.running()
     log.put("vote.amy", b"{")

@@ -3,11 +3,9 @@
 from typing import Any
 
 import pytest
-from tests.support.mesh_log import LR, RUN, SPECS, Log
+from tests.support.mesh_log import LR, SPECS, Log
 
-from oven_core.mesh.change_requirements import NEED, change, covers, is_met
 from oven_core.protocol.messages import Decision, MetricSpec, Value
-from oven_runs.log.replay import replay
 
 MIX = "data.mixture"
 
@@ -34,12 +32,6 @@ def test_a_proposal_of_the_current_value_is_rejected() -> None:
     assert "no change: teacher.active is “none” already" in log.last.reason
     adopt(log, {"web": 0.51, "code": 0.29, "math": 0.2}, MIX)
     assert "no change" in log.last.reason and log.verdict == "rejected"
-
-
-def test_least_change_of_zero_still_refuses_the_effective_value() -> None:
-    log = Log.running("amy", "bob", least_change=0)
-    adopt(log, 1.0)
-    assert "no change" in log.last.reason
 
 
 def test_cool_down() -> None:
@@ -170,20 +162,6 @@ def test_an_unmet_need_bars(need: str, metrics: tuple[MetricSpec, ...], words: s
     assert log.verdict == "adopted", "what needs nothing is not barred"
 
 
-def test_a_need_of_one_direction_does_not_affect_the_other() -> None:
-    log = needing("metric:kl", f"{LR}:up")
-    adopt(log, 2.0)
-    assert "unmet: optimizer.lr_scale:up needs the metric kl" in log.last.reason
-    adopt(log, 0.5)
-    assert log.verdict == "adopted"
-
-
-def test_an_unmet_need_is_reported_in_observe_too() -> None:
-    log = needing("held_out", LR, autonomy="observe")
-    adopt(log, 0.5)
-    assert "unmet: " in log.last.reason and "would have set" not in log.last.reason
-
-
 def test_a_restarted_learner_that_announces_it_meets_the_need() -> None:
     log = needing("held_out", LR)
     adopt(log, 0.5)
@@ -191,32 +169,6 @@ def test_a_restarted_learner_that_announces_it_meets_the_need() -> None:
     log.restart(metrics=HELD_OUT, requires=((LR, "held_out"),))
     adopt(log, 0.5)
     assert log.verdict == "adopted"
-
-
-def test_a_log_with_unmet_needs_and_contradictions_replays_byte_for_byte() -> None:
-    log = needing("held_out", MIX, contradictions=(("grad.clip:up", LR),))
-    adopt(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX)
-    assert "unmet: data.mixture" in log.last.reason
-    adopt(log, 0.5)
-    adopt(log, 2.0, "grad.clip")
-    assert "contradiction: optimizer.lr_scale is in flight" in log.last.reason
-    log.tick(2)
-    log.end()
-    found = replay(log.events, RUN)
-    assert found.same and found.equal == found.decisions + len(log.ballots) and found.adopted == 1
-
-
-def test_notation_of_needs_and_changes() -> None:
-    assert [bool(NEED.fullmatch(n)) for n in ("held_out", "actuator:a.b", "metric:x/*", "metric:", "held", "")] == [
-        *[True] * 3,
-        *[False] * 3,
-    ]
-    assert is_met("metric:reward/*", (), ["reward/len3"], False) and not is_met(
-        "metric:reward/*", (), ["reward"], False
-    )
-    assert is_met("actuator:a", ["a"], (), False) and not is_met("a", ["a"], ["a"], True)
-    assert change(LR, 1.0, 2.0) == f"{LR}:up" and change(LR, None, 2.0) == LR and change(LR, 2.0, 2.0) == LR
-    assert covers(LR, f"{LR}:up") and covers(f"{LR}:up", f"{LR}:up") and not covers(f"{LR}:up", LR)
 
 
 def refused(log: Log, actuator: str, status: str, value: float) -> Decision:

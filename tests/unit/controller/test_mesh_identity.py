@@ -113,11 +113,3 @@ def test_an_added_module_changes_the_hash(copy: Path, folder: str) -> None:
     assert hash_of(copy) != plain
     (copy / folder / "yet_another.py").unlink()
     assert hash_of(copy) == plain
-
-
-def test_swapping_two_modules_changes_the_hash(copy: Path) -> None:
-    plain, (one, other) = hash_of(copy), (copy / "mesh" / name for name in ("harm.py", "trust.py"))
-    a, b = one.read_bytes(), other.read_bytes()
-    one.write_bytes(b)
-    other.write_bytes(a)
-    assert hash_of(copy) != plain

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_core.mesh.state import ObservationPace
 from oven_core.protocol.events import Event
 from oven_runs.log.replay import replay
 
@@ -45,11 +44,6 @@ def test_minutes_become_ticks_at_the_pace_of_the_newest_observations(
     assert f"within {ticks} ticks" in log.last.reason
 
 
-def test_without_a_pace_only_approve_ticks_counts() -> None:
-    log = Log.running("amy", speciality=(LR,), autonomy="advise", approve_minutes=5.0)
-    assert advised(log) == 100
-
-
 def test_a_pause_an_outage_and_a_restart_do_not_move_the_pace() -> None:
     log = running(2.0, approve_minutes=5.0)
     log.now += timedelta(hours=1)  # held, or an evaluation
@@ -78,11 +72,3 @@ def test_a_replay_of_the_exported_log_decides_byte_for_byte_the_same() -> None:
     lines = [entry.line() for entry in log.events]
     report = replay(map(Event.from_line, lines), RUN)
     assert report.same and report.decisions == 1
-
-
-def test_the_pace_is_the_median_of_the_newest_gaps() -> None:
-    pace = ObservationPace()
-    assert pace.ticks(1.0) == 0
-    for at in (0.0, 1.0, 2.0, 3.0, 503.0):
-        pace.add(at)
-    assert (pace.ticks(1.0), pace.ticks(0.0)) == (60, 0)

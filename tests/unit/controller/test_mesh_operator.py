@@ -211,13 +211,6 @@ def test_set_starts_the_cool_down_and_closes_the_open_ballot() -> None:
     assert log.verdict == "adopted"
 
 
-def test_a_set_replaces_advice() -> None:
-    log, advice = advised()
-    log.operator("c1", "set", actuator=LR, value=3.0)
-    log.operator("c2", "approve", of=advice.id)
-    assert f"gave way to decision {log.last.id}" in refused(log)
-
-
 def test_autonomy_changes_at_once_and_survives_a_restart_of_the_learner() -> None:
     log = Log.running("amy", "bob", cooldown_ticks=0, autonomy_of={"grad.clip": "observe"})
 

@@ -111,14 +111,6 @@ def test_a_vote_without_weight_decides_nothing() -> None:
     assert "no weight behind it" in log.last.reason
 
 
-def test_a_withdrawn_proposal_leaves_no_vote_for_it() -> None:
-    log = Log.running("amy", "bob")
-    log.propose("amy", 0.5)
-    log.vote("amy", "abstain")
-    log.vote("bob", "abstain")
-    assert log.last.reason.startswith("nobody is for it any more")
-
-
 def test_choices_go_by_majority_per_value() -> None:
     log = Log.running("amy", "bob", "cat")
     log.propose("amy", "small", "teacher.active")

@@ -136,13 +136,6 @@ def test_a_newcomer_whose_advice_is_followed_need_not_wait() -> None:
     assert log.verdict == "advised" and log.last.value == 3.0
 
 
-def test_newcomers_have_all_rights_if_the_rules_say_so() -> None:
-    log = run("eve", newcomers="full")
-    log.propose("eve", 2.0, confidence=0.9)
-    quiet(log, "lr")
-    assert log.verdict == "adopted"
-
-
 @pytest.mark.parametrize("actuators", [(), (LR,)])
 def test_an_operators_trust_counts_at_once_and_ends_in_mid_ballot(actuators: tuple[str, ...]) -> None:
     log = run("bob")
@@ -157,14 +150,6 @@ def test_an_operators_trust_counts_at_once_and_ends_in_mid_ballot(actuators: tup
     log.operator("c2", "distrust", agent="bob")
     quiet(log, "lr")
     assert log.verdict == "advised", "the tally asks at the close"
-
-
-def test_a_grant_for_an_agent_that_is_not_there_says_who_is() -> None:
-    log = run("bob")
-    log.operator("c1", "trust", agent="ghost")
-    assert not log.answers[-1].done and "there are bob, lr; start it, then trust it" in log.answers[-1].reason
-    log.operator("c2", "trust", agent="bob", actuators=("no.such",))
-    assert not log.answers[-1].done and "no actuator" in log.answers[-1].reason
 
 
 def approved(log: Log, value: float, loss: float) -> Decision:

@@ -11,7 +11,7 @@ from oven_runs.log.metric_history import thinned
 
 
 @given(st.lists(st.floats(), max_size=300), st.integers(5, 40))
-def test_fewer_points_keep_both_ends_the_extremes_and_what_is_not_finite(values: list[float], most: int) -> None:
+def test_thinning_keeps_ends_extremes_and_non_finite_values(values: list[float], most: int) -> None:
     kept = thinned(values, most)
     assert kept == sorted(set(kept)) and len(kept) == len(values) if len(values) <= most else len(kept) <= most
     if not values:

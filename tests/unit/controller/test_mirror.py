@@ -28,7 +28,7 @@ def fed(path: Path, events: list[Event]) -> Mirror:
 
 @settings(max_examples=50)
 @given(share=st.floats(0, 1), again=st.integers(0, len(EVENTS)))
-def test_wherever_it_was_cut_it_goes_on_to_the_same_bytes(
+def test_a_file_cut_at_any_byte_is_completed_to_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, share: float, again: int
 ) -> None:
     path = tmp_path_factory.mktemp("mirror") / "log.jsonl"
@@ -39,7 +39,7 @@ def test_wherever_it_was_cut_it_goes_on_to_the_same_bytes(
     assert path.read_text() == TEXT and mirror.beyond == 0 and mirror.seq == len(EVENTS)
 
 
-def test_what_is_taken_is_in_the_file_once_it_is_flushed(tmp_path: Path) -> None:
+def test_flushed_events_are_in_the_file(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path / "log.jsonl")
     for event in EVENTS[:4]:
         mirror.take(event)
@@ -48,7 +48,7 @@ def test_what_is_taken_is_in_the_file_once_it_is_flushed(tmp_path: Path) -> None
     mirror.close()
 
 
-def test_the_store_holds_where_they_part_and_both_are_kept(tmp_path: Path) -> None:
+def test_if_file_and_store_differ_both_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     other = TEXT.replace('"verdict":"adopted"', '"verdict":"rejected"')
     path.write_text(other)
@@ -63,7 +63,7 @@ def test_the_store_holds_where_they_part_and_both_are_kept(tmp_path: Path) -> No
     assert fed(path, EVENTS).aside == tmp_path / "log.differs-2.jsonl"
 
 
-def test_what_the_store_no_longer_has_is_kept(tmp_path: Path) -> None:
+def test_events_that_the_store_lost_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(TEXT + '{"seq": 999, "ti')
     assert fed(path, EVENTS[:-3]).beyond == 3, "its end"
@@ -73,7 +73,7 @@ def test_what_the_store_no_longer_has_is_kept(tmp_path: Path) -> None:
     assert path.read_text() == TEXT
 
 
-def test_a_disk_that_takes_no_more_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     mirror = Mirror(path)
     with files_of_at_most(len(TEXT.encode()) - 100):

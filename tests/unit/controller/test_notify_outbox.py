@@ -49,13 +49,6 @@ def test_the_first_notice_is_sent_at_once_and_those_of_the_next_minute_are_merge
     }  # fmt: skip
 
 
-def test_kinds_do_not_wait_for_each_other_and_the_most_severe_is_sent_first() -> None:
-    outbox = Outbox()
-    for number, (kind, severity) in enumerate([("applied", "info"), ("judge", "warning"), ("budget", "error")]):
-        outbox.add(notice(number, kind, severity))  # type: ignore[arg-type]
-    assert [send(outbox, 5.0).notice.kind for _ in range(3)] == ["budget", "judge", "applied"]
-
-
 def test_the_message_that_a_run_ended_includes_all_notices_that_wait() -> None:
     outbox = Outbox()
     outbox.add(notice(0))
@@ -74,15 +67,6 @@ def test_after_a_failure_nothing_is_sent_for_a_minute() -> None:
     outbox.add(notice(1, "held"))
     assert outbox.due(69.0) == [] and outbox.wait_s(69.0) == 1.0
     assert [n.key for n in outbox.due(70.0)] == ["k0"]
-
-
-def test_a_notice_is_queued_once_and_a_clock_set_back_delays_nothing() -> None:
-    outbox = Outbox()
-    outbox.add(notice(0))
-    outbox.add(notice(0))
-    assert outbox.count() == 1
-    outbox.failed(1e9)  # by a clock that was wrong
-    assert outbox.due(10.0)
 
 
 @settings(max_examples=200, deadline=None)

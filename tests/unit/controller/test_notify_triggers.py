@@ -25,7 +25,7 @@ def advising(**rules: Any) -> Log:
     return log
 
 
-def test_advice_names_who_what_why_how_long_and_the_command() -> None:
+def test_an_advice_notice_has_agent_change_reason_deadline_and_command() -> None:
     log = advising(approve_ticks=40)
     log.propose("amy", 0.5, confidence=0.9, rationale="the loss is flat:\nlook\x1b[31m <!channel> @here.")
     (notice,) = told(log)
@@ -37,7 +37,7 @@ def test_advice_names_who_what_why_how_long_and_the_command() -> None:
     assert notice.command == f"oven-controller approve {log.last.id} --run {RUN}"
 
 
-def test_advice_is_told_again_once_before_it_lapses_and_not_after_an_answer() -> None:
+def test_advice_is_repeated_once_before_it_lapses_unless_answered() -> None:
     log = advising(approve_ticks=40)
     log.propose("amy", 0.5, confidence=0.9)
     log.propose("amy", 0.5, "grad.clip", confidence=0.9)
@@ -49,7 +49,7 @@ def test_advice_is_told_again_once_before_it_lapses_and_not_after_an_answer() ->
     assert again.step == 34 and "this still waits" in again.text and again.command == first.command
 
 
-def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
+def test_notices_of_applied_failed_and_rolled_back_changes() -> None:
     log = Log.running("amy", speciality=(LR, "grad.clip", "run.rollback"))
     for value, actuator, status in (
         (0.5, LR, "applied"),
@@ -71,27 +71,7 @@ def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
     assert back.text.endswith("the training was rolled back, proposed by amy, because so.")
 
 
-def test_an_operators_approval_says_so() -> None:
-    log = advising()
-    log.propose("amy", 0.5, confidence=0.9, rationale="it is flat")
-    log.operator("c1", "approve", of=LR)
-    log.receipt(log.last)
-    assert told(log)[-1].text.endswith("took effect, proposed by amy and approved by an operator, because it is flat.")
-
-
-def test_held_and_resumed() -> None:
-    log = Log.running("amy")
-    for command, action in (("c1", "hold"), ("c2", "resume"), ("c3", "hold")):
-        log.operator(command, action)
-        log.obeyed(command)
-    one, two = told(log)
-    assert (one.kind, one.text, one.command) == (
-        "held", "The run is held at step 0: ann: so.", f"oven-controller resume {RUN}",
-    )  # fmt: skip
-    assert one.key != two.key
-
-
-def test_a_judge_that_is_away_or_has_spent_its_budget_is_told_when_it_begins() -> None:
+def test_a_judge_that_falls_silent_or_spends_its_budget_causes_one_notice() -> None:
     log = Log.running("amy")
     away = {"committee/skipped_groups": 0.0, "rewards/critic/abstain/timeout": 4.0, "rewards/other/mean": 0.5}
     log.tick(3, **away)
@@ -105,19 +85,6 @@ def test_a_judge_that_is_away_or_has_spent_its_budget_is_told_when_it_begins() -
     assert (spent.kind, spent.severity, spent.title) == ("budget", "error", "budget spent: critic")
 
 
-def test_a_budget_of_interventions_and_of_a_language_model() -> None:
-    log = Log.running("amy", speciality=(LR,), max_interventions=0)
-    for _ in range(2):
-        log.propose("amy", 0.5, confidence=0.9)
-        log.tick(8)
-    log.status("amy", "notice", reason="all 50 calls of tuner.calls are made: 50 calls, 9 votes")
-    log.status("amy", "notice", reason="abstains: timeout")
-    spent, calls = told(log)
-    assert (spent.kind, spent.title) == ("budget", "budget spent: rules.max_interventions")
-    assert "budget spent: 0 of 0 interventions are used up" in spent.text
-    assert (calls.title, calls.kind) == ("budget spent: amy", "budget")
-
-
 @pytest.mark.parametrize(
     ("reason", "kind", "title"),
     [
@@ -126,7 +93,7 @@ def test_a_budget_of_interventions_and_of_a_language_model() -> None:
         ("failed", "died", "failed at step 0"),
     ],
 )
-def test_the_end(reason: Any, kind: str, title: str) -> None:
+def test_the_end_of_a_run_causes_one_notice(reason: Any, kind: str, title: str) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
     log.put("run", RunEnded(**log.stamp(), reason=reason, tick=0, step=0, detail="x", metrics={"eval/loss": 0.25}))
     (notice,) = told(log, triggers)
@@ -142,7 +109,9 @@ def test_the_end(reason: Any, kind: str, title: str) -> None:
         ("stopped", "exit code 0", "ended", "taken down at step 3"),
     ],
 )
-def test_an_end_that_the_log_does_not_have(status: str | None, how: str, kind: str, title: str) -> None:
+def test_a_stack_that_goes_down_without_a_logged_end_causes_a_notice(
+    status: str | None, how: str, kind: str, title: str
+) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
     assert triggers.went_down(status, how) == [], "nothing has begun"
     log.tick(3)
@@ -151,7 +120,7 @@ def test_an_end_that_the_log_does_not_have(status: str | None, how: str, kind: s
     assert (notice.kind, notice.title) == (kind, title) and how in notice.text
 
 
-def test_a_silent_learner_is_missed_once_and_later_where_steps_are_long() -> None:
+def test_a_silent_learner_causes_one_notice_later_if_steps_are_long() -> None:
     for step_s, silence_s in ((1.0, 601), (60.0, 1201)):
         log, triggers = Log.running("amy"), Triggers(RUN)
         log.tick_s = step_s
@@ -163,15 +132,7 @@ def test_a_silent_learner_is_missed_once_and_later_where_steps_are_long() -> Non
         assert triggers.quiet(log.now + timedelta(days=1)) == []
 
 
-def test_the_same_events_have_the_same_notices() -> None:
-    log = advising()
-    log.propose("amy", 0.5, confidence=0.9)
-    log.operator("c1", "hold")
-    log.obeyed("c1")
-    assert told(log) == told(log) and len({notice.key for notice in told(log)}) == 2
-
-
-def test_what_waits_is_told_to_who_comes_later() -> None:
+def test_waiting_advice_is_reported_to_a_late_watcher() -> None:
     log, triggers = advising(approve_ticks=40), Triggers(RUN)
     assert triggers.waiting() == []
     log.propose("amy", 0.5, confidence=0.9)

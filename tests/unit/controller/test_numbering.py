@@ -22,7 +22,7 @@ def seen(incarnation: int, n: int) -> Observation:
 
 
 @given(st.lists(st.sets(st.integers(2, 39)), min_size=1, max_size=3))
-def test_every_message_that_was_taken_out_is_found_and_no_other(out: list[set[int]]) -> None:
+def test_gaps_are_exactly_the_removed_messages(out: list[set[int]]) -> None:
     numbering = Numbering()
     for incarnation, lost in enumerate(out, 1):
         for n in sorted(set(range(1, 41)) - lost):
@@ -35,7 +35,7 @@ def test_every_message_that_was_taken_out_is_found_and_no_other(out: list[set[in
     }
 
 
-def test_what_the_learner_said_it_dropped_is_not_missing() -> None:
+def test_reported_dropped_observations_are_not_missing() -> None:
     numbering = Numbering()
     for n in (1, 2, 6):
         numbering.take(seen(1, n))

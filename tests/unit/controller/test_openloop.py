@@ -9,7 +9,6 @@ from tests.support.replayed import a_run
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
-from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import OpenLoop
 from oven_runs.settings.resolution import with_rules
 
@@ -24,21 +23,21 @@ def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
 
 
 @pytest.mark.parametrize(("events", "run"), [(a_run().events, RUN), (GOLDEN, recorded.run_of(GOLDEN))])
-def test_with_nothing_changed_every_decision_is_the_logged_one(events: list[Event], run: str) -> None:
+def test_without_changes_every_decision_equals_the_logged_one(events: list[Event], run: str) -> None:
     loop = decided(events, run)
     assert len(loop.logged) >= 3
     assert [made.wire() for made in loop.computed] == [made.wire() for _, made in loop.logged]
     assert loop.divergences() == [] and loop.ignored_receipts == 0
 
 
-def test_at_the_end_of_what_was_read_a_decision_is_not_logged_yet() -> None:
+def test_at_the_end_of_an_unfinished_log_a_decision_is_no_divergence() -> None:
     events = a_run().events
     last = next(n for n, entry in enumerate(events) if isinstance(entry.body, Decision))
     loop = decided(events[:last], RUN)
     assert len(loop.computed) == 1 and loop.logged == [] and loop.divergences() == []
 
 
-def test_what_was_not_made_does_not_fly() -> None:
+def test_receipts_of_other_decisions_are_ignored() -> None:
     """The logged decision is in flight and its twin is refused; by the other rules there is nothing to be a twin of."""
     log = Log(stride=1)
     log.start(cooldown_ticks=0, specialist_confidence=0.8)
@@ -67,8 +66,3 @@ def test_rules_replace_those_of_every_incarnation() -> None:
     loop = decided(log.events, RUN, autonomy="auto")
     assert [made.verdict for made in loop.computed] == ["adopted"]
     assert {name: dict(found.computed) for name, found in loop.verdicts().items()} == {LR: {"adopted": 1}}
-
-
-def test_one_actuators_autonomy_leaves_the_others() -> None:
-    logged = Rules(autonomy_of={"grad.clip": "observe"})
-    assert with_rules(logged, {"autonomy_of": {LR: "advise"}}).autonomy_of == {"grad.clip": "observe", LR: "advise"}

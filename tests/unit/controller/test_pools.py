@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.stack import agent_keys
 from oven_controller.stack.plan import Plan, pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.permissions import permissions
@@ -20,20 +19,7 @@ def specs(*names: str) -> list[AgentSpec]:
     return [AgentSpec(name, f"{name}.py") for name in names]
 
 
-def test_one_agent_a_process_keeps_its_own_name() -> None:
-    (one, two) = pools(specs("lr", "agents-1"), 1)
-    assert (one.key, one.process, one.names) == ("lr", "agent-lr", ("lr",))
-    assert two.process == "agent-agents-1"
-
-
-def test_several_go_together_in_their_order() -> None:
-    found = pools(specs("a", "b", "c", "d", "e"), 2)
-    assert [pool.names for pool in found] == [("a", "b"), ("c", "d"), ("e",)]
-    assert [(pool.key, pool.process) for pool in found] == [(f"agents-{n}", f"agents-{n}") for n in (1, 2, 3)]
-    assert found[0].arguments == ["a.py", "b.py", "--name", "a", "--name", "b"]
-
-
-def test_installed_ones_go_together_and_each_file_alone() -> None:
+def test_installed_agents_share_a_process_and_files_do_not() -> None:
     installed = [AgentSpec(name, name) for name in ("lr", "curriculum")]
     found = pools([installed[0], *specs("mine"), installed[1]], None)
     assert [(pool.process, pool.names) for pool in found] == [
@@ -49,7 +35,7 @@ def test_an_agent_cannot_have_the_name_of_a_key() -> None:
         pools(specs("a", "b", "agents-2"), 2)
 
 
-def test_a_shared_key_speaks_for_its_agents_and_for_nobody_else() -> None:
+def test_a_shared_key_is_limited_to_its_agents() -> None:
     allowed = permissions("agent", "agents-1", "r", ("a", "b"))
     assert allowed["publish"]["allow"] == [
         "oven.r.agent.a", "oven.r.agent.b", "oven.r.vote.a", "oven.r.vote.b", "oven.r.alert.a", "oven.r.alert.b",
@@ -60,7 +46,7 @@ def test_a_shared_key_speaks_for_its_agents_and_for_nobody_else() -> None:
         permissions("agent", "agents-1", "r", ("a.>",))
 
 
-def test_a_key_stays_when_those_that_it_speaks_for_change(tmp_path: Path) -> None:
+def test_a_shared_key_stays_when_its_agents_change(tmp_path: Path) -> None:
     files = ServerFolder(tmp_path, "r")
     seed = files.add_user("agent", "agents-1", ("a", "b")).read_bytes()
     assert files.add_user("agent", "agents-1", ("a", "c")).read_bytes() == seed
@@ -77,10 +63,3 @@ def test_a_process_of_several_gets_their_key(tmp_path: Path) -> None:
     assert service.name == "agents-1" and service.command[-6:] == ("a.py", "b.py", "--name", "a", "--name", "b")
     assert Credentials.load(Path(service.env["OVEN_CREDS"])).name == "agents-1"
     assert [user.agents for user in folder.server.users()] == [("a", "b")]
-
-
-def test_who_shares_a_key_is_told_which(tmp_path: Path) -> None:
-    files = ServerFolder(tmp_path, "r")
-    files.add_user("agent", "agents-1", ("lr", "curriculum"))
-    with pytest.raises(ConfigError, match="'lr' shares the key 'agents-1' with lr, curriculum"):
-        agent_keys.revoke_in_folder(files, "lr")

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tests.support.own_home import invoke, own_home
 
 from oven_core.errors import ConfigError
-from oven_runs.settings.recipe_flags import dashed, flag_layers
+from oven_runs.settings.recipe_flags import flag_layers
 
 
 class Options(BaseModel):
@@ -34,12 +34,6 @@ def parsed(**given: str | bool) -> Options:
     return Options.model_validate(merged)
 
 
-def test_underscores_become_dashes_in_the_flag_alone() -> None:
-    assert dashed(["--kl_penalty=a_b", "--set", "rules.window_ticks=5", "-r", "a_b"]) == [
-        "--kl-penalty=a_b", "--set", "rules.window_ticks=5", "-r", "a_b",
-    ]  # fmt: skip
-
-
 def test_values_are_read_by_the_setting_s_type() -> None:
     found = parsed(beta="1e-6", initial_eval=False, layers="25,50,75", model="12", steps="none", stage="sft")
     assert found == Options(
@@ -51,7 +45,7 @@ def test_values_are_read_by_the_setting_s_type() -> None:
 
 
 @pytest.mark.parametrize("beta", ["--beta", "--recipe_options"])
-def test_what_is_not_a_setting_names_the_nearest(capsys: pytest.CaptureFixture[str], beta: str) -> None:
+def test_an_unknown_flag_gets_the_nearest_setting(capsys: pytest.CaptureFixture[str], beta: str) -> None:
     assert invoke("up", "--headless", "--group_sise", "4", beta, "1") == 2
     assert "--group-size" in capsys.readouterr().err
 
@@ -65,13 +59,3 @@ def test_a_flag_is_the_setting_and_its_error_names_the_flag(capsys: pytest.Captu
     assert "recipe_options.context = 1 (--context): it should be" in capsys.readouterr().err
     assert invoke("up", "--no-learner", "--beta", "1") == 2
     assert "--beta has no effect with --no-learner" in capsys.readouterr().err
-
-
-def test_the_recipe_of_the_layers_has_its_settings_as_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "ours.yaml"
-    file.write_text("recipe: pretrain\n")
-    assert invoke("up", "--dry-run", "--config", str(file), "--eval_rows", "9") == 0
-    assert "eval_rows: 9" in capsys.readouterr().out
-    assert invoke("up", "--recipe", "pretrain", "--help") == 0
-    said = capsys.readouterr().out
-    assert "Settings of the recipe pretrain" in said and "--eval-rows" in said

@@ -76,23 +76,7 @@ def test_a_password_in_an_address_is_refused_and_never_shown(
     assert PASSWORD not in tls.shown(address)
 
 
-@pytest.mark.parametrize(
-    "address", ["http://x:1", "nats://", "nats://h:x", "nats://h:0", "nats://[::1", "::", "/etc/x"]
-)
-def test_what_is_not_an_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is not a server's address"):
-        tls.checked_addresses(address)
-    assert tls.checked_addresses("a:1, tls://b:2") == ["a:1", "tls://b:2"]
-
-
-def test_without_tls_to_another_machine_it_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path)
-    for url, warns in {"nats://192.0.2.1:4222": True, "tls://192.0.2.1:4222": False, "": False}.items():
-        RemoteRun.from_endpoint(Endpoint(url, file))
-        assert ("has no TLS" in (said := capsys.readouterr().err)) == warns, said
-
-
-def test_no_one_answers_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:  # bound and not listening: refused at once, and no one else takes the port
         taken.bind(("127.0.0.1", 0))
         file = written(tmp_path, url=f"nats://127.0.0.1:{taken.getsockname()[1]}")
@@ -107,7 +91,7 @@ def test_no_one_answers_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         )
 
 
-def test_a_key_of_another_run_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path)
     assert find_run("far", Endpoint(creds=file)).run == find_run(None, Endpoint(creds=file)).run == "far"
     with pytest.raises(ConfigError, match=r"key of 'ann' for run 'far', not for 'near'.*--creds named it"):
@@ -128,7 +112,7 @@ def test_a_key_of_another_run_is_not_taken_for_it(tmp_path: Path, monkeypatch: p
         ('{"run": "far", "name": "ann", "role": "admin", "url": "", "seed": "x"}', "role"),
     ],
 )
-def test_a_file_that_is_none(text: str, words: str, tmp_path: Path) -> None:
+def test_files_that_are_not_credentials_are_refused(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "ann.oven"
     path.write_text(text)
     path.chmod(0o600)
@@ -137,7 +121,7 @@ def test_a_file_that_is_none(text: str, words: str, tmp_path: Path) -> None:
     assert "SUnot" not in str(refused.value), "a seed is never shown"
 
 
-def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Path) -> None:
+def test_a_credential_file_must_be_private_and_have_an_address(tmp_path: Path) -> None:
     file = written(tmp_path, url="")
     with pytest.raises(ConfigError, match="has no address: pass it with --nats URL"):
         find_run(None, Endpoint(creds=file))
@@ -146,22 +130,7 @@ def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Pat
         person_file.load(file)
 
 
-def test_an_nkey_alone_needs_the_runs_name(tmp_path: Path) -> None:
-    seed = Credentials.new("ann").save(tmp_path)
-    with pytest.raises(ConfigError, match="Name it with --run NAME or OVEN_RUN"):
-        find_run(None, Endpoint("nats://127.0.0.1:1", seed))
-    found = find_run("far", Endpoint("nats://127.0.0.1:1", seed))
-    assert (found.run, found.by, found.up()) == ("far", "ann", True)
-
-
-def test_an_authority_without_a_server_and_one_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="add --nats URL or --creds"):
-        find_run(None, Endpoint(tls_ca=tmp_path / "ca.pem"))
-    with pytest.raises(ConfigError, match="is not a certificate"):
-        find_run(None, Endpoint(creds=written(tmp_path, tls_ca="nothing")))
-
-
-async def test_a_read_only_key_does_not_command_and_no_key_is_the_stacks(tmp_path: Path) -> None:
+async def test_a_read_only_key_cannot_command_and_no_persons_key_is_the_stacks(tmp_path: Path) -> None:
     access = RemoteRun.from_endpoint(Endpoint(creds=written(tmp_path, role="monitor")))
     with pytest.raises(RefusedError, match=r"read-only.*creds add NAME --operator --run far"):
         async with access.connected("operator"):

@@ -38,7 +38,7 @@ def test_the_first_difference_is_shown_with_both_texts() -> None:
     assert report.first.computed is not None and '"adopted"' in report.first.computed
 
 
-def test_a_decision_that_nobody_computed() -> None:
+def test_an_uncomputed_decision_is_unexpected() -> None:
     events = a_run()
     forged = next(entry.data for entry in events if ".decision." in entry.subject)
     extra = Event.read(events[-1].seq + 1, f"oven.{RUN}.decision.x-00", forged, NOON)
@@ -47,14 +47,14 @@ def test_a_decision_that_nobody_computed() -> None:
     assert report.first is not None and report.first.computed is None
 
 
-def test_what_is_no_message_on_the_meshs_subjects_is_counted_and_nothing_more() -> None:
+def test_malformed_messages_on_the_meshs_subjects_are_only_counted() -> None:
     events = a_run()
     acknowledgement = Event.read(events[-1].seq + 1, f"oven.{RUN}.decision.x", b'{"stream":"OVEN","seq":7}', NOON)
     report = replay([*events, acknowledgement], RUN)
     assert report.same and report.counters["malformed.decision"] == 1
 
 
-def test_a_decision_that_is_not_there() -> None:
+def test_a_decision_that_is_not_logged_is_missing() -> None:
     events = a_run()
     gone = next(entry for entry in events if ".decision." in entry.subject)
     for cut in (events, a_run(end=False)):
@@ -62,12 +62,8 @@ def test_a_decision_that_is_not_there() -> None:
         assert report.missing == [gone.subject] and not report.same
 
 
-def test_at_the_head_of_a_run_that_goes_on_a_decision_is_pending() -> None:
+def test_at_the_end_of_an_unfinished_log_a_decision_is_pending() -> None:
     events = a_run(end=False)
     last = max(n for n, entry in enumerate(events) if ".decision." in entry.subject)
     report = replay(events[:last], RUN)
     assert report.same and report.pending == [events[last].subject]
-
-
-def test_an_empty_log_is_no_difference() -> None:
-    assert replay([], RUN).same

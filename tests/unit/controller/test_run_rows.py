@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.monitor_log import ended, recorded
+from tests.support.monitor_log import recorded
 from tests.support.recorded_runs import write_run
 
 from oven_runs.access.log_sources import exported
-from oven_runs.home import run_rows
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.home.run_rows import LogDigest, RunRows
 from oven_runs.log.run_row import RunRow
@@ -44,7 +43,7 @@ def folded(folder: RunFolder) -> RunSummary:
     return summary
 
 
-def test_a_row_says_what_the_fold_of_the_whole_log_says(home: Home) -> None:
+def test_a_row_equals_the_fold_of_the_whole_log(home: Home) -> None:
     folder = write_run(home, "one", recorded())
     summary, row = folded(folder), read(home)["one"]
     assert row.whole and (row.step, row.max_steps, row.progress) == (summary.step, 240, summary.progress)
@@ -58,9 +57,7 @@ def test_a_row_says_what_the_fold_of_the_whole_log_says(home: Home) -> None:
 
 @settings(max_examples=15)
 @given(cuts=st.lists(st.integers(1, 40_000), min_size=1, max_size=4))
-def test_a_log_that_grows_under_the_digest_comes_to_the_same(
-    tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
-) -> None:
+def test_a_growing_log_gives_the_same_digest(tmp_path_factory: pytest.TempPathFactory, cuts: list[int]) -> None:
     folder = write_run(Home(tmp_path_factory.mktemp("home")), "grows", EVENTS)
     data, summary = folder.export.read_bytes(), folded(folder)
     digest = LogDigest(folder.export)
@@ -84,19 +81,6 @@ def test_a_log_that_grows_under_the_digest_comes_to_the_same(
 EVENTS = recorded()
 
 
-def test_a_long_log_is_read_in_slices_with_its_end_first(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_rows, "SLICE_BYTES", 4096)
-    monkeypatch.setattr(run_rows, "TAIL_BYTES", 8192)
-    folder = write_run(home, "long", EVENTS)
-    rows = RunRows(home)
-    rows.look()
-    seen = list(rows.advance())
-    assert len(seen) > 5
-    assert seen[0].step == seen[-1].step == folded(folder).step  # from the tail
-    assert seen[0].adopted is None and not seen[0].whole  # nothing counted is shown before all is counted
-    assert seen[-1].adopted == folded(folder).adopted and seen[-1].whole
-
-
 def test_a_log_that_did_not_change_is_not_read_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_run(home, "one", EVENTS)
     first = read(home)
@@ -109,7 +93,7 @@ def test_a_log_that_did_not_change_is_not_read_again(home: Home, monkeypatch: py
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 99}', '{"format": 1, "runs": {"one": {"at": 3}}}', "[]"])
-def test_a_damaged_cache_is_no_cache(home: Home, text: str) -> None:
+def test_a_damaged_cache_is_ignored(home: Home, text: str) -> None:
     write_run(home, "one", EVENTS)
     home.cache.mkdir(exist_ok=True)
     (home.cache / "run-rows.json").write_text(text)
@@ -117,7 +101,7 @@ def test_a_damaged_cache_is_no_cache(home: Home, text: str) -> None:
     assert json.loads((home.cache / "run-rows.json").read_text())["runs"]["one"]
 
 
-def test_runs_whose_log_cannot_be_read_are_rows_that_say_so(home: Home) -> None:
+def test_a_run_with_an_unreadable_log_has_a_row_with_the_reason(home: Home) -> None:
     home.create("none", "grpo")
     (home.create("empty", "grpo")).export.write_bytes(b"")
     home.create("noise", "grpo").export.write_bytes(os.urandom(4096))
@@ -146,10 +130,3 @@ def test_states_and_alerts() -> None:
     assert failed.alerts(NOW) == ["failed: out of memory"]
     broken = RunRow("r", status="completed", step=3, target="loss", whole=True)
     assert broken.alerts(NOW) == ["loss is not a number"]
-
-
-def test_a_run_without_metrics_has_no_target(home: Home) -> None:
-    bare = [event for event in ended() if "observation" not in event.subject]
-    write_run(home, "bare", bare[:-1])
-    row = read(home)["bare"]
-    assert row.target == "" and row.whole and not row.alerts(NOW)

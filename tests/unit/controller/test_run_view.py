@@ -1,17 +1,12 @@
 """The run in lines and in `status`: advice, commands with their answers, shadows, outcomes."""
 
 from datetime import timedelta
-from typing import Any
 
-from tests.support.mesh_log import LR, NOON, RUN, SPECS, Log, event
+from tests.support.mesh_log import LR, NOON, RUN, Log, event
 
-from oven_controller.cli.explain import lines as explained
 from oven_controller.stack.line_output import Headless
-from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import ActuatorSpec, Decision, MetricSpec, Outcome, OutcomeLine, Receipt
-from oven_runs.log.explanation import Explanations
-from oven_runs.log.open_advice import Reminders, remaining, waiting
+from oven_core.protocol.messages import Decision, MetricSpec, Outcome, OutcomeLine
 from oven_runs.log.run_summary import RunSummary
 
 
@@ -61,20 +56,6 @@ def test_commands_and_their_answers_are_lines() -> None:
         assert line in said
 
 
-def test_what_is_announced_and_injected_is_a_line_and_counts() -> None:
-    log = Log.running("amy")
-    log.tick()
-    wide = next(spec for spec in SPECS if spec.name == LR).model_copy(update={"high": 500, "value": 2.0})
-    log.put("run", ActuatorAnnounced(**log.stamp(), actuator=wide, tick=1, step=1))
-    told = {"by": "ann", "why": "they lag", "topic": "sums", "hashes": ("a", "b"), "held": 2, "tick": 1, "step": 1}
-    log.put("run", PromptsInjected(**log.stamp(), **told))
-    said = lines(log.events)
-    assert f"learner  announced {LR} at step 1: 0.01 to 500, now 2" in said
-    assert "prompts  ann added 2 prompts to sums at step 1 (2 held): they lag" in said
-    found = view(log)
-    assert found.knobs[LR] == 2.0 and (found.injected, found.evicted) == (2, 0)
-
-
 def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
     log, advice = advised()
     assert view(log).advised == {LR: advice} and not view(log).lapsed(advice)
@@ -93,7 +74,7 @@ def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
     assert view(log).advised == {LR: advice}, "that one closed a ballot"
 
 
-def test_who_is_a_shadow_and_why() -> None:
+def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     log = Log.running("amy", "bob", shadow=("bob",))
     log.join("cat", shadow=True)
     log.operator("c1", "mute", by="kim", agent="amy")
@@ -110,17 +91,7 @@ def test_who_is_a_shadow_and_why() -> None:
     assert {agent.shadow for agent in view(log).agents.values()} == {""}
 
 
-def test_autonomy_as_operators_left_it() -> None:
-    log = Log.running()
-    log.operator("c1", "autonomy", actuator=LR, autonomy="observe")
-    log.operator("c2", "autonomy", actuator="nothing", autonomy="observe")
-    assert view(log).autonomy == {LR: "observe"}
-    log.operator("c3", "autonomy", autonomy="advise")
-    assert view(log).autonomy == {"": "advise"}
-    assert not view(log).commands, "all of them were answered"
-
-
-def test_held_is_what_the_learner_says() -> None:
+def test_a_run_is_held_when_the_learner_confirms_it() -> None:
     log = Log.running()
     log.operator("c1", "hold")
     assert not view(log).held
@@ -139,7 +110,7 @@ def test_held_is_what_the_learner_says() -> None:
     assert not view(log).held
 
 
-def test_outcomes_that_were_scored_and_that_say_nothing_are_told_apart() -> None:
+def test_only_scored_outcomes_are_counted() -> None:
     log, advice = advised()
     scored = Outcome(
         decision_id=advice.id, actuator=LR, target="reward", scored=True, reason="", from_tick=1,
@@ -158,20 +129,6 @@ def test_outcomes_that_were_scored_and_that_say_nothing_are_told_apart() -> None
     assert f"outcome  {LR} on reward: gain 0.25, forecast 0.5, noise 0.1; reputations amy 1.00 → 1.05" in said
     assert f"outcome  {LR} on reward has no score: only 1 measurement after" in said
     assert "1 outcomes were scored" in said
-
-
-def test_the_receipt_of_a_decision_is_told_as_before() -> None:
-    log = Log.running()
-    log.operator("c1", "set", actuator=LR, value=2.0)
-    log.receipt(log.last)
-    assert isinstance(log.events[-1].body, Receipt) and view(log).knobs[LR] == 2.0
-    assert f"receipt  {LR} 1 → 2 applied at step 0" in lines(log.events)
-
-
-def test_a_notice_is_a_line() -> None:
-    log = Log.running("amy")
-    log.status("amy", "notice", reason="held back: 0.5 for grad.clip, because it grows; it cools down until tick 7")
-    assert any(line.startswith("notice   amy: held back: 0.5 for grad.clip") for line in lines(log.events))
 
 
 HELD = MetricSpec(name="eval/reward", better="up", held_out=True)
@@ -196,91 +153,3 @@ def test_the_target_is_the_first_held_out_metric_whatever_its_name() -> None:
     unjudged = MetricSpec(name="count", held_out=True)
     everything = {"count": 1.0, "eval/bpb/code": 2.0, "heldout_bpb": 3.0}
     assert told((unjudged, part, whole), everything).target() == "heldout_bpb"
-
-
-def test_the_target_is_no_constant_and_no_speed() -> None:
-    dead = MetricSpec(name="eval/loss", better="down", held_out=True)
-    steps = [{"eval/loss": 0.0, "reward": n / 9, "eval/reward": n / 8} for n in range(4)]
-    assert told((dead, HELD), *steps[:2]).target() == "eval/loss", "two alike may be chance"
-    assert told((dead, HELD), *steps).target() == "eval/reward"
-    assert told((dead,), *steps).target() == "reward"
-    assert told((dead,), *[{"eval/loss": 0.0, "reward": 0.0}] * 4).target() == "eval/loss", "all of them stand still"
-    spoken = {"eval/runtime": 1.0, "eval/samples_per_second": 2.0, "eval/epoch": 0.5, "eval/loss": 3.0}
-    assert told((), spoken).target() == "eval/loss"
-
-
-def test_the_lines_of_a_run_name_its_target_and_another_training_has_its_own() -> None:
-    log = Log()
-    log.start(metrics=(MetricSpec(name="eval/loss", better="down", held_out=True),))
-    log.tick(**{"loss": 2.0, "eval/loss": 3.0})
-    log.tick(**{"loss": 2.0, "eval/loss": 1.0})
-    log.restart(metrics=(HELD,), training="2")
-    log.tick(**{"reward": 0.1, "eval/reward": 0.25})
-    log.tick(**{"reward": 0.2, "eval/reward": 0.75})
-    found = view(log)
-    assert (found.target(), found.first) == ("eval/reward", {"reward": 0.1, "eval/reward": 0.25})
-    said = lines(log.events)
-    assert any(line.startswith("step") and "eval/reward 0.750" in line for line in said)
-    assert "eval/reward 0.250 at the start, 0.750 last; its end was not logged" in said
-
-
-BEST = ActuatorSpec(name="run.best", kind="choice", choices=("last", "best"), value="last", effect="at_end")
-WHY = "the weights of step 180 are put back: eval/loss 1.92, 2.31 at step 240"
-
-
-def ended_with_its_best(**rules: Any) -> Log:
-    log = Log()
-    log.start(specs=(*SPECS, BEST), reading="eval/loss", **rules)
-    log.join("amy", moves=("run.best",), speciality=("run.best",))
-    log.tick(3)
-    log.propose("amy", "best", "run.best")
-    log.receipt(log.last)
-    word = Receipt(
-        **log.stamp(), actuator="run.best", status="applied", before="best", after="best", tick=9, step=240, reason=WHY
-    )
-    log.put("receipt", word)
-    log.tick(60)
-    log.end()
-    return log
-
-
-def test_which_weights_a_run_ended_with_is_a_sentence_everywhere() -> None:
-    log = ended_with_its_best()
-    assert view(log).ended_with == WHY and view(log).knobs["run.best"] == "best"
-    said = lines(log.events)
-    assert f"receipt  run.best applied at step 240: {WHY}" in said
-    assert "decisions: 1 adopted, 0 rejected; receipts: 1 applied" in said
-    seen = Explanations()
-    for entry in log.events:
-        seen.feed(entry)
-    found = seen.find("run.best")
-    assert found is not None and found.receipt is not None and found.receipt.decision_id
-    assert f"later: applied at step 240: {WHY}" in explained(found)
-
-
-def test_a_choice_for_the_end_is_not_an_intervention_and_is_not_scored() -> None:
-    log = ended_with_its_best(max_interventions=0)
-    assert (log.last.verdict, log.last.target, log.last.snapshot_first) == ("adopted", "", False)
-    assert log.outcomes == [] and log.mesh.state.effective["run.best"] == "best"
-
-
-def test_advice_that_is_about_to_lapse_is_said_again_once() -> None:
-    log = Log.running("amy", speciality=(LR, "grad.clip"), autonomy="advise", approve_ticks=8)
-    log.propose("amy", 0.5, confidence=0.9)
-    log.tick(1)
-    log.propose("amy", 0.5, "grad.clip", confidence=0.9)
-    first, second = log.decisions
-    fold, reminders, due, out = RunSummary(), Reminders(), list[tuple[int, str]](), list[str]()
-    log.tick(9)
-    headless = Headless(out.append, NOON)
-    for entry in log.events:
-        fold.feed(entry)
-        headless.event(entry)
-        due += [(fold.tick, one.id) for one in reminders.due(fold)]
-    assert due == [(6, first.id), (7, second.id)]
-    said = [line for line in out if "lapses in" in line]
-    assert len(said) == 2 and f"advice   on {LR} lapses in 2 ticks: `oven-controller approve {first.id}`" in said[0]
-    assert waiting(fold) == []
-    assert [remaining(first, tick, 60.0) for tick in (1, 7, 9)] == [
-        "7 ticks (about 7 min)", "1 tick (about 60 s)", "0 ticks",
-    ]  # fmt: skip

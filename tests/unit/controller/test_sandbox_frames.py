@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError
@@ -44,19 +44,6 @@ def test_a_too_long_frame_is_refused_by_its_header() -> None:
         list(Frames(LONGEST).feed(frames.HEADER.pack(frames.OUT, 101)))
     with pytest.raises(FrameError, match=r"64\.0 MB, where 64 MB fit"):
         frame(frames.TEXT, bytes(frames.FRAME_BYTES + 1))
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
-    max_leaves=10,
-)
-
-
-@settings(max_examples=50)
-@given(json_values)
-def test_values_survive_encoding(value: object) -> None:
-    assert decode(encode(value)) == value
 
 
 @pytest.mark.parametrize("value", [{1}, math.nan, math.inf, b"x", object(), {(1,): 2}, "\ud800", {"a": ["\udfff"]}])

@@ -17,7 +17,7 @@ from oven_core.security.tls import trusting
 from oven_runs.settings.agents import agent_specs
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.model import Settings
-from oven_runs.settings.resolution import Recipe, Resolved, resolve
+from oven_runs.settings.resolution import Recipe, resolve
 
 
 class Options(BaseModel):
@@ -79,19 +79,6 @@ def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     assert found.recipe_options == {"beta": 0.1}
 
 
-def test_an_actuators_name_keeps_its_dots() -> None:
-    found = resolve(sets=["rules.autonomy_of.optimizer.lr_scale=observe"]).settings
-    assert found.rules.autonomy_for("optimizer.lr_scale") == "observe"
-
-
-def test_off_is_a_word_and_a_switch_takes_it(tmp_path: Path) -> None:
-    """In YAML 1.1 it is a truth value: an agent called `off` would be refused as False."""
-    config = tmp_path / "oven.yaml"
-    config.write_text("rules: {shadow: [off]}\nheadless: yes\n")
-    found = resolve(sets=["lockstep=on"], config=config).settings
-    assert (found.rules.shadow, found.headless, found.lockstep) == (("off",), True, True)
-
-
 @pytest.mark.parametrize("name", ["rules.trials", "rules.trial_share", "rules.control_share"])
 def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
@@ -102,25 +89,12 @@ def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_p
         assert str(caught.value) == removal("setting", name) and "the tag evidence-1" in str(caught.value)
 
 
-def test_agents_by_commas_by_file_and_none(tmp_path: Path) -> None:
+def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
     found = resolve(sets=[f"agents=learning_rate,{file}"]).settings
     assert [spec.name for spec in agent_specs(found)] == ["learning_rate", "scout"]
     assert agent_specs(resolve(sets=["agents=[]"]).settings) == []
-
-
-def test_a_resolved_configuration_reads_back_the_same() -> None:
-    found = resolve(sets=["seed=3", "recipe_options.beta=0.1"])
-    assert resolve(earlier=found.settings.model_dump(mode="json")).settings == found.settings
-
-
-def test_a_script_of_the_users_own_begins_in_observe() -> None:
-    found: Resolved = resolve(attached=True, sets=["rules.window_ticks=5"])
-    assert (found.settings.recipe, found.start, found.settings.rules.autonomy) == ("attached", None, "observe")
-    assert resolve(attached=True, sets=["rules.autonomy=auto"]).settings.rules.autonomy == "auto"
-    with pytest.raises(ConfigError, match="no meaning for your own script"):
-        resolve(attached=True, sets=["recipe_options.beta=1"])
 
 
 @pytest.mark.parametrize(
@@ -130,13 +104,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
             "rules.window_tick=5",
             "no setting 'rules.window_tick' (--set rules.window_tick); did you mean 'rules.window_ticks'",
         ),
-        (
-            "ruls.window_ticks=5",
-            "no setting 'ruls.window_ticks' (--set ruls.window_ticks); did you mean 'rules.window_ticks'",
-        ),
-        ("window_ticks=5", "did you mean 'rules.window_ticks'?"),
         ("zzz=5", "known: recipe, start, seed"),
-        ("recipe_options.group_siz=4", "did you mean 'recipe_options.group_size'?"),
         (
             "recipe_options.group_size=1",
             "recipe_options.group_size = 1 (--set recipe_options.group_size): it should be greater than or equal to 2",
@@ -145,30 +113,17 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
             "rules.window_ticks=0",
             "rules.window_ticks = 0 (--set rules.window_ticks): it should be greater than or equal to 1",
         ),
-        ("rules.window_ticks=soon", "rules.window_ticks = 'soon'"),
-        ("rules.majority=.nan", "rules.majority = nan"),
         ("seed=-1", "seed = -1 (--set seed): it should be greater than or equal to 0"),
-        ("minutes=.inf", "minutes = inf"),
         ("kg=''", "it should be a folder that `oven-controller kg import` wrote, true or false"),
-        ("port=0", "port = 0 (--set port): it should be greater than or equal to 1"),
-        ("rules=5", "rules = 5 (--set rules)"),
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
-        ("nats=nats://", "'nats://' is not an address of a server; write e.g. nats://127.0.0.1:4222"),
-        ("nats='nats://['", "'nats://[' is not an address of a server"),
         ("nats=nats://a:99999", "'nats://a:99999' is not an address of a server"),
-        ("nats='nats://a:4222,'", "'' is not an address of a server"),
-        ("nats=nats://a b:4222", "'nats://a b:4222' is not an address of a server"),
         ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
-        ("minutes=1e300", "minutes = '1e300' (--set minutes): it should be less than or equal to 10000000"),
         ("seed", "write e.g. --set rules.window_ticks=5"),
-        ("=5", "has no key and value"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "no rule named 'lowerquantile'; did you mean 'lower_quantile'"),
-        ("committee.caution=1", "only the rule cautious reads caution; set rule: cautious"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
         ("agents=[learnig_rate]", "no agent named 'learnig_rate'; did you mean 'learning_rate'?"),
-        ("agents=[nothere.py]", "there is no agent file nothere.py"),
     ],
 )
 def test_bad_settings(sets: str, words: str) -> None:
@@ -230,19 +185,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         trusting(pipe)
 
 
-def test_a_value_of_set_is_read_like_a_file() -> None:
-    with pytest.raises(ConfigError, match="nested more than 32 deep"):
-        resolve(sets=["agents=" + "[" * 5000])
-    with pytest.raises(ConfigError, match="'window_ticks' is a duplicate"):
-        resolve(sets=["rules={window_ticks: 3, window_ticks: 4}"])
-
-
-def test_an_unknown_variable_is_told_like_any_other() -> None:
-    with pytest.raises(ConfigError, match=r"no setting 'sed' \(OVEN_SET_SED\); did you mean 'seed'"):
-        resolve(environ={"OVEN_SET_SED": "1"})
-
-
-def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
+def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
     both = f"agents=[learning_rate, {{name: {file}, shadow: true}}, {{name: curriculum, shadow: false}}]"
@@ -261,13 +204,6 @@ def test_agents_that_are_shadows_stand_in_the_rules(tmp_path: Path) -> None:
         resolve(sets=["agents=[{name: learning_rate, shadw: true}]"])
 
 
-def test_two_agents_of_one_name(tmp_path: Path) -> None:
-    file = tmp_path / "learning_rate.py"
-    file.write_text("")
-    with pytest.raises(ConfigError, match="two agents are called 'learning_rate'"):
-        agent_specs(resolve(sets=[f"agents=[learning_rate, {file}]"]).settings)
-
-
 @pytest.mark.parametrize(
     ("agent", "member", "words"),
     [
@@ -277,17 +213,9 @@ def test_two_agents_of_one_name(tmp_path: Path) -> None:
         ("mine", "a judge", "committee member 'a judge' is not a usable name"),
     ],
 )
-def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
+def test_agents_members_and_roles_need_different_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
     (tmp_path / f"{agent}.py").touch()
     members = {member: MemberSettings(provider="openai", model="m")}
     settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))
     with pytest.raises(ConfigError, match=words):
         agent_specs(settings)
-
-
-def test_copies_of_the_log_need_a_cluster() -> None:
-    with pytest.raises(ConfigError, match="stream_replicas = 3 needs a cluster"):
-        resolve(sets=["stream_replicas=3"], attached=True)
-    urls = "nats://a:4222,nats://b:4222,nats://c:4222"
-    settings = resolve(sets=["stream_replicas=3", f"nats={urls}", "meshes=3"], attached=True).settings
-    assert (settings.stream_replicas, settings.meshes, settings.nats) == (3, 3, urls)

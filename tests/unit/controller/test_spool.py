@@ -67,7 +67,7 @@ def test_a_cut_file_gives_its_whole_lines_and_the_number_of_lost_ones(
     assert (f"{content.lost} that are lost" in content.summary()) == bool(content.lost)
 
 
-def test_a_line_that_was_altered_is_lost(tmp_path: Path) -> None:
+def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:
     path = spooled(tmp_path, messages(3))
     path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":7'))
     content = look(tmp_path, "r")

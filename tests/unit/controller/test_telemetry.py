@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.events import Event
 from oven_core.telemetry import tracing
 from oven_llm.providers import genai_telemetry as genai
 from oven_runs.server.embedded import free_port
@@ -102,13 +100,6 @@ def test_a_span_goes_on_from_its_parent_and_says_what_failed_without_quoting_it(
     assert dict(vote.resource.attributes) == {"service.name": "oven-test", "oven.run": "r"}
 
 
-@pytest.mark.parametrize("said", ["nonsense", "00-0-0-01", "ff-" + PARENT[3:], "00-" + "0" * 32 + PARENT[35:]])
-def test_a_context_that_is_none_begins_a_trace_of_its_own(spans: InMemorySpanExporter, said: str) -> None:
-    tracing.span("vote", said).end()
-    (vote,) = finished(spans)
-    assert vote.parent is None
-
-
 def test_a_span_of_the_training_scripts_own_is_no_parent(spans: InMemorySpanExporter) -> None:
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -116,21 +107,6 @@ def test_a_span_of_the_training_scripts_own_is_no_parent(spans: InMemorySpanExpo
         tracing.span("observe").end()
     (observe,) = finished(spans)
     assert observe.parent is None
-
-
-def test_contexts_are_bounded() -> None:
-    contexts = tracing.Contexts(size=2)
-    for name in ("a", "b", "c"):
-        contexts.add(name, f"of {name}")
-    contexts.add("d", "")
-    assert [contexts.get(name) for name in "abcd"] == ["", "of b", "of c", ""]
-    assert contexts.since_ns("a") is None and contexts.since_ns("c")
-
-
-def test_a_context_is_no_part_of_an_event() -> None:
-    where = (1, "oven.r.observation", b"{}", datetime(2026, 1, 1, tzinfo=UTC))
-    traced, plain = Event.read(*where, PARENT), Event.read(*where)
-    assert traced == plain and traced.line() == plain.line() and PARENT not in repr(traced)
 
 
 CALL = genai.CallRecord(
@@ -160,24 +136,6 @@ def test_a_call_to_a_model_is_a_span_by_the_conventions(spans: InMemorySpanExpor
         "gen_ai.request.model": "claude-x",
         "error.type": "timeout",
     }
-
-
-def test_a_verdict_is_an_event_on_each_completion_and_holds_no_text(spans: InMemorySpanExporter) -> None:
-    genai.trace(replace(CALL, cost_usd=0.0125, evaluation="critic", scores={"a1": 0.5, "b2": 1.0}))
-    (span,) = finished(spans)
-    assert (span.attributes or {})["oven.cost.usd"] == 0.0125
-    assert [(event.name, event.timestamp, dict(event.attributes or {})) for event in span.events] == [
-        (
-            "gen_ai.evaluation.result",
-            3_000,
-            {
-                "gen_ai.evaluation.name": "critic",
-                "gen_ai.evaluation.score.value": score,
-                "gen_ai.response.id": completion,
-            },
-        )
-        for completion, score in (("a1", 0.5), ("b2", 1.0))
-    ]
 
 
 def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:

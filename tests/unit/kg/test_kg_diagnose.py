@@ -119,10 +119,6 @@ def test_golden_cases(symptoms: str, phase: Phase, cause: str, never_first: str)
     assert diagnosis.unknown == ()
 
 
-def test_every_symptom_is_in_a_golden_case() -> None:
-    assert {symptom for symptoms, *_ in GOLDEN for symptom in symptoms.split()} == set(SYMPTOMS)
-
-
 def test_the_first_remedy_of_a_collapse_is_a_rollback_with_a_cut() -> None:
     diagnosis = ask("policy_collapse", phase="grpo")
     assert [remedy.id for remedy in diagnosis.remedies[:3]] == ["rollback_and_cut", "rollback", "lower_lr"]
@@ -147,11 +143,6 @@ def test_needs_are_checked_against_the_runs_actuators_and_metrics() -> None:
     assert next(remedy for remedy in met.remedies if remedy.id == "reweigh_rewards").unmet == ()
     order = [bool(remedy.unmet) for remedy in ask("policy_collapse", **run).remedies]
     assert order == sorted(order), "what the run cannot do comes last"
-
-
-def test_causes_of_other_phases_are_left_out() -> None:
-    causes = {cause.id for cause in ask("reward_plateau", "loss_plateau", phase="pretrain").causes}
-    assert "lr_too_low" in causes and not causes & {"entropy_exhausted", "tasks_too_hard"}
 
 
 def test_unknown_symptoms_are_reported() -> None:
@@ -209,10 +200,3 @@ def test_every_returned_path_exists_in_the_graph(severities: dict[str, float], p
         for path in remedy.paths:
             assert exists(GRAPH, path)
             assert GRAPH.edges[path.edges[0]].dst in severities and GRAPH.edges[path.edges[-1]].src == remedy.id
-
-
-@given(symptom_sets)
-def test_p_is_a_probability(severities: dict[str, float]) -> None:
-    diagnosis = ask(*as_symptoms(severities))
-    assert all(0 < cause.p < 1 for cause in diagnosis.causes)
-    assert [cause.p for cause in diagnosis.causes] == sorted((cause.p for cause in diagnosis.causes), reverse=True)

@@ -66,12 +66,6 @@ def test_an_unmet_need_bars_and_is_named() -> None:
     assert ask("grpo.beta:down", "kl_anchor_binds", metrics=(), actuators=()).verdict == "support"
 
 
-def test_a_need_applies_to_a_change_only_if_all_its_remedies_have_it() -> None:
-    assert set(GRAPH.needs("rebalance_levels")) == {"held_out", "metric:reward/*"}
-    assert set(GRAPH.requirements["data.mixture"]) == {"held_out"}
-    assert ask("data.mixture", metrics=("loss", "eval/loss"), phase="pretrain").verdict == "neutral"
-
-
 def test_a_contradiction_bars_while_it_is_in_flight() -> None:
     judgement = ask(UP, "gradients_aligned", in_flight=("run.rollback",))
     assert judgement.verdict == "barred"

@@ -72,22 +72,6 @@ def test_neighbours_and_paths_equal_those_of_the_small_graph(
         assert direction in ("both", row.towards)
 
 
-def test_the_heaviest_edges_come_first_with_their_positions() -> None:
-    builder = Builder()
-    builder.edges(["a"] * 3, ["NEAR"] * 3, ["b", "c", "d"], [1, 3, 2])
-    answers = LargeAnswers(builder.finish())
-    answer = ask(answers, op="neighbors", node="a", limit=2)
-    assert [(row.node, row.score) for row in answer.rows] == [("c", 3), ("d", 2)] and answer.more
-    assert answers.arrays.name(int(answers.arrays.dst[int(answer.rows[0].edge)])) == "c"
-
-
-def test_ppr_lists_the_nodes_near_a_node_without_the_node() -> None:
-    answers = large([("loss_spike", "CAUSES", "loss_up2"), ("loss_up2", "CAUSES", "clip_spike")])
-    answer = ask(answers, op="ppr", node="loss_spike")
-    assert [row.node for row in answer.rows] == ["loss_up2", "clip_spike"]
-    assert 1 > answer.rows[0].score > answer.rows[1].score > 0
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [

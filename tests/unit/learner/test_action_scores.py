@@ -13,7 +13,6 @@ from tests.support.command_line import call
 from tests.support.scripted_replay import Skills, scripted
 from tests.support.traces import REPAIR, called
 
-from oven_core.errors import ConfigError
 from oven_learner.losses.pair_tokens import end_tokens, rendered
 from oven_recipes.repair.action_scores import action_scores
 from oven_recipes.repair.chat_format import END, build_tokenizer
@@ -67,8 +66,3 @@ def test_pairs_are_tested_on_the_policys_log_ratios(
     found = json.loads(capsys.readouterr().out)
     assert 0 < found["log_ratio"]["pairs"] <= found["pairs"]
     assert 0.05 <= found["log_ratio"]["p"] <= 1
-
-
-def test_a_folder_without_a_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no model"):
-        list(action_scores(tmp_path, []))

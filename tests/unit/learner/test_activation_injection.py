@@ -89,13 +89,6 @@ def test_generation_has_the_vectors_with_a_cache_and_without_one(family: str, ca
     assert not torch.allclose(whole[:, start:-1], without[:, start:-1], atol=0.01)
 
 
-def test_beams_keep_the_vectors_of_their_prompt() -> None:
-    policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
-    with ActivationInjection(policy, tokenizer()).rows(wanted), torch.no_grad():
-        said = [policy.generate(**batch, max_new_tokens=5, num_beams=3, use_cache=cache) for cache in (True, False)]
-    assert torch.equal(*said)
-
-
 def test_the_gradient_reaches_what_is_below_the_block() -> None:
     """The formula is differentiated as it stands."""
     hidden = torch.randn(3, SIZE, dtype=torch.float64, requires_grad=True)
@@ -138,21 +131,6 @@ def test_a_copy_of_the_model_has_the_rows_too() -> None:
     injection.attach(copied)
     with injection.rows(vectors(2, 1, 3)), torch.no_grad():
         assert torch.equal(copied(**batch).logits, policy(**batch).logits)
-
-
-def test_a_model_has_one_injection() -> None:
-    policy = model()
-    with ActivationInjection(policy, tokenizer()) as injection:
-        injection.attach(policy)  # it knows
-        with pytest.raises(ConfigError, match="has an injection already"):
-            ActivationInjection(policy, tokenizer())
-        narrow = model("gpt2")
-        narrow.config.n_embd = 8
-        with pytest.raises(ConfigError, match=r"16 elements.*8; take a model of the same hidden size"):
-            injection.attach(narrow)
-    policy(**prompts())  # a text like others, now that it has gone
-    with pytest.raises(ConfigError, match="blocks 0 to 3"):
-        ActivationInjection(policy, tokenizer(), block=4)
 
 
 def run(rows: Any, layers: Any = None, batch: Any = None, policy: Any = None) -> None:

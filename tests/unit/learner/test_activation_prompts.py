@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.activations import tokenizer
 from tokenizers import Regex, Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
@@ -15,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.placeholders import PLACEHOLDER, Placeholders, Places, chat_text, oracle_prompt
+from oven_recipes.activations.placeholders import Placeholders, oracle_prompt
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT = (
@@ -41,26 +40,12 @@ def byte_level(chat: bool = False, begins: bool = False) -> PreTrainedTokenizerF
 
 WORDS, CHATTING = byte_level(), byte_level(chat=True)
 PLACES, PLACES_IN_CHAT = Placeholders(WORDS), Placeholders(CHATTING)
-IDS = tokenizer().convert_tokens_to_ids
 
 
 def test_the_prompt_is_that_of_activation_oracles() -> None:
     assert oracle_prompt(9, 3, "Is it so?") == "Layer: 9\n ? ? ? \nIs it so?"
     chat = oracle_prompt(9, 1, "So?", CHATTING)
     assert chat == "<s><|im_start|>user\nLayer: 9\n ? \nSo?<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_a_first_token_is_not_there_twice() -> None:
-    class Beginning:
-        """As Llama's and Gemma's tokenizers, which begin each text with their first token."""
-
-        chat_template, bos_token, bos_token_id = CHAT, "<s>", 1
-        apply_chat_template = CHATTING.apply_chat_template
-
-        def __call__(self, text: str) -> Any:
-            return WORDS("<s>" + text)
-
-    assert chat_text(Beginning(), "so").startswith("<|im_start|>user\nso<|im_end|>")
 
 
 @given(
@@ -85,21 +70,6 @@ def test_other_texts_have_no_places(text: str) -> None:
     assert PLACES.find([]) is None
 
 
-def test_decoding_with_spaces_between_tokens_is_understood() -> None:
-    words = tokenizer()
-    words.backend_tokenizer.decoder = None
-    assert Placeholders(words).find(words(oracle_prompt(12, 2, "so"))["input_ids"]) == Places(12, 6, 8)
-
-
-@pytest.mark.parametrize(
-    ("layer", "count", "question", "said"),
-    [(3, 2, " \n", "question is empty"), (-1, 2, "so", "from 0"), (3, 0, "so", "at least 1")],
-)
-def test_prompts_that_ask_nothing_are_refused(layer: int, count: int, question: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        oracle_prompt(layer, count, question)
-
-
 def test_a_tokenizer_without_the_placeholder_is_refused() -> None:
     class Splitting:
         unk_token_id, pad_token_id, chat_template = None, 0, None
@@ -109,12 +79,3 @@ def test_a_tokenizer_without_the_placeholder_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"must be one token.*add_tokens"):
         Placeholders(Splitting())
-
-
-def test_a_tokenizer_that_drops_the_line_break_is_refused() -> None:
-    """The question's own ` ?` would be taken for places."""
-    words = tokenizer()
-    words.backend_tokenizer.pre_tokenizer = Split(Regex(r"\s*\n|( \?)+|[A-Za-z]+|."), "removed")
-    with pytest.raises(ConfigError, match=r"to find|must be one token"):
-        Placeholders(words)
-    assert PLACEHOLDER == " ?"

@@ -38,7 +38,7 @@ def test_the_same_value_is_a_noop() -> None:
     assert knobs(Trainer()).apply("beta", 0.1).status == "noop"
 
 
-def test_a_trainer_that_keeps_its_value_is_seen() -> None:
+def test_a_trainer_that_keeps_its_old_value_is_reported() -> None:
     actuators = Actuators()
     actuators.scalar("deaf", lambda: 0.5, lambda v: None, low=0, high=1)
     applied = actuators.apply("deaf", 0.7)
@@ -66,14 +66,14 @@ def test_a_trainer_that_raises_is_a_rejection_with_its_text() -> None:
         ("gamma", 1.0, "no actuator 'gamma'"),
     ],
 )
-def test_what_does_not_fit_is_rejected_and_changes_nothing(name: str, value: object, says: str) -> None:
+def test_an_invalid_value_is_rejected_and_changes_nothing(name: str, value: object, says: str) -> None:
     trainer = Trainer()
     applied = knobs(trainer).apply(name, value)  # type: ignore[arg-type]
     assert applied.status == "rejected" and says in applied.reason
     assert (trainer.beta, trainer.mode) == (0.1, "on")
 
 
-def test_an_action_returns_what_it_did() -> None:
+def test_the_receipt_of_an_action_has_its_result() -> None:
     actuators = Actuators()
     actuators.action("run.rollback", lambda tick: (9.0, tick))
     applied = actuators.apply("run.rollback", 4.0)
@@ -91,13 +91,13 @@ def test_registering_twice_or_out_of_bounds_is_an_error_at_start_up() -> None:
 
 
 @given(st.floats(0.01, 1.0))
-def test_whatever_lies_within_the_bounds_takes(value: float) -> None:
+def test_every_value_within_the_bounds_is_applied(value: float) -> None:
     trainer = Trainer()
     assert knobs(trainer).apply("beta", value).status in ("applied", "noop")
     assert trainer.beta == pytest.approx(value, rel=1e-5)
 
 
-def test_an_unknown_name_comes_out_of_a_worker_process_as_it_was() -> None:
+def test_an_unknown_name_error_survives_pickling() -> None:
     error = UnknownNameError("actuator", "rat", {"rate": 1})
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, UnknownNameError) and (str(again), again.name) == (str(error), "rat")

@@ -46,7 +46,7 @@ def horizon(line: FakeLink) -> Any:
 
 
 @pytest.mark.parametrize("steps", [{"max_steps": 12}, {"max_steps": -1, "num_train_epochs": 1}])
-def test_a_run_that_was_rolled_back_ends_with_all_its_steps_kept(tmp_path: Path, steps: dict[str, Any]) -> None:
+def test_a_run_with_a_rollback_still_keeps_max_steps_steps(tmp_path: Path, steps: dict[str, Any]) -> None:
     line = FakeLink(dict(BACK))
     job = trainer(tmp_path, lr_scheduler_type="linear", **steps)
     attach(job, link=line)
@@ -61,7 +61,7 @@ def test_a_run_that_was_rolled_back_ends_with_all_its_steps_kept(tmp_path: Path,
     assert job.state.num_train_epochs == 1
 
 
-def test_charged_it_ends_after_as_many_gradient_steps(tmp_path: Path) -> None:
+def test_with_charged_rollbacks_a_run_ends_after_max_steps_gradient_steps(tmp_path: Path) -> None:
     line = FakeLink(dict(BACK))
     job = trainer(tmp_path)
     attach(job, link=line, charge_rollbacks=True)

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, llama, rows, trainer
+from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import grpo, sft
 from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import set_seed
 
 from oven_agents.stats.objective import held_out
-from oven_core.mesh.forecast import judging_metric
-from oven_core.mesh.state import State
 from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink
@@ -59,7 +57,7 @@ def came(line: FakeLink) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("name", MADE)
-def test_what_is_announced_as_held_out_comes(tmp_path: Path, policy: str, name: str, several: bool) -> None:
+def test_every_announced_held_out_metric_is_published(tmp_path: Path, policy: str, name: str, several: bool) -> None:
     make, data, last, better = MADE[name]
     sets: Any = Dataset.from_list(data)
     if several:
@@ -81,7 +79,7 @@ def test_what_is_announced_as_held_out_comes(tmp_path: Path, policy: str, name: 
         assert measured[names[0]][0] == pytest.approx(logged)
 
 
-def test_each_sets_reward_is_its_own(tmp_path: Path, policy: str) -> None:
+def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> None:
     """TRL logs both as eval_reward; what is rewarded here is the prompt."""
 
     def asked(prompts: list[str], **_: Any) -> list[float | None]:
@@ -96,37 +94,3 @@ def test_each_sets_reward_is_its_own(tmp_path: Path, policy: str) -> None:
     measured = came(line)
     assert (set(measured["eval/w_reward"]), set(measured["eval/x_reward"])) == ({2.0}, {0.0})
     assert "eval/reward" not in measured
-
-
-def test_the_users_own_held_out_metric_goes_first(tmp_path: Path) -> None:
-    own = MetricSpec(name="eval/solved", better="up", held_out=True)
-    part = MetricSpec(name="eval/solved/hard", better="up", held_out=True)  # of more parts than the trainer's own
-    for metrics, wanted in (((own,), "eval/solved"), ((part,), part.name), ((), "eval/loss")):
-        line, job = FakeLink(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
-        attach(job, link=line, metrics=metrics, evaluate=lambda: {"eval/solved": 0.5, part.name: 0.5})
-        job.train()
-        run = line.sent[0]
-        assert isinstance(run, RunStarted)
-        whole = held_out(run)
-        assert whole is not None and whole.name == wanted
-        state = State()
-        state.start(run)
-        judged = judging_metric(state, "optimizer.lr_scale", "")
-        assert judged is not None and judged.name == wanted, "the mesh judges by the same"
-
-
-def test_what_the_user_announces_is_not_announced_twice(tmp_path: Path) -> None:
-    line, job = FakeLink(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
-    own = MetricSpec(name="eval/loss", better="down", held_out=True, unit="nats per token")
-    attach(job, link=line, metrics=(own, MetricSpec(name="grad_norm", better="down")))
-    job.train()
-    assert isinstance(line.sent[0], RunStarted)
-    names = [spec.name for spec in line.sent[0].metrics]
-    assert len(names) == len(set(names)) and announced(line) == [own]
-
-
-def test_a_trainer_that_does_not_evaluate_announces_nothing(tmp_path: Path) -> None:
-    line, job = FakeLink(), trainer(tmp_path, data=rows(8), max_steps=1)
-    attach(job, link=line)
-    job.train()
-    assert announced(line) == []

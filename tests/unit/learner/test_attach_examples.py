@@ -78,9 +78,3 @@ def test_in_observe_the_log_is_complete_and_the_result_is_the_same(
     assert [(seen.tick, seen.step) for seen in line.observed()] == [(n, n) for n in range(1, steps + 1)]
     for metric in ("loss", "grad_norm", "learning_rate", *measured):
         assert len(line.series(metric)) == steps, metric
-
-
-def test_one_line_plugs_each_of_them_in() -> None:
-    for script in SCRIPTS:
-        text = (EXAMPLES / script).read_text()
-        assert text.count("oven.attach(trainer") == 1 and len(text.splitlines()) <= 60, script

@@ -32,7 +32,7 @@ def user_rates(folder: Path, settings: dict[str, Any]) -> list[float]:
     return rates(line)
 
 
-def test_resuming_without_any_decision_is_exactly_the_straight_run(tmp_path: Path) -> None:
+def test_resuming_without_decisions_equals_the_uninterrupted_run(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 6}
     straight = trainer(tmp_path / "job", **settings)
     attach(straight, link=FakeLink())
@@ -103,7 +103,7 @@ def test_schedulers_of_torch_itself_keep_the_scale(kind: str) -> None:
     assert scaled == pytest.approx(own[:4] + [value * 0.5 for value in own[4:]], rel=1e-6)
 
 
-def test_clipping_acts(tmp_path: Path) -> None:
+def test_a_decision_on_grad_clip_changes_the_clipping(tmp_path: Path) -> None:
     after: list[float] = []
 
     class Norms(TrainerCallback):
@@ -147,7 +147,7 @@ def test_a_rollback_restores_weights_optimizer_and_step_and_keeps_the_scale(tmp_
     assert max(logged) < 100 and len(logged) >= 5, "the trainer's own log goes on with sane figures"
 
 
-def test_a_rollback_that_is_taken_back_leaves_weights_optimizer_and_step_as_they_were(tmp_path: Path) -> None:
+def test_undoing_a_rollback_restores_weights_optimizer_and_step(tmp_path: Path) -> None:
     begun: list[list[torch.Tensor]] = []
     ended: list[list[torch.Tensor]] = []
 
@@ -172,22 +172,6 @@ def test_a_rollback_that_is_taken_back_leaves_weights_optimizer_and_step_as_they
     assert equal(begun[10], ended[7]) and not equal(begun[10], ended[9])
     logged = [entry["loss"] for entry in job.state.log_history if "loss" in entry]
     assert min(logged) > 0 and max(logged) < 100, "the trainer's own log goes on with sane figures"
-
-
-def test_a_rollback_to_the_start_undoes_everything(tmp_path: Path) -> None:
-    line = FakeLink({11: ("run.rollback", 0.0)})
-    job = trainer(tmp_path)
-    before = weights(job)
-    seen: list[list[torch.Tensor]] = []
-
-    class Watch(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            seen.append(weights(job))
-
-    job.add_callback(Watch())
-    attach(job, link=line)
-    job.train()
-    assert equal(seen[11], before) and not equal(seen[10], before)
 
 
 def test_a_rollback_leaves_the_users_own_actuators_alone(tmp_path: Path) -> None:
@@ -241,7 +225,7 @@ def test_a_hold_waits_between_steps_and_a_resume_changes_nothing_else(tmp_path: 
     assert equal(weights(plain), weights(job))
 
 
-def test_a_model_too_large_to_copy_has_no_rollback_to_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_too_large_to_copy_has_no_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
     job, line = trainer(tmp_path), FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
@@ -253,7 +237,7 @@ def test_a_model_too_large_to_copy_has_no_rollback_to_offer(tmp_path: Path, monk
     assert line.receipts()[0].status == "rejected"
 
 
-def test_a_snapshot_that_fails_leaves_training_alone_and_a_risky_change_undone(
+def test_a_failing_snapshot_does_not_stop_training_and_blocks_a_risky_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.support.decisions import decide

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 
@@ -36,15 +35,6 @@ def test_the_public_names() -> None:
         oven.bake_cake  # noqa: B018
 
 
-def test_attach_is_the_function_whoever_imported_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    importlib.import_module("oven_learner.hf.attach")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "oven_learner"]:
-        monkeypatch.delitem(sys.modules, name)  # imported anew, and torch is not
-    fresh = importlib.import_module("oven_learner")
-    importlib.import_module("oven_learner.hf.attach")
-    assert fresh is not oven and callable(fresh.Attachment) and callable(fresh.attach)
-
-
 @pytest.mark.parametrize("code", ["import oven_learner", "import oven_learner as oven; oven.connect; oven.Actuators"])
 def test_importing_it_loads_no_torch(code: str) -> None:
     code += "; import sys; assert not {'torch', 'transformers'} & set(sys.modules)"
@@ -72,7 +62,7 @@ def test_five_lines_are_a_run() -> None:
     assert "run.stop" not in knobs, "the caller's registry stays the caller's"
 
 
-def test_an_optimizer_brings_its_learning_rate() -> None:
+def test_an_optimizer_adds_the_learning_rate_knob() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10)
@@ -122,7 +112,7 @@ def test_a_loop_that_raises_ends_as_failed_and_a_spent_budget_as_completed() -> 
     assert ended(line).reason == "stopped"
 
 
-def test_snapshots_of_ones_own_bring_the_rollback() -> None:
+def test_user_snapshots_add_the_rollback_actions() -> None:
     state, line = [0], FakeLink()
     snapshots = Snapshots(lambda: (state[0], state[0]), lambda kept: state.__setitem__(0, kept))
     with connect(snapshots=snapshots, max_steps=9, link=line) as client:
@@ -137,7 +127,7 @@ def test_snapshots_of_ones_own_bring_the_rollback() -> None:
     assert isinstance(run, RunStarted) and "run.rollback" in {spec.name for spec in run.actuators}
 
 
-def test_without_a_controller_it_says_how_to_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_controller_the_error_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OVEN_URL", "OVEN_RUN", "OVEN_CREDS", "OVEN_RUN_DIR"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="OVEN_URL is not set"):

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.optim import gauges, update_norm
+from oven_learner.optim import gauges
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -37,7 +37,7 @@ def ended(line: FakeLink) -> RunEnded:
     {"max_grad_norm": 0.0, "lr_scheduler_type": "cosine", "warmup_steps": 3},
     {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 5},
 ], ids=["plain", "accumulation", "llama", "no clipping", "saves and evaluates"])  # fmt: skip
-def test_every_step_is_published_with_its_own_figures_and_nothing_changes(
+def test_every_step_is_published_with_its_own_metrics_and_training_is_unchanged(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     def made(name: str, **more: Any) -> Trainer:
@@ -86,7 +86,7 @@ def test_a_nan_loss_arrives_as_nan(tmp_path: Path) -> None:
     assert math.isnan(line.series("grad_norm")[4])
 
 
-def test_what_was_evaluated_is_published_and_ends_the_run(tmp_path: Path) -> None:
+def test_evaluations_are_published_and_are_in_run_ended(tmp_path: Path) -> None:
     job, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), FakeLink()
     attach(job, link=line)
     job.train()
@@ -97,7 +97,7 @@ def test_what_was_evaluated_is_published_and_ends_the_run(tmp_path: Path) -> Non
     assert {m.name: m.held_out for m in started(line).metrics}["eval/loss"]
 
 
-def test_an_evaluation_of_ones_own_runs_at_the_start_at_intervals_and_at_the_end(tmp_path: Path) -> None:
+def test_a_user_evaluation_runs_at_the_start_at_intervals_and_at_the_end(tmp_path: Path) -> None:
     job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line, evaluate=lambda: {"eval/accuracy": job.state.global_step / 12}, evaluate_every=5)
     job.train()
@@ -107,7 +107,7 @@ def test_an_evaluation_of_ones_own_runs_at_the_start_at_intervals_and_at_the_end
     assert ended(line).metrics == {"eval/accuracy": 1.0}
 
 
-def test_an_evaluation_that_was_decided_comes_with_the_next_step_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_requested_evaluation_is_published_with_the_next_step_and_changes_nothing(tmp_path: Path) -> None:
     own, asked = trainer(tmp_path), FakeLink({3: ("run.evaluate", None), 7: ("run.evaluate", None)})
     attach(own, link=asked, evaluate=lambda: {"eval/accuracy": 0.5}, evaluate_every=5)
     own.train()
@@ -144,13 +144,6 @@ def test_attaching_twice_is_refused(tmp_path: Path) -> None:
     attach(job, link=FakeLink())
     with pytest.raises(ConfigError, match="attached already"):
         attach(job, link=FakeLink())
-
-
-def test_without_a_controller_it_says_how_to_have_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OVEN_URL", "OVEN_RUN", "OVEN_CREDS", "OVEN_RUN_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match=r"OVEN_URL is not set.*oven-controller run -- python train\.py"):
-        attach(trainer(tmp_path))
 
 
 def test_a_training_that_raises_is_announced_as_failed(tmp_path: Path) -> None:
@@ -203,18 +196,7 @@ def test_the_alignment_gauge_is_the_cosine_of_gradient_and_first_moment(tmp_path
     assert found[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
 
-def test_the_gauge_is_the_same_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for chunk in (2**24, 9):
-        monkeypatch.setattr(update_norm, "CHUNK", chunk)
-        job, line = trainer(tmp_path), FakeLink()
-        attach(job, link=line)
-        job.train()
-        found.append([seen.metrics.get(gauges.ALIGNMENT.name, 9.0) for seen in line.observed()])
-    assert found[0] == pytest.approx(found[1], abs=1e-6)
-
-
-def test_an_optimizer_without_a_first_moment_has_one_kept_beside_it(tmp_path: Path) -> None:
+def test_a_running_mean_replaces_a_missing_first_moment(tmp_path: Path) -> None:
     wanted: list[float] = []
 
     class ByHand(TrainerCallback):
@@ -235,7 +217,9 @@ def test_an_optimizer_without_a_first_moment_has_one_kept_beside_it(tmp_path: Pa
     assert found[0] is None and found[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
 
-def test_a_mean_too_large_to_keep_is_no_gauge_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gauge_whose_running_mean_is_too_large_is_reported_as_unmeasured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("oven_learner.optim.gauges.COPY_BYTES", 8)
     job, line = trainer(tmp_path, optim="sgd"), FakeLink()
     attach(job, link=line)
@@ -245,15 +229,7 @@ def test_a_mean_too_large_to_keep_is_no_gauge_and_says_so(tmp_path: Path, monkey
     assert isinstance(run, RunStarted) and "SGD keeps none" in run.unmeasured[gauges.ALIGNMENT.name]
 
 
-def test_a_gauge_that_raises_is_given_up_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "alignment", lambda *_: 1 / 0)
-    job, line = trainer(tmp_path), FakeLink()
-    attach(job, link=line)
-    job.train()
-    assert len(line.observed()) == 12
-
-
-def test_a_time_budget_ends_the_run_in_order(tmp_path: Path) -> None:
+def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
     job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line, seconds=1e-6)
     job.train()

@@ -41,7 +41,7 @@ def test_attaching_changes_nothing_and_knobs_and_gauges_work(tmp_path: Path) -> 
     assert line.series("learning_rate") == pytest.approx([0.01] + [0.005] * 4)
 
 
-def test_a_snapshot_is_the_adapter_alone_and_comes_back(tmp_path: Path) -> None:
+def test_a_snapshot_holds_only_the_adapter_and_can_be_restored(tmp_path: Path) -> None:
     job = adapted(tmp_path, max_steps=5)
     begin = weights(job)
     line = FakeLink({3: ("run.rollback", 0.0)})
@@ -73,7 +73,7 @@ def test_a_snapshot_is_the_adapter_alone_and_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reuse", [{}, {"num_iterations": 3}])
-def test_beta_rises_from_0_to_the_model_without_its_adapter(tmp_path: Path, reuse: Any) -> None:
+def test_beta_can_rise_from_0_with_the_base_model_as_reference(tmp_path: Path, reuse: Any) -> None:
     job = adapted(tmp_path, max_steps=4, **reuse)
     line = FakeLink({2: ("grpo.beta", 0.1)})
     attach(job, link=line)
@@ -87,7 +87,7 @@ def test_beta_rises_from_0_to_the_model_without_its_adapter(tmp_path: Path, reus
     assert line.observed()[2].metrics["kl"] > 0, "the adapter has moved the policy away from it"
 
 
-def test_an_external_teacher_takes_the_place_of_the_model_below_and_gives_it_back(tmp_path: Path) -> None:
+def test_an_external_teacher_replaces_the_base_model_as_reference_and_can_be_removed(tmp_path: Path) -> None:
     job = adapted(tmp_path, max_steps=6, beta=0.3)
     teachers = Teachers(job, own="base")
     assert (teachers.names, teachers.active) == (("base",), "base")

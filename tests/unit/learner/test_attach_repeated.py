@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, trainer
-from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
-from oven_agents.shipped.divergence import Divergence
-from oven_agents.shipped.grad_clip import GradClip
-from oven_agents.shipped.repeated_data import RepeatedData
-from oven_agents.shipped.weight_decay import WeightDecay
-from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.repeated_rows import REPEATED
 from oven_learner.hf.knobs.mixture import Mixture, RowsRead
@@ -69,7 +62,7 @@ def trained(folder: Path, line: FakeLink, resume: str | None = None, **settings:
 @given(
     st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.lists(st.integers(0, n - 1), min_size=1))))
 )
-def test_it_is_what_a_set_of_all_rows_says_and_travels(case: tuple[int, list[list[int]]]) -> None:
+def test_rows_read_agree_with_a_set_and_survive_saving(case: tuple[int, list[list[int]]]) -> None:
     count, batches = case
     first, second = RowsRead(count), RowsRead(count)
     wanted = by_hand([list(map(float, batch)) for batch in batches])
@@ -81,7 +74,7 @@ def test_it_is_what_a_set_of_all_rows_says_and_travels(case: tuple[int, list[lis
     assert [second.repeated([row]) for row in range(count)] == [float(row in rows) for row in range(count)]
 
 
-def test_rows_of_another_dataset_were_not_read() -> None:
+def test_rows_of_a_changed_dataset_count_as_unread() -> None:
     first, other = RowsRead(8), RowsRead(9)
     first.repeated(range(8))
     other.put_back(first.bits())
@@ -102,49 +95,10 @@ def test_each_step_has_the_share_of_its_own_rows(tmp_path: Path, settings: dict[
     assert max(line.series(NAME)) > 0 and len(seen) > 10
 
 
-def test_a_checkpoint_keeps_it_and_what_was_read_later_is_forgotten(tmp_path: Path) -> None:
+def test_a_checkpoint_restores_the_rows_read(tmp_path: Path) -> None:
     first = FakeLink({3: ("data.skip", 4.0)})
     seen = trained(tmp_path, first, save_strategy="steps", save_steps=6)
     past, checkpoint = ResumeState(1, 6, 99, {}), str(tmp_path / "checkpoint-6")
     again = FakeLink(past=past)
     assert trained(tmp_path, again, checkpoint) == seen[6:]
     assert again.series(NAME) == first.series(NAME)[6:]
-
-
-def test_a_resumed_run_that_begins_its_data_anew_shows(tmp_path: Path) -> None:
-    mixture = Mixture({"all": numbered().dataset}, seed=2)
-    settings: dict[str, Any] = {"data": mixture.dataset, "save_strategy": "steps", "save_steps": 6, "max_steps": 9}
-    shares = []
-    for resume in (None, str(tmp_path / "checkpoint-6")):
-        line = FakeLink(past=ResumeState(1, 6, 99, {}) if resume else None)
-        job = trainer(tmp_path, ignore_data_skip=True, **settings)
-        attach(job, link=line, mixture=Mixture({"all": numbered().dataset}, seed=2))
-        job.train(resume_from_checkpoint=resume)
-        shares.append(line.series(NAME))
-    assert max(shares[0][:6]) < 1 and shares[1] == [1.0] * 3
-
-
-def started(line: FakeLink) -> RunStarted:
-    assert isinstance(line.sent[0], RunStarted)
-    return line.sent[0]
-
-
-def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) -> None:
-    line = FakeLink()
-    trained(tmp_path, line, max_steps=1, weight_decay=0.1)
-    for agent in (WeightDecay(), RepeatedData(), GradClip(), Divergence()):
-        assert agent.cannot_fire(started(line)) is None, agent
-    line = FakeLink()
-    job = trainer(tmp_path, max_steps=1)
-    attach(job, link=line)
-    job.train()
-    assert NAME not in {metric.name for metric in started(line).metrics}, "whose order of data is not ours"
-
-
-def test_prompts_whose_answers_are_sampled_have_none(tmp_path: Path) -> None:
-    mixture = Mixture({"all": Dataset.from_list([{"prompt": letter} for letter in "abcd"])}, seed=2)
-    job, line = grpo(tmp_path, data=mixture.dataset, max_steps=2), FakeLink()
-    attach(job, link=line, mixture=mixture)
-    job.train()
-    assert NAME not in {metric.name for metric in started(line).metrics}
-    assert not any(NAME in seen.metrics for seen in line.observed())

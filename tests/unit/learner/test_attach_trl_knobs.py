@@ -141,7 +141,7 @@ def offered(job: Any, given: Actuators | None = None) -> dict[str, ActuatorSpec]
     return {spec.name: spec for spec in found.specs()}
 
 
-def test_what_would_not_act_is_not_offered(tmp_path: Path, policy: str) -> None:
+def test_a_knob_without_effect_is_not_announced(tmp_path: Path, policy: str) -> None:
     on_policy = offered(grpo(tmp_path))
     assert not {"grpo.epsilon", "grpo.epsilon_high"} & set(on_policy), "the ratio is 1 before the policy moves"
     assert "grpo.beta" not in on_policy, "no reference model was loaded"
@@ -166,20 +166,13 @@ def test_bounds_are_multiples_of_the_users_value_also_in_a_second_training(tmp_p
         assert spec.low == pytest.approx(0.02) and spec.high == pytest.approx(0.6)
 
 
-def test_weights_that_are_no_shares_are_left_to_the_user(tmp_path: Path, policy: str) -> None:
+def test_reward_weights_that_are_not_shares_are_not_announced(tmp_path: Path, policy: str) -> None:
     assert "reward.weights" not in offered(rloo(tmp_path, policy, reward_weights=[1.0, -0.5]))
     weighted = offered(rloo(tmp_path, policy, reward_weights=[3.0, 1.0]))
     assert weighted["reward.weights"].value == {"vowels": 0.75, "lengths": 0.25}
 
 
-def test_an_actuator_of_the_users_own_goes_before_what_is_found(tmp_path: Path, policy: str) -> None:
-    job, knobs = dpo(tmp_path, policy), Actuators()
-    knobs.scalar("dpo.beta", lambda: job.beta, lambda value: setattr(job, "beta", value), low=0.05, high=0.15)
-    found = offered(job, knobs)["dpo.beta"]
-    assert (found.low, found.high) == (0.05, 0.15)
-
-
-def test_a_model_that_is_all_frozen_is_refused_before_the_run_begins(tmp_path: Path) -> None:
+def test_a_completely_frozen_model_is_refused_before_the_run_begins(tmp_path: Path) -> None:
     job, line = trainer(tmp_path), FakeLink()
     assert job.model is not None
     job.model.requires_grad_(False)

@@ -59,7 +59,7 @@ def pulled(weights: list[torch.nn.Parameter], step: int, leave_out: int) -> None
     rate=st.floats(1e-6, 0.3),
     left_out=st.lists(st.integers(-1, 2), min_size=1, max_size=5),
 )
-def test_the_update_is_the_difference_that_a_copy_shows(
+def test_the_update_norm_equals_the_difference_to_a_copy(
     how: str, chunk: int, on_device: bool, decay: float, rate: float, left_out: list[int]
 ) -> None:
     """`on_device`: steps are counted in tensors that are not read, as on CUDA."""
@@ -83,7 +83,7 @@ def test_the_update_is_the_difference_that_a_copy_shows(
 
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-def test_narrow_weights_have_their_norms_in_float32(
+def test_norms_of_half_precision_weights_are_computed_in_float32(
     dtype: torch.dtype, least: float, on_device: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16 the update is that before rounding."""
@@ -140,7 +140,7 @@ def announced(line: FakeLink) -> set[str]:
     {"optim": "adamw_torch_fused", "max_grad_norm": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 3},
     {"optim": "adamw_torch", "weight_decay": 0.5, "gradient_accumulation_steps": 2},
 ], ids=["clipped, scheduled, fused", "decay of a group, accumulated"])  # fmt: skip
-def test_every_step_has_its_own(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_every_step_has_its_own_update_ratio(tmp_path: Path, settings: dict[str, Any]) -> None:
     line, copies = trained(trainer(tmp_path, **settings), FakeLink({5: ("optimizer.lr_scale", 0.2)}))
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert {NORM, RATIO} <= announced(line)
@@ -151,7 +151,7 @@ def test_every_step_has_its_own(tmp_path: Path, settings: dict[str, Any]) -> Non
     assert len(copies.ratios) == 12
 
 
-def test_an_optimizer_whose_steps_we_do_not_know_has_the_norm_alone(tmp_path: Path) -> None:
+def test_an_unknown_optimizer_has_only_the_weight_norm(tmp_path: Path) -> None:
     line, copies = trained(trainer(tmp_path, optim="sgd"))
     assert NORM in announced(line) and RATIO not in announced(line)
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)
@@ -170,7 +170,7 @@ def test_frozen_weights_do_not_count(tmp_path: Path) -> None:
     assert line.series(NORM)[-1] == pytest.approx(flat(rest).norm().item(), rel=1e-6)
 
 
-def test_where_little_of_the_model_is_trained_a_step_is_long_beside_the_wrong_thing(tmp_path: Path) -> None:
+def test_an_adapter_has_no_update_ratio(tmp_path: Path) -> None:
     job = trainer(tmp_path, max_steps=2)
     assert isinstance(job.model, torch.nn.Module)
     smallest = min(job.model.parameters(), key=torch.numel)
@@ -181,7 +181,7 @@ def test_where_little_of_the_model_is_trained_a_step_is_long_beside_the_wrong_th
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_step_that_overflows_has_no_update(fused: bool) -> None:
+def test_a_step_that_overflows_has_no_update_ratio(fused: bool) -> None:
     """The scaler leaves it out, or has a fused optimizer leave it out."""
     weights = spread(3, torch.float32)
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
@@ -202,7 +202,7 @@ def test_a_step_that_overflows_has_no_update(fused: bool) -> None:
     assert all(NORM in numbers for numbers in found)
 
 
-def test_a_gauge_that_raises_is_given_up_and_the_others_go_on(
+def test_a_gauge_that_raises_is_given_up_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(update_norm, "update_norm", lambda _: 1 / 0)

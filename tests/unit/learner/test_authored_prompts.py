@@ -102,7 +102,7 @@ def trained(
     return job, seen, link, source
 
 
-def test_an_author_that_floods_changes_no_weight_while_nothing_is_adopted(
+def test_a_flooding_author_changes_no_weight_while_its_share_is_0(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = hostile(folder)
@@ -122,7 +122,7 @@ def test_an_author_that_floods_changes_no_weight_while_nothing_is_adopted(
     assert link.observed()[-1].metrics["data/authored_refused"] == sum(expected.values())
 
 
-def test_an_adopted_share_draws_them_and_a_rollbacks_state_reads_the_file_again(folder: Path) -> None:
+def test_an_adopted_share_draws_authored_prompts_and_a_restored_state_reads_the_file_again(folder: Path) -> None:
     append_prompts(folder, [one(f"say {n} times a") for n in range(4)] + [one("b b", "others")])
     _, seen, link, source = trained(folder, plan={2: (SHARE, 1.0)})
     assert [receipt.status for receipt in link.receipts()] == ["applied"]
@@ -171,7 +171,7 @@ def test_a_prompt_that_quotes_the_held_out_set_is_refused(folder: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=12), max_size=8))
-def test_a_text_is_taken_once_and_never_where_the_data_have_it(texts: list[str]) -> None:
+def test_duplicates_of_the_data_and_of_accepted_prompts_are_refused(texts: list[str]) -> None:
     admission, taken = Admission(["the data's own"], ()), set[int]()
     for text in [*texts, "THE  data's own"]:
         why = admission.refusal(text, taken)
@@ -183,7 +183,7 @@ def test_a_text_is_taken_once_and_never_where_the_data_have_it(texts: list[str])
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "link"])
-def test_what_is_not_a_file_in_its_place_keeps_no_step_waiting(
+def test_an_author_file_that_is_not_a_regular_file_does_not_block_training(
     folder: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = hook(source := PromptSource(TOPICS))
@@ -202,7 +202,7 @@ def test_what_is_not_a_file_in_its_place_keeps_no_step_waiting(
     assert sum("cannot be read, training continues without" in line for line in caplog.messages) == 1
 
 
-def test_a_line_that_never_ends_is_passed_over_and_a_cut_one_spoils_itself_only(folder: Path) -> None:
+def test_an_endless_line_is_skipped_and_a_cut_line_affects_only_itself(folder: Path) -> None:
     (folder / FOLDER).mkdir()
     (folder / FOLDER / PROMPTS).write_bytes(b"x" * 600_000)
     append_prompts(folder, [one("good")])
@@ -222,7 +222,7 @@ def short(completions: list[str], **_: Any) -> list[float | None]:
     return [1.0] * len(completions)
 
 
-def test_a_rule_abstains_where_no_answer_is_known() -> None:
+def test_a_rule_abstains_without_a_reference_answer() -> None:
     asked = {"prompts": ["p", "q"], "completions": ["4", "4"], "answer": ["4", None], "log_metric": None}
     assert score_rows("exact", exact, asked, 2, {"answer"}) == [1.0, Abstention("not_applicable")]
     assert score_rows("short", short, asked, 2, {"answer"}) == [1.0, 1.0], "it compares with nothing"
@@ -233,7 +233,7 @@ def test_a_rule_abstains_where_no_answer_is_known() -> None:
     assert score_rows("exact", exact, none, 2, {"answer"}) == [Abstention("not_applicable")] * 2
 
 
-def test_the_knob_is_there_only_where_something_scores_what_an_author_writes(
+def test_the_share_knob_exists_only_if_authored_prompts_can_be_scored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keyed = PromptSource([{"prompt": "a", "answer": "b"}])

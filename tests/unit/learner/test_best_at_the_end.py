@@ -128,15 +128,13 @@ def test_without_the_knob_a_trainer_ends_with_its_last_weights_bit_for_bit(
         ),
     ],
 )  # fmt: skip
-def test_where_nothing_says_which_are_best_nothing_is_announced(
-    tmp_path: Path, given: dict[str, Any], why: str
-) -> None:
+def test_without_a_held_out_metric_run_best_is_not_announced(tmp_path: Path, given: dict[str, Any], why: str) -> None:
     line = FakeLink()
     spoilt(tmp_path, line, **given)
     assert "run.best" not in announced(line), why
 
 
-def test_a_model_that_is_too_large_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_too_large_to_copy_has_no_run_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 300)
     line = FakeLink()
     spoilt(tmp_path, line, **EVALUATED)
@@ -189,13 +187,7 @@ def test_a_loop_has_its_best_weights_after_the_last_poll() -> None:
     assert metrics_at_the_end(line)["eval/loss"] == min(readings)
 
 
-def test_a_loop_of_unknown_length_has_them_when_it_closes() -> None:
-    line = FakeLink(ASKED)
-    looped(line, max_steps=None)
-    assert last_word(line).reason.startswith("the weights of step ")
-
-
-def test_observing_a_loop_changes_no_bit_and_reads_nothing_more() -> None:
+def test_observing_a_loop_changes_no_bit_and_adds_no_evaluation() -> None:
     loop = looped(line := FakeLink(), spoil_at=-1)
     state = torch.get_rng_state(), random.getstate()
     alone = Loop()
@@ -257,7 +249,7 @@ def test_a_run_that_fails_keeps_its_last_weights_and_reads_nothing() -> None:
     assert [receipt.decision_id != "" for receipt in line.receipts()] == [True]
 
 
-def test_an_evaluation_that_raises_at_the_end_is_said_and_the_run_ends_in_order() -> None:
+def test_an_evaluation_that_raises_at_the_end_is_reported_and_the_run_ends_cleanly() -> None:
     line, loop = FakeLink(ASKED), Loop()
     calls = []
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.optim import snapshot
 
@@ -53,7 +52,7 @@ def trained(model: Model, best: BestWeights, *readings: float) -> None:
         best.evaluated(step, step, {"eval/loss": reading})
 
 
-def test_the_best_weights_are_put_back_where_they_still_read_better() -> None:
+def test_the_best_weights_are_restored_if_they_still_score_better() -> None:
     model = Model()
     best = model.best()
     trained(model, best, 3.0, 2.0, 2.5)
@@ -65,7 +64,7 @@ def test_the_best_weights_are_put_back_where_they_still_read_better() -> None:
 
 
 @pytest.mark.parametrize("then", [2.5, 2.6, math.nan, math.inf])
-def test_the_last_weights_stay_where_the_best_ones_do_not_read_better_again(then: float) -> None:
+def test_the_last_weights_stay_if_the_best_ones_no_longer_score_better(then: float) -> None:
     model = Model(reads={2: then})
     best = model.best()
     trained(model, best, 3.0, 2.0, 2.5)
@@ -74,16 +73,7 @@ def test_the_last_weights_stay_where_the_best_ones_do_not_read_better_again(then
     assert applied.reason == f"the last weights stay: eval/loss 2.5, {then:.4g} at step 2"
 
 
-def test_where_the_last_evaluation_was_the_best_nothing_is_read() -> None:
-    model = Model()
-    best = model.best("up")
-    trained(model, best, 1.0, 0.5, 2.0)
-    applied, _ = best.end(3, 3)
-    assert (applied.status, applied.reason) == ("noop", "the last weights are the best: eval/loss 2")
-    assert (model.weight, model.read) == (3, [])
-
-
-def test_a_rollback_in_the_tick_of_the_best_reading_leaves_other_weights() -> None:
+def test_a_rollback_in_the_tick_of_the_best_score_still_restores_the_best_weights() -> None:
     model = Model(reads={9: 4.0})
     best = model.best()
     trained(model, best, 3.0, 2.0)
@@ -92,17 +82,8 @@ def test_a_rollback_in_the_tick_of_the_best_reading_leaves_other_weights() -> No
     assert (applied.status, model.weight) == ("applied", 2)
 
 
-def test_without_a_reading_the_last_weights_stay() -> None:
-    model = Model()
-    best = model.best()
-    trained(model, best, math.nan, math.inf)
-    best.evaluated(3, 3, {"eval/other": 1.0})
-    applied, _ = best.end(4, 4)
-    assert (applied.status, applied.reason) == ("noop", "no evaluation has read eval/loss: the last weights stay")
-
-
 @pytest.mark.parametrize(("fails", "words"), [(3, "which could not be read: "), (2, "those of step 2 failed: ")])
-def test_an_evaluation_that_fails_is_said_and_the_last_weights_stay(fails: int, words: str) -> None:
+def test_a_failing_evaluation_is_reported_and_the_last_weights_stay(fails: int, words: str) -> None:
     model = Model(fails_at=frozenset({fails}))
     best = model.best()
     trained(model, best, 3.0, 2.0, 2.5)
@@ -111,14 +92,7 @@ def test_an_evaluation_that_fails_is_said_and_the_last_weights_stay(fails: int, 
     assert words in applied.reason and "no generation" in applied.reason and "\n" not in applied.reason
 
 
-def test_last_weights_without_a_number_are_worse_than_any() -> None:
-    model = Model()
-    best = model.best()
-    trained(model, best, 3.0, 2.0, math.nan)
-    assert best.end(3, 3)[0].status == "applied" and model.weight == 2
-
-
-def test_where_no_copy_can_be_taken_training_continues_and_the_older_one_counts() -> None:
+def test_if_a_copy_fails_training_continues_and_the_older_copy_counts() -> None:
     model = Model(reads={3: 9.0})
     best = model.best(take=lambda: model.take() if model.weight != 2 else 1 // 0)
     trained(model, best, 3.0, 2.0)
@@ -139,18 +113,7 @@ def test_a_run_never_ends_worse_than_its_last_weights(readings: list[float], bet
     assert (applied.status == "applied") == bool(metrics) == (model.weight != len(readings))
 
 
-def test_the_knob_is_a_choice_that_shows_at_the_end() -> None:
-    knobs, best = Actuators(), Model().best()
-    best.announce(knobs)
-    spec = knobs.spec("run.best")
-    assert (spec.kind, spec.choices, spec.effect) == ("choice", ("last", "best"), "at_end")
-    assert not (spec.intervenes or spec.has_outcome or spec.moves_weights or spec.risky)
-    applied = knobs.apply("run.best", "best")
-    assert (applied.status, applied.before, applied.after, best.ends_with) == ("applied", "last", "best", "best")
-    assert knobs.apply("run.best", "first").status == "rejected"
-
-
-def test_a_copy_is_of_what_trains_and_its_buffers_on_the_cpu() -> None:
+def test_a_copy_holds_trained_weights_and_buffers_on_the_cpu() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     model[0].requires_grad_(False)
     moved: list[int] = []
@@ -164,10 +127,3 @@ def test_a_copy_is_of_what_trains_and_its_buffers_on_the_cpu() -> None:
     copies.restore(state)
     after = model.state_dict()
     assert all(torch.equal(after[name], before[name] + name.startswith("0.")) for name in before) and moved == [1]
-
-
-def test_copies_fit_beside_the_snapshots_or_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = torch.nn.Linear(10, 10, bias=False)  # 400 bytes; a snapshot takes 1,200
-    for limit, snapshots, fits in ((12_800, 10, True), (12_799, 10, False), (11_999, 10, True), (799, 10, False)):
-        monkeypatch.setattr(snapshot, "LIMIT_BYTES", limit)
-        assert snapshot.best_fits(model, snapshots) is fits, limit

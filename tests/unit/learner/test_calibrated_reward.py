@@ -66,13 +66,6 @@ def test_what_is_measured_leaves_out_what_is_not_in_the_form() -> None:
     assert metrics["advantage/std"] == pytest.approx(math.sqrt(sum((one - mean) ** 2 for one in given) / 4))
 
 
-def test_nothing_in_the_form_measures_no_confidence() -> None:
-    rewards, metrics = judged(committee(CalibratedReward()), ["x"] * 4)
-    assert rewards == [FORMAT_COST] * 4
-    assert metrics["calibration/unparsed"] == 1 and metrics["advantage/std"] == 0
-    assert not [name for name in metrics if name.startswith("confidence/") or name == "calibration/ece"]
-
-
 def test_without_a_verdict_there_is_no_reward_and_no_metric() -> None:
     rewards, metrics = judged(committee(CalibratedReward(), score=math.nan), [stated(50, "x"), "y", "z", "w"])
     assert rewards == [None] * 4
@@ -112,11 +105,6 @@ def test_the_reward_is_proper_and_rises_with_being_right(weight: float, p: float
 def test_a_weight_outside_0_to_1_is_refused(weight: float) -> None:
     with pytest.raises(ConfigError, match=r"reward\.calibration .* outside \[0, 1\]"):
         CalibratedReward(weight)
-
-
-def test_data_without_the_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no column text"):
-        judged(committee(CalibratedReward()), ["x"] * 4, text=None)
 
 
 def test_its_weight_is_a_knob_that_only_held_out_data_judges() -> None:

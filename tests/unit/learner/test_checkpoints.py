@@ -14,7 +14,7 @@ import torch
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import Receipt, RunEnded, RunStarted
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
@@ -41,7 +41,7 @@ def kept(output: Path, step: int, tick: int | None = None, run: str = "r", train
     return folder
 
 
-def test_a_checkpoint_counts_from_its_last_word_on(tmp_path: Path) -> None:
+def test_a_checkpoint_counts_once_its_record_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-3"
     checkpoint_record.begin(folder)
     (folder / "trainer_state.json").write_text("{}")
@@ -51,7 +51,7 @@ def test_a_checkpoint_counts_from_its_last_word_on(tmp_path: Path) -> None:
     assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.problem(folder)
 
 
-def test_the_newest_is_by_tick_and_none_of_a_branch_that_was_left(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> None:
     kept(tmp_path, 10, 10)
     kept(tmp_path, 20, 20)
     kept(tmp_path, 30, 30, run="other")
@@ -68,7 +68,7 @@ def test_the_newest_is_by_tick_and_none_of_a_branch_that_was_left(tmp_path: Path
     assert not checkpoint_record.problem(tmp_path / "checkpoint-20"), "whole it is"
 
 
-def test_half_written_ones_are_passed_over(tmp_path: Path) -> None:
+def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
     kept(tmp_path, 1)
     (kept(tmp_path, 2) / "model.safetensors").write_bytes(b"w" * 63)
     (kept(tmp_path, 3) / "model.safetensors").unlink()
@@ -92,7 +92,7 @@ def test_half_written_ones_are_passed_over(tmp_path: Path) -> None:
         (lambda f: kept(f.parent, 9, model={"v": (1,)}), r"v is 1 in it and missing in the trainer; w is missing"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_gone_on_from_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, said: str) -> None:
+def test_an_unusable_checkpoint_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, said: str) -> None:
     kept(tmp_path, 1)
     folder = kept(tmp_path, 9)
     assert checkpoint_record.checked(folder, "r", {"w": (4, 2)}) is not None
@@ -101,20 +101,14 @@ def test_what_cannot_be_gone_on_from_names_the_value_and_the_remedy(tmp_path: Pa
         checkpoint_record.checked(folder, "r", {"w": (4, 2)})
 
 
-def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
-    kept(tmp_path, 5)
-    with pytest.raises(ConfigError, match=r"there is no checkpoint .*checkpoint-6; beside it there are: checkpoint-5"):
-        checkpoint_record.checked(tmp_path / "checkpoint-6", "r", {})
-
-
-def test_relaunches_are_bounded_and_progress_counts_anew() -> None:
+def test_relaunches_are_limited_and_progress_resets_the_count() -> None:
     bound = Bound(most=3)
     order = Relaunch(checkpoint="start", training="1", step=0, reached=50, trained=50, reason="")
     assert [bound.allows(order) for _ in range(4)] == [True, True, True, False]
     assert bound.allows(order.model_copy(update={"reached": 51}))
 
 
-def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -> None:
+def test_a_run_without_progress_is_given_up_with_the_remedy(tmp_path: Path) -> None:
     said: list[str] = []
 
     def sends_back(reached: int, trained: int) -> None:
@@ -147,7 +141,7 @@ def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -
     assert learner.again() is None and "remove it to continue from the newest checkpoint" in said[-1]
 
 
-def test_a_save_that_is_cut_off_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
+def test_an_interrupted_save_leaves_no_usable_checkpoint(tmp_path: Path) -> None:
     job = trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8)
     attach(job, link=FakeLink())
     inside: Any = job
@@ -179,7 +173,7 @@ class Wide(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(guess, labels), "logits": guess}
 
 
-def test_another_model_and_a_cut_file_stop_before_training(tmp_path: Path) -> None:
+def test_another_model_or_a_truncated_file_is_refused_before_training(tmp_path: Path) -> None:
     first = trainer(tmp_path, save_strategy="steps", save_steps=4)
     attach(first, link=FakeLink())
     first.train()
@@ -222,7 +216,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.mark.parametrize("charged", [True, False])
-def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Disk, charged: bool) -> None:
+def test_a_rollback_by_restart_is_answered_and_resumed(disk: Disk, charged: bool) -> None:
     disk.charge_rollbacks = charged
     job, line, _ = disk.incarnation({6: ("optimizer.lr_scale", 0.5), 10: ("run.rollback", 7.0)})
     with pytest.raises(SystemExit) as left:
@@ -251,7 +245,7 @@ def test_a_rollback_by_restart_is_answered_and_gone_on_from_by_one_line(disk: Di
     assert relaunch.read(disk.folder) is None, "it is done with"
 
 
-def test_without_a_checkpoint_so_old_the_run_begins_anew(disk: Disk) -> None:
+def test_without_an_old_enough_checkpoint_the_run_starts_from_the_beginning(disk: Disk) -> None:
     straight, ran, _ = disk.incarnation()
     straight.args.output_dir = str(disk.folder / "straight")
     straight.train()
@@ -265,7 +259,7 @@ def test_without_a_checkpoint_so_old_the_run_begins_anew(disk: Disk) -> None:
     assert equal(weights(straight), weights(again)), "as if nothing had been"
 
 
-def test_a_resumed_run_passes_over_what_was_rolled_back(disk: Disk) -> None:
+def test_a_resumed_run_skips_abandoned_checkpoints(disk: Disk) -> None:
     job, _, _ = disk.incarnation({10: ("run.rollback", 7.0)})
     with pytest.raises(SystemExit):
         job.train()
@@ -275,7 +269,7 @@ def test_a_resumed_run_passes_over_what_was_rolled_back(disk: Disk) -> None:
     assert line.observed()[0].step == 5, "and not 9, by the checkpoint of the highest step"
 
 
-def test_no_launcher_no_rollback(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_launcher_there_is_no_rollback_by_restart(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(relaunch.OFFERED)
     job, line, _ = disk.incarnation({3: ("run.rollback", 2.0)})
     job.train()
@@ -285,16 +279,7 @@ def test_no_launcher_no_rollback(disk: Disk, monkeypatch: pytest.MonkeyPatch) ->
     assert "run.rollback" not in {spec.name for spec in started.actuators}
 
 
-def test_nothing_choose_rollback_is_a_rejection(disk: Disk) -> None:
-    first = trainer(disk.output, save_strategy="steps", save_steps=4, max_steps=4)
-    first.train()
-    job, line, _ = disk.incarnation({2: ("run.rollback", 1.0)}, max_steps=7)
-    job.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
-    [receipt] = [message for message in line.sent if isinstance(message, Receipt)]
-    assert receipt.status == "rejected" and "no complete checkpoint" in receipt.reason
-
-
-def test_checkpoints_for_rollback_come_by_themselves_and_only_the_newest_stay(
+def test_checkpoints_for_rollback_are_taken_regularly_and_only_the_newest_stay(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
@@ -323,30 +308,7 @@ def test_a_full_disk_stops_no_training(
     assert not checkpoint_record.in_folder(disk.output) and "GB are free" in caplog.text
 
 
-def test_latest_is_this_runs_newest_or_the_beginning(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(relaunch.RESUME_FROM, relaunch.LATEST)
-    job, line, _ = disk.incarnation(max_steps=6, lr_scheduler_type="constant")
-    job.train()
-    assert line.observed()[0].step == 1, "there was none"
-    again, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
-    again.train()
-    assert line.observed()[0].step == 7
-    own, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
-    own.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
-    assert line.observed()[0].step == 5, "a path of the script's goes first"
-    assert equal(weights(own), weights(again))
-
-
-def test_what_a_save_will_cost_is_found_by_writing(tmp_path: Path) -> None:
-    assert (
-        0 < on_disk.seconds_to_write(1_000_000, tmp_path / "out") < on_disk.seconds_to_write(10**12, tmp_path / "out")
-    )
-    assert not list((tmp_path / "out").iterdir())
-    (tmp_path / "file").touch()
-    assert on_disk.seconds_to_write(1, tmp_path / "file") == float("inf"), "no save comes by itself"
-
-
-def test_no_training_goes_on_from_a_checkpoint_of_another(tmp_path: Path) -> None:
+def test_no_training_resumes_from_another_trainings_checkpoint(tmp_path: Path) -> None:
     kept(tmp_path, 8, 8, training="1")
     assert checkpoint_record.to_resume(tmp_path, "r", "2") is None
     assert checkpoint_record.to_resume(tmp_path, "s", "2") == tmp_path / "checkpoint-8", "another run's, as ever"
@@ -360,7 +322,7 @@ def test_no_training_goes_on_from_a_checkpoint_of_another(tmp_path: Path) -> Non
     )
 
 
-def test_of_two_trainings_in_one_folder_each_goes_back_to_its_own_and_no_further(disk: Disk) -> None:
+def test_two_trainings_in_one_folder_roll_back_only_to_their_own_checkpoints(disk: Disk) -> None:
     """As a script with two trainers, in two processes: the second one's rollback sends only that back."""
     sft, line, _ = disk.incarnation(max_steps=6, training="sft")
     sft.train()

@@ -33,14 +33,6 @@ def test_a_run_is_announced_observed_and_ended_in_order() -> None:
         assert spec.effect == ACTUATORS[spec.name].effect != "setting"
 
 
-def test_progress_is_against_the_horizon() -> None:
-    line = FakeLink()
-    client, _ = make(line)
-    client.observe(25, {})
-    observation = line.sent[-1]
-    assert isinstance(observation, Observation) and observation.progress == 0.25
-
-
 def test_a_decision_is_applied_at_its_tick_and_receipted() -> None:
     line = FakeLink()
     client, model = make(line)
@@ -55,7 +47,7 @@ def test_a_decision_is_applied_at_its_tick_and_receipted() -> None:
     assert (receipt.status, receipt.before, receipt.after, receipt.tick) == ("applied", 1.0, 2.0, 2)
 
 
-def test_a_copy_of_a_decision_is_no_second_one() -> None:
+def test_a_copy_of_a_decision_is_ignored() -> None:
     line = FakeLink()
     client, model = make(line)
     for _ in range(2):
@@ -110,7 +102,7 @@ def test_rollback_restores_state_and_step_but_no_actuator() -> None:
     assert client.tick == 12, "ticks never go back"
 
 
-def test_a_rollback_can_be_taken_back_once_and_until_the_next_one() -> None:
+def test_a_rollback_can_be_undone_once_until_the_next_one() -> None:
     line = FakeLink()
     client, model = make(line)
 
@@ -138,7 +130,7 @@ def test_a_rollback_can_be_taken_back_once_and_until_the_next_one() -> None:
     assert (back.before, back.after) == (13.0, 11.0), "to what was restored, and not to the way that was left"
 
 
-def test_a_rollback_to_a_tick_that_has_not_been_is_refused() -> None:
+def test_a_rollback_to_a_future_tick_is_refused() -> None:
     """The newest snapshot is before it, and nobody who names a tick means that one."""
     line = FakeLink()
     client, model = make(line)
@@ -172,15 +164,6 @@ def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
     assert model.step == 3
 
 
-@pytest.mark.parametrize("verdict", ["rejected", "advised"])
-def test_only_what_is_adopted_is_carried_out(verdict: str) -> None:
-    line = FakeLink()
-    client, model = make(line)
-    line.incoming.append(decide(2.0, verdict=verdict))
-    client.poll()
-    assert model.rate == 1.0 and not line.receipts()
-
-
 def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
     client, _ = make(FakeLink())
     client.request_stop("SIGTERM")
@@ -189,7 +172,7 @@ def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
     assert client.stopping == "SIGTERM"
 
 
-def test_a_new_incarnation_restores_values_and_answers_what_was_left_open() -> None:
+def test_a_new_incarnation_restores_values_and_answers_open_decisions() -> None:
     past = ResumeState(incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}}, unanswered=(decide(9.0),))
     line = FakeLink(past=past)
     client, model = make(line)
@@ -199,7 +182,7 @@ def test_a_new_incarnation_restores_values_and_answers_what_was_left_open() -> N
     assert line.receipts()[0].status == "unknown"
 
 
-def test_another_training_takes_over_ticks_and_no_value() -> None:
+def test_another_training_continues_the_ticks_but_no_value() -> None:
     past = ResumeState(
         incarnation=2, tick=40, last_seq=99, values={"1": {"rate": 3.0}, "2": {"rate": 5.0}}, training="1"
     )
@@ -212,7 +195,7 @@ def test_another_training_takes_over_ticks_and_no_value() -> None:
         assert model.rate == rate
 
 
-def test_what_was_decided_for_the_training_before_is_not_done_to_this_one() -> None:
+def test_decisions_for_the_previous_training_are_not_applied() -> None:
     meant = decide(9.0, apply_at=41, expires=60)  # at tick 40, and in the log after the learner had read that
     line = FakeLink(past=ResumeState(incarnation=1, tick=40, training="1"))
     client, model = make(line, start=False, training="2")
@@ -245,7 +228,7 @@ def test_lockstep_waits_for_the_tick_to_close() -> None:
     assert model.rate == 2.0
 
 
-def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_that_never_closes_costs_the_long_wait_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 0.01)
     monkeypatch.setattr("oven_learner.client.inbox.AFTER_TIMEOUT_S", 0.0)
     line = FakeLink()
@@ -258,7 +241,7 @@ def test_one_tick_that_never_closes_costs_the_long_wait_once(monkeypatch: pytest
     assert isinstance(ended, RunEnded) and ended.lockstep_timeouts == 3
 
 
-def test_a_rule_for_an_actuator_that_is_not_there_is_an_error_at_start_up() -> None:
+def test_a_rule_for_an_unknown_actuator_is_an_error_at_start() -> None:
     actuators = Actuators()
     actuators.scalar("rate", lambda: 1.0, lambda v: None, low=0.1, high=10)
     client = OvenClient(FakeLink(), actuators, rules=Rules(autonomy_of={"rato": "auto"}))
@@ -266,7 +249,7 @@ def test_a_rule_for_an_actuator_that_is_not_there_is_an_error_at_start_up() -> N
         client.start()
 
 
-def test_an_unreachable_bus_is_an_error_at_start_up_only() -> None:
+def test_an_unreachable_bus_is_an_error_only_at_start() -> None:
     class Dead(FakeLink):
         def open(self) -> ResumeState:
             raise BusError("no server")
@@ -276,7 +259,7 @@ def test_an_unreachable_bus_is_an_error_at_start_up_only() -> None:
         client.start()
 
 
-def test_a_link_that_breaks_leaves_training_alone() -> None:
+def test_a_broken_link_does_not_disturb_training() -> None:
     class Broken(FakeLink):
         def receive(self) -> LogMessage | None:
             raise RuntimeError("thread died")

@@ -40,7 +40,7 @@ def words(line: FakeLink) -> list[tuple[str, str, str, str]]:
     return [(receipt.command, receipt.actuator, receipt.status, receipt.reason) for receipt in line.receipts()]
 
 
-def test_each_command_to_the_learner_is_answered_once_with_what_came_of_it() -> None:
+def test_each_command_to_the_learner_is_answered_once_with_its_outcome() -> None:
     line = FakeLink()
     client, _ = make(line)
     line.incoming.extend(
@@ -85,7 +85,7 @@ class Answering(FakeLink):
         return self.orders.popleft()
 
 
-def test_while_it_is_held_a_set_applies_at_once_and_so_does_resume() -> None:
+def test_while_held_a_set_and_a_resume_apply_at_once() -> None:
     line = Answering(
         OperatorCommand(id="a", action="hold", reason="a look"),
         decide(2.0, apply_at=500, expires=520),
@@ -101,7 +101,7 @@ def test_while_it_is_held_a_set_applies_at_once_and_so_does_resume() -> None:
     assert [(r.status, r.after) for r in line.receipts()[1:3]] == [("applied", 2.0), ("applied", 3.0)]
 
 
-def test_while_it_is_held_what_waits_for_a_step_boundary_is_done() -> None:
+def test_while_held_work_that_waits_for_a_step_boundary_is_done() -> None:
     line = FakeLink()
     line.incoming.append(OperatorCommand(id="a", action="hold"))
     client, model = make(line)
@@ -116,7 +116,7 @@ def test_while_it_is_held_what_waits_for_a_step_boundary_is_done() -> None:
     assert asked == [model.rate] and not client.held
 
 
-def test_while_it_is_held_a_stop_ends_it() -> None:
+def test_while_held_a_stop_ends_the_run() -> None:
     line = Answering(OperatorCommand(id="a", action="hold"), OperatorCommand(id="b", action="stop", reason="enough"))
     client, _ = make(line)
     line.client = client
@@ -124,7 +124,7 @@ def test_while_it_is_held_a_stop_ends_it() -> None:
     assert (client.stopping, line.receipts()[-1].command) == ("enough", "b")
 
 
-def test_after_a_restart_what_was_answered_stays_so_and_what_was_not_is_unknown() -> None:
+def test_after_a_restart_unanswered_commands_are_answered_as_unknown() -> None:
     told = OperatorCommand(id="b", action="stop")
     line = FakeLink(
         past=ResumeState(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None})
@@ -179,7 +179,7 @@ def test_each_command_has_one_receipt_however_often_the_learner_restarts(
     assert sorted(answered) == sorted(commands)
 
 
-def test_what_comes_too_late_is_answered_all_the_same() -> None:
+def test_commands_that_come_too_late_are_answered() -> None:
     line = FakeLink()
     client, model = make(line)
     client.request_stop("SIGTERM")
@@ -195,7 +195,7 @@ def test_what_comes_too_late_is_answered_all_the_same() -> None:
     assert isinstance(line.sent[-1], RunEnded) and model.rate == 1.0
 
 
-def test_in_lockstep_a_command_does_not_wait_for_a_mesh_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_lockstep_a_command_does_not_wait_for_a_dead_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.client.inbox.LOCKSTEP_S", 1.0)
     line = FakeLink()
     client, _ = make(line, lockstep=True)

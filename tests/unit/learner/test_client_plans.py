@@ -17,7 +17,7 @@ def planned(first: str, value: Value, second: str, other: Value) -> list[Decisio
     ]
 
 
-def test_a_jump_is_not_made_where_the_setting_of_its_plan_was_rejected() -> None:
+def test_a_plans_rollback_is_skipped_if_its_setting_was_rejected() -> None:
     """Whatever their order: a rollback cannot be taken back by writing a value."""
     line = FakeLink()
     client, model = make(line)
@@ -31,7 +31,7 @@ def test_a_jump_is_not_made_where_the_setting_of_its_plan_was_rejected() -> None
     assert "whole or not at all, and rate was rejected" in found["run.rollback"].reason
 
 
-def test_a_setting_is_taken_back_where_the_jump_of_its_plan_fails() -> None:
+def test_a_plans_setting_is_reverted_if_its_rollback_fails() -> None:
     line = FakeLink()
     client, model = make(line)
     client.observe(1, {"loss": 1.0})
@@ -61,7 +61,7 @@ def test_a_plan_waits_until_all_of_it_has_arrived() -> None:
     assert model.rate == 0.5 and [one.status for one in line.receipts()] == ["applied", "applied"]
 
 
-def test_half_a_plan_expires() -> None:
+def test_an_incomplete_plan_expires() -> None:
     line = FakeLink()
     client, model = make(line)
     line.incoming.append(planned("rate", 0.5, "run.rollback", 0.0)[0].model_copy(update={"expires_at_tick": 2}))

@@ -11,7 +11,6 @@ from tests.support.policies import liked, trainer
 
 from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.message import wire_of
-from oven_learner.rewards import Committee
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -21,7 +20,7 @@ def groups(link: FakeLink) -> list[SampledGroup]:
     return [SampledGroup.model_validate_json(wire_of(parcel) or b"") for parcel in link.shown]
 
 
-def test_texts_of_a_policy_with_its_functions(tmp_path: Any) -> None:
+def test_texts_of_a_policy_are_shown_with_its_reward_functions(tmp_path: Any) -> None:
     def none_of_the_first(completions: Sequence[Any], **_: Any) -> list[float | None]:
         return [None] * 4 + [0.25] * (len(completions) - 4)
 
@@ -39,12 +38,3 @@ def test_texts_of_a_policy_with_its_functions(tmp_path: Any) -> None:
             given = [member.scores[place] for member in one.members if member.scores[place] is not None]
             assert answer.reward == pytest.approx(sum(score for score in given if score is not None))
             assert answer.advantage is not None
-
-
-def test_motion_is_shown_by_its_shape_and_with_its_committee() -> None:
-    job = trainer("gaussian", Committee({"liked": lambda completions, **_: [0.0, 0.5, 1.0, 0.25] * 2}))
-    line = FakeLink()
-    job.train(link=line, completions={"every": 3})
-    first = groups(line)[0]
-    assert first.form == "shape" and {one.text for one in first.completions} == {"Tensor 4 × 2 float32"}
-    assert first.members[0].scores == (0.0, 0.5, 1.0, 0.25) and first.completions[2].reward == 1.0

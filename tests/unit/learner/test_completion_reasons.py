@@ -7,21 +7,17 @@ import marshal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted
 from tests.support.unswappable import Unswappable
 
 from oven_core.bus.streams import COMPLETION_BYTES
-from oven_core.errors import ConfigError, OvenError
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.message import wire_of
-from oven_learner.completions.parcel import Shown, cut, parcel_of
-from oven_learner.completions.redaction import redaction
+from oven_learner.completions.parcel import Shown, parcel_of
 from oven_learner.completions.sample import MemberVerdict, Sample, SamplePlace
-from oven_learner.completions.sampling import SampleSchedule, sampling_of
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.group_verdicts import group_verdicts
@@ -80,7 +76,7 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     assert parcel["members"][1]["reasons"] == ("SO",) * 4 and parcel["members"][0]["reasons"] == ()
 
 
-def test_what_the_policy_wrote_is_shown_with_the_reasons_for_what_the_judge_saw_of_it() -> None:
+def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> None:
     committee = Committee({}, remote=Asked(), description="A test.", shape=CalibratedReward())
     committee.group_size = 4
     written = ("[epistemic status: 90] bb", "[epistemic status: 10] bb", "bb", "[epistemic status: 50] dddd")
@@ -102,7 +98,7 @@ numbers = st.none() | st.floats()
     characters=st.integers(100, 400),
     most=st.integers(400, 4000),
 )
-def test_whatever_is_handed_over_is_a_message_that_fits_or_none(
+def test_any_sample_becomes_a_message_that_fits_or_none(
     prompt: str, rows: list[tuple[Any, Any, Any]], scores: list[float | None] | None, characters: int, most: int
 ) -> None:
     completions: list[Any] = [row[0] for row in rows]
@@ -125,13 +121,6 @@ def test_whatever_is_handed_over_is_a_message_that_fits_or_none(
         assert shown.advantage is None or (advantage == advantage and shown.reward is not None)
 
 
-@given(texts, st.integers(1, 50))
-def test_a_cut_text_has_its_beginning_its_end_and_the_number_between(text: str, limit: int) -> None:
-    begin, left, end = cut(text, limit)
-    assert len(begin) + left + len(end) == len(text) and len(begin) + len(end) <= max(limit, len(begin))
-    assert text.startswith(begin) and text.endswith(end) and bool(left) == (len(text) > limit)
-
-
 def test_a_megabyte_of_control_characters_fits() -> None:
     sample = Sample("\x00" * 1_000_000, ["\x1b" * 1_000_000] * 64, [1.0] * 64, [])
     settings = CompletionsSettings(characters=100_000, completions=64)
@@ -139,35 +128,3 @@ def test_a_megabyte_of_control_characters_fits() -> None:
     assert wire is not None and len(wire) < COMPLETION_BYTES
     group = SampledGroup.model_validate_json(wire)
     assert group.prompt.cut > 990_000 and len(group.completions) == 64
-
-
-def test_the_groups_of_a_step_take_turns() -> None:
-    schedule = SampleSchedule(3, 2)
-    due = {count: [turn % 5 for turn in schedule.take(count, 5)] for count in range(1, 12) if count >= schedule.next}
-    assert due == {1: [0, 1], 4: [2, 3], 7: [4, 0], 10: [1, 2]}
-    schedule.restart()
-    assert schedule.next == 0 and not [*SampleSchedule(1, 4).take(1, 0)]
-
-
-def test_what_cannot_work_is_said_at_the_start(tmp_path: Any) -> None:
-    def scrub(text: str) -> str:
-        return text
-
-    file = tmp_path / "mine.py"
-    file.write_text("def scrub(text):\n    return text.upper()\nnot_one = 3\n")
-    assert sampling_of(None, None, scrub) is None and sampling_of(CompletionsSettings(every=0), None, None) is None
-    found = redaction(f"{file}:scrub", None)
-    assert found is not None and found("a") == "A"
-    with pytest.raises(ConfigError, match="leave one of them out"):
-        redaction("mine", scrub)
-    for named, words in (
-        (f"{file}:not_one", "it must be a function"),
-        (f"{file}:nothing", "cannot be used"),
-        ("nothing", "no function named 'nothing'"),
-    ):
-        with pytest.raises(OvenError, match=words):
-            sampling_of(CompletionsSettings(every=1, redact=named), None, None)
-    with pytest.raises(ConfigError, match="completions=: groups: Input should be less than or equal to 8"):
-        sampling_of(None, {"every": 1, "groups": 9}, None)
-    with pytest.raises(ConfigError, match="redact= is a int"):
-        redaction("", 3)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +27,6 @@ from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
 from oven_learner.hf.hooks.step_hooks import StepEnd
-from oven_learner.link.find_controller import Connection
 from oven_learner.ranks import Ranks
 from oven_learner.testing import FakeLink
 
@@ -42,7 +40,7 @@ def groups(link: FakeLink) -> list[SampledGroup]:
     return [SampledGroup.model_validate_json(wire_of(parcel) or b"") for parcel in link.shown]
 
 
-def test_a_committees_groups_with_scores_and_advantages(tmp_path: Path) -> None:
+def test_a_committees_groups_are_shown_with_scores_and_advantages(tmp_path: Path) -> None:
     trainer, committee = grpo(tmp_path, Judge(lambda call, prompt: call == 3), max_steps=5)
     link = FakeLink()
     attach(trainer, link=link, committee=committee, completions={"every": 2})
@@ -67,7 +65,7 @@ def test_a_committees_groups_with_scores_and_advantages(tmp_path: Path) -> None:
     assert unscored.members[0].abstained == "not_applicable" and unscored.members[0].scores == ()
 
 
-def test_plain_reward_functions(tmp_path: Path) -> None:
+def test_groups_of_plain_reward_functions_are_shown(tmp_path: Path) -> None:
     def length(completions: list[str], **_: Any) -> list[float | None]:
         return [float(len(text)) if text else None for text in completions]
 
@@ -134,7 +132,7 @@ def test_training_and_log_are_the_same_bit_for_bit(tmp_path: Path) -> None:
         assert said(other) == said(off)
 
 
-def test_what_a_redaction_does_and_where_it_raises(tmp_path: Path) -> None:
+def test_a_redaction_is_applied_and_one_that_raises_shows_nothing(tmp_path: Path) -> None:
     def blot(text: str) -> str:
         if "c" in text:
             raise ValueError(text)
@@ -151,7 +149,7 @@ def test_what_a_redaction_does_and_where_it_raises(tmp_path: Path) -> None:
         attach(grpo(tmp_path, Judge())[0], link=FakeLink(), completions={"every": -1})
 
 
-def test_rank_0_alone_shows_them_and_what_an_evaluation_generates_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_shows_completions_and_none_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     def trainer() -> Any:
         rewards = {"one": deque([0.0, 1.0] * 4)}
         kept = {"prompt": ["p"] * 8, "completion": list("abcdefgh"), "rewards": rewards, "advantages": [-1.0, 1.0] * 4}
@@ -184,23 +182,3 @@ def test_rank_0_alone_shows_them_and_what_an_evaluation_generates_is_not_shown(m
 
     assert shown() == 1
     assert shown(leader=False) == shown(training=False) == shown(broken=True) == 0
-
-
-@pytest.mark.parametrize(
-    ("config", "every"),
-    [
-        ({"recipe": "grpo"}, 10),
-        ({"recipe": "attached"}, 0),
-        ({}, 0),
-        ({"recipe": "attached", "completions": {"every": 3}}, 3),
-        ({"recipe": "grpo", "completions": {"every": 0}}, 0),
-    ],
-)
-def test_the_runs_settings_say_how_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], every: int
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
-    for name in ("OVEN_CREDS", "OVEN_KEYS"):
-        monkeypatch.delenv(name, raising=False)
-    assert Connection.find("nats://127.0.0.1:1", "r").completions.every == every

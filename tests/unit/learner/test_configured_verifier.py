@@ -76,12 +76,3 @@ def test_without_a_teacher_it_is_an_error_and_for_other_answers_than_texts_it_is
         off = convene(RULES, description=ModelDescription(name="m", description="moves", modality="motion"))
     assert off.members == ("vowels", "early")
     assert "the verifier near is off: it compares texts, and answers here are motion" in caplog.text
-
-
-def test_two_of_them_or_one_with_a_rules_name_are_turned_down(configured: Path) -> None:
-    members(configured, near={"kind": "verifier"}, nearer={"kind": "verifier", "model": "folder"})
-    with pytest.raises(ConfigError, match="has the verifiers near, nearer: one is all there is"):
-        convene(RULES)
-    members(configured, early={"kind": "verifier"})
-    with pytest.raises(ConfigError, match="a rule and a verifier named 'early'"):
-        convene(RULES)

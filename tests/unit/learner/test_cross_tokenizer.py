@@ -10,20 +10,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, llama, weights
-from tests.support.tiny_grpo import ROWS, batch, gradient, grpo
+from tests.support.attached import THIRD_PARTY, llama
+from tests.support.tiny_grpo import batch, gradient, grpo
 from tests.unit.learner.test_teachers import teacher
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE, WordLevel
-from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from oven_core.errors import ConfigError, TeacherRefusedError
-from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Distillation
 from oven_learner.losses.cross_tokenizer import CrossTokenizer
 from oven_learner.teachers import TeacherConfig
-from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 LETTERS = "abcdefghijklmnopqrstuvwxyz012"
@@ -45,13 +42,6 @@ def pairs() -> Any:
         BPE({word: n for n, word in enumerate(words)}, [(one, other) for one in "abcdefgh" for other in "abcdefgh"])
     )
     made.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
-
-
-def byte_level() -> Any:
-    """A byte-level tokenizer: characters beyond ASCII are several tokens."""
-    made = Tokenizer(BPE({word: n for n, word in enumerate([*SPECIAL.values(), *sorted(ByteLevel.alphabet())])}, []))
-    made.pre_tokenizer, made.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
@@ -118,27 +108,6 @@ def test_the_policy_comes_closer_to_the_teacher(tmp_path: Path) -> None:
     assert values[-1] < 0.5 * values[0] and min(values) >= 0
 
 
-def test_a_run_publishes_the_term_and_its_knob(tmp_path: Path) -> None:
-    line = FakeLink({1: ("channel.distill", 0.25)})
-    job = channelled(tmp_path, 0.5, teacher=teacher(11, vocabulary=96), tokenizer=pairs())
-    attach(job, link=line)
-    job.train()
-    assert line.series("channel/distill/weight") == [0.5, 0.25, 0.25]
-    assert all(value > 0 for value in line.series("channel/distill"))
-    assert [receipt.status for receipt in line.receipts()] == ["applied"]
-
-
-def test_at_weight_0_it_is_trls_trainer_bit_for_bit(tmp_path: Path) -> None:
-    plain = grpo(tmp_path / "plain", processing_class=letters(), lr_scheduler_type="constant")
-    with_channel = channelled(tmp_path, 0.0, teacher=teacher(11, vocabulary=96), tokenizer=pairs())
-    ends = []
-    for job in (plain, with_channel):
-        torch.manual_seed(7)
-        job.train()
-        ends.append(weights(job))
-    assert all(torch.equal(*both) for both in zip(*ends, strict=True))
-
-
 @given(st.text(alphabet="abcdefgh", min_size=1, max_size=12))
 def test_texts_are_cut_where_both_end_a_token(text: str) -> None:
     across = CrossTokenizer(letters(), pairs(), beta=0.5, temperature=1.0, device=torch.device("cpu"))
@@ -147,48 +116,3 @@ def test_texts_are_cut_where_both_end_a_token(text: str) -> None:
     tokens, theirs = across.read(text)
     assert theirs[-1] == len(text) and len(tokens) == len(theirs)
     assert theirs == [sum(len(pairs().decode([one])) for one in tokens[: n + 1]) for n in range(len(tokens))]
-
-
-def test_half_a_character_ends_where_the_character_may() -> None:
-    words = byte_level()
-    across = CrossTokenizer(words, words, beta=0.5, temperature=1.0, device=torch.device("cpu"))
-    ids = words("aé→")["input_ids"]
-    text, _, ends = across.text(ids)
-    assert text == "aé→" and ends[-1] == 6 and ends == sorted(ends)
-    text, places, ends = across.text(ids[:2])
-    assert len(places) == len(ends) == 2 and ends[-1] == len(text.encode())
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "said"),
-    [
-        (lambda: {"tokenizer": letters()}, ConfigError, "without its teacher"),
-        (lambda: {"teacher": teacher(1)}, TeacherRefusedError, "no tokenizer beside it"),
-        (lambda: {"teacher": teacher(1), "tokenizer": pairs()}, TeacherRefusedError, "ids up to 95 and it has 32 rows"),
-        (lambda: {"teacher": teacher(1), "tokenizer": letters(), "beta": 1.0}, ConfigError, "beta 1 with"),
-        (lambda: {"teacher": teacher(1), "tokenizer": letters(), "limit_bytes": 9}, TeacherRefusedError, "limit is 9"),
-        (lambda: {"teacher": nan(), "tokenizer": letters()}, TeacherRefusedError, "not finite"),
-    ],
-)
-def test_what_cannot_teach(tmp_path: Path, given: Any, error: Any, said: str) -> None:
-    with pytest.raises(error, match=said):
-        channelled(tmp_path, **given())
-
-
-def test_the_policy_itself_cannot_teach(tmp_path: Path) -> None:
-    policy = grpo(tmp_path / "policy", processing_class=letters()).model
-    with pytest.raises(TeacherRefusedError, match="shares parameters"):
-        grpo(tmp_path, ChannelTrainer, model=policy, channels=[Distillation(1.0, teacher=policy, tokenizer=letters())])
-
-
-def test_conversations_need_the_teachers_template(tmp_path: Path) -> None:
-    rows = [{"prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
-    with pytest.raises(ConfigError, match="no template"):
-        grpo(tmp_path, ChannelTrainer, rows=rows, processing_class=letters(),
-             channels=[Distillation(1.0, teacher=teacher(1), tokenizer=letters())])  # fmt: skip
-
-
-def nan() -> Any:
-    model = teacher(1)
-    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
-    return model

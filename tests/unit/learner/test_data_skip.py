@@ -61,7 +61,7 @@ def trained(folder: Path, line: FakeLink, resume: str | None = None, **settings:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_training_goes_on_behind_what_is_passed_over(tmp_path: Path, workers: int) -> None:
+def test_training_continues_after_the_skipped_batches(tmp_path: Path, workers: int) -> None:
     line = FakeLink({4: ("data.skip", 3.0), 9: ("data.skip", 1.0)})
     seen = trained(tmp_path, line, dataloader_num_workers=workers)
     data = batches(16)
@@ -71,12 +71,8 @@ def test_training_goes_on_behind_what_is_passed_over(tmp_path: Path, workers: in
     assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 4, 7), ("applied", 12, 13)]
 
 
-def test_a_skip_that_nobody_asked_for_is_none(tmp_path: Path) -> None:
-    assert trained(tmp_path, FakeLink()) == batches(12)
-
-
 @pytest.mark.slow
-def test_with_accumulated_gradients_a_batch_is_a_step_s(tmp_path: Path) -> None:
+def test_with_gradient_accumulation_a_batch_is_that_of_a_step(tmp_path: Path) -> None:
     seen = trained(tmp_path, FakeLink({2: ("data.skip", 2.0)}), gradient_accumulation_steps=2, max_steps=4)
     assert [seen[n] + seen[n + 1] for n in range(0, 8, 2)] == [batches(6, 8)[n] for n in (0, 1, 4, 5)]
 
@@ -93,7 +89,7 @@ def test_a_run_that_resumes_trains_on_the_same_rows(tmp_path: Path, settings: di
     assert later[:3] == [data[11], data[16], data[17]], "a resumed run counts from where it stands"
 
 
-def test_a_rollback_in_place_leaves_the_data_where_they_are(tmp_path: Path) -> None:
+def test_a_rollback_in_place_does_not_move_the_data(tmp_path: Path) -> None:
     line = FakeLink({6: ("run.rollback", 0.0), 7: ("data.skip", 4.0)})
     seen = trained(tmp_path, line)
     data = batches(30)
@@ -101,7 +97,7 @@ def test_a_rollback_in_place_leaves_the_data_where_they_are(tmp_path: Path) -> N
     assert seen == data[:7] + data[11:22]
 
 
-def test_a_rollback_by_restart_takes_the_data_back_and_a_skip_with_it_is_asked_for_again(
+def test_a_rollback_by_restart_restores_the_data_and_drops_the_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
@@ -124,7 +120,7 @@ def test_a_rollback_by_restart_takes_the_data_back_and_a_skip_with_it_is_asked_f
     assert trained(tmp_path / "out", again, **settings)[:5] == [data[7], data[12], data[13], data[14], data[15]]
 
 
-def test_at_an_epoch_s_last_step_it_begins_with_the_next(tmp_path: Path) -> None:
+def test_at_the_last_step_of_an_epoch_a_skip_begins_with_the_next(tmp_path: Path) -> None:
     settings = {"max_steps": -1, "num_train_epochs": 2}
     mixture = Mixture({"all": numbered().dataset[:16]}, seed=3)
     job: Trainer = trainer(tmp_path, data=mixture.dataset, **settings)
@@ -136,7 +132,7 @@ def test_at_an_epoch_s_last_step_it_begins_with_the_next(tmp_path: Path) -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20)), max_size=6), st.integers(0, 3))
-def test_no_position_is_drawn_twice_and_the_state_says_it_all(turns: list[tuple[int, int]], ahead: int) -> None:
+def test_no_position_is_drawn_twice_and_the_state_is_complete(turns: list[tuple[int, int]], ahead: int) -> None:
     mixture, kept, chunk = numbered(), [], 0
     for steps, count in turns:
         for _ in range(steps):
@@ -153,15 +149,7 @@ def test_no_position_is_drawn_twice_and_the_state_says_it_all(turns: list[tuple[
     assert [again.draw(n, 4) for n in range(chunk + 3)] == [mixture.draw(n, 4) for n in range(chunk + 3)]
 
 
-@pytest.mark.parametrize("count", [None, 0.0, 1.5, -3.0, 1e9])
-def test_what_is_no_number_of_batches_is_refused(tmp_path: Path, count: float | None) -> None:
-    line = FakeLink({1: ("data.skip", count)})
-    assert trained(tmp_path, line, max_steps=3) == batches(3)
-    (receipt,) = line.receipts()
-    assert receipt.status == "rejected" and "not a number of batches" in receipt.reason
-
-
-def test_only_data_whose_order_is_ours_can_be_passed_over(tmp_path: Path) -> None:
+def test_only_a_mixture_has_data_skip(tmp_path: Path) -> None:
     line = FakeLink()
     job = trainer(tmp_path, max_steps=1)
     attach(job, link=line)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tests.support.tiny_grpo import ROWS
@@ -16,14 +15,12 @@ from transformers import set_seed
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
-from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
 from oven_recipes.base import Order
 from oven_recipes.distillation.recipe import RECIPE
-from oven_recipes.distillation.settings import NAMES, DistillationSettings, parse_start
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -101,23 +98,6 @@ def test_attaching_with_teachers_changes_nothing(tmp_path: Path) -> None:
     assert equal(weights(plain), weights(job))
 
 
-def test_whole_distributions_need_the_same_rows(tmp_path: Path) -> None:
-    teachers = with_two(distilling(tmp_path))
-    with pytest.raises(TeacherRefusedError, match="40 rows and the policy's 32"):
-        teachers.add("padded", teacher(1, vocabulary=40), tokenizer())
-    broken = teacher(1)
-    torch.nn.init.constant_(broken.lm_head.weight, float("nan"))
-    with pytest.raises(TeacherRefusedError, match="log-probability nan"):
-        teachers.add("broken", broken, tokenizer())
-
-
-def test_its_prompts_are_looked_at_too(tmp_path: Path) -> None:
-    job = distilling(tmp_path)
-    job.train_dataset = Dataset.from_list([{"prompt": ""}, {"prompt": "a"}])
-    with pytest.raises(ConfigError, match="1 of 2 prompts are empty"):
-        attach(job, link=FakeLink())
-
-
 def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,12 +117,3 @@ def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     assert {metric.name for metric in held_out} == {f"eval/accuracy{of}" for of in ("", "/len1", "/len2")}
     assert [seen.step for seen in line.observed() if "eval/accuracy" in seen.metrics] == [0, 2, 4]
     assert {"loss", "entropy", "completions/mean_length"} <= line.observed()[1].metrics.keys()
-
-
-def test_starts_are_named_and_described() -> None:
-    for name in NAMES:
-        start = parse_start(name)
-        assert start.teacher in start.teachers and start.teacher in start.describe()
-        assert bool(start.label) == name.startswith("drill:")
-    with pytest.raises(ValueError, match="drill:weak-teacher"):
-        RECIPE.parse_start("weak-teacher", 0, DistillationSettings())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from importlib import util
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ import torch
 from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import tokenizer
 
-from oven_core.errors import ConfigError
-from oven_learner.rewards import draft_verifier
-from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts, sentence_encoder
+from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -64,41 +61,3 @@ def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
     single = words(["ab"], return_tensors="pt")["input_ids"]
     made = teachers["big"].generate(input_ids=single, do_sample=False, max_new_tokens=4, pad_token_id=0)
     assert other == words.batch_decode(made[:, 2:], skip_special_tokens=True)
-
-
-def test_no_more_drafts_are_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft_verifier, "KEPT", 2)
-    model = llama()
-    drafts = TeacherDrafts(lambda: nullcontext(("one", model)), tokenizer(), torch.device("cpu"), max_tokens=2)
-    assert len(drafts(["a", "b", "c"])) == 3
-    assert len(drafts(["a"])) == 1
-
-
-def test_the_sentence_model_of_the_wheel_knows_what_is_alike() -> None:
-    pytest.importorskip("sentence_transformers")
-    verifier = DraftVerifier(sentence_encoder())
-    verifier.drafts = lambda prompts: ["The filter is changed from below, once a year."] * 3
-    near, other, noise = verifier(
-        ["How?"] * 3, ["Open the lid underneath and swap the filter yearly.", "My cat is asleep.", "x" * 60]
-    )
-    assert near is not None and other is not None and noise is not None
-    assert near > 0.75 > other and near > 0.75 > noise
-
-
-@pytest.mark.parametrize(
-    ("missing", "given", "said"),
-    [
-        ("sentence_transformers", None, r"pip install \"oven-controller\[verifier\]\""),
-        (draft_verifier.PACKAGE, None, "no sentence model is here"),
-        ("", "nowhere/at/all", "no sentence model can be loaded from 'nowhere/at/all'"),
-    ],
-)
-def test_what_is_missing_is_named_with_its_remedy(
-    missing: str, given: Any, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("sentence_transformers")
-    found = util.find_spec
-    monkeypatch.setattr(util, "find_spec", lambda name, *a: None if name == missing else found(name, *a))
-    monkeypatch.setattr(draft_verifier, "PREFERRED", "nobody/has-this")
-    with pytest.raises(ConfigError, match=said):
-        sentence_encoder(given)

@@ -113,7 +113,7 @@ def _alive(thread: threading.Thread) -> bool:
     return thread.is_alive()
 
 
-def test_with_0_a_judge_that_is_asked_trains_the_same_bits_as_a_function(tmp_path: Path) -> None:
+def test_with_ahead_0_a_judge_trains_the_same_bits_as_a_function(tmp_path: Path) -> None:
     trainer, committee = made(tmp_path, Judges(("critic",)), ahead=0)
     plain, _ = made(tmp_path, Judges(), ahead=0)
     plain.reward_funcs = [lambda completions, **_: [early(text) for text in completions]]
@@ -162,7 +162,7 @@ def test_the_judges_answer_while_the_next_step_is_made(tmp_path: Path) -> None:
     assert line.series("committee/skipped_groups") == [0.0] * 4
 
 
-def test_a_rollback_and_an_evaluation_leave_what_is_in_flight_whole(tmp_path: Path) -> None:
+def test_a_rollback_and_an_evaluation_do_not_corrupt_batches_in_flight(tmp_path: Path) -> None:
     """After the rollback the next step's rows are generated anew; an evaluation has its own rewards and no one else's.
     A decision that pulls to a reference for the first time has what has no reference's log-probabilities made anew."""
     judges = Judges()
@@ -188,7 +188,7 @@ def test_a_rollback_and_an_evaluation_leave_what_is_in_flight_whole(tmp_path: Pa
     assert not twice
 
 
-def test_what_cannot_be_made_ahead_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_unsupported_trainers_are_refused_generation_ahead(tmp_path: Path) -> None:
     trainer, committee = made(tmp_path, Judges(), ahead=1, num_iterations=2)
     with pytest.raises(ConfigError, match=r"one generation per optimizer step.*num_iterations 2"):
         attach(trainer, committee=committee, link=FakeLink())

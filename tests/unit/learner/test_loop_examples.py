@@ -24,7 +24,7 @@ GAUGES = {"loss", "grad_norm", "learning_rate", "optim/weight_norm", "optim/upda
 
 @pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning", "ignore:.*does not have many workers.*:UserWarning")
 @pytest.mark.parametrize("script", STEPS)
-def test_its_log_tells_all_of_it(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_loops_log_is_complete(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     line = FakeLink({8: ("optimizer.lr_scale", 0.5), 20: ("run.rollback", 10.0)})
 
     def connected(**given: Any) -> Any:

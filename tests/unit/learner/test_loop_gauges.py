@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
@@ -12,9 +11,7 @@ import torch
 from tests.support.attached import equal
 from tests.support.loops import STEPS, Loop
 
-from oven_core.errors import ConfigError
-from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
-from oven_learner.client.held_out_evaluation import better
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm
 from oven_learner.testing import FakeLink
@@ -74,7 +71,7 @@ def values(line: FakeLink) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", OPTIMIZERS)
-def test_each_step_measures_what_copies_by_hand_say(how: str) -> None:
+def test_gauges_of_a_step_equal_those_computed_by_hand(how: str) -> None:
     loop = Loop(OPTIMIZERS[how])
     wanted: list[dict[str, float]] = []
     mean: list[torch.Tensor] = []
@@ -105,7 +102,7 @@ def test_each_step_measures_what_copies_by_hand_say(how: str) -> None:
     assert announced == GAUGES - ({RATIO} if how in WITHOUT_RATIO else set()) | {"loss"}
 
 
-def test_training_is_the_same_bits_with_and_without() -> None:
+def test_training_is_bit_identical_with_and_without_gauges() -> None:
     """With clipping, an evaluation that draws random numbers, snapshots and gauges; no decision."""
 
     def clipped(it: torch.optim.Optimizer, *_: Any) -> None:
@@ -122,7 +119,7 @@ def test_training_is_the_same_bits_with_and_without() -> None:
         assert max(seen.metrics.get("grad_norm", 0.0) for seen in line.observed()) > 0.5, "before clipping"
 
 
-def test_the_agents_that_can_fire_on_readmes_lines() -> None:
+def test_the_readmes_loop_feeds_the_agents_it_names() -> None:
     loop = Loop(clip=1.0)
     loop.given["evaluate"] = loop.evaluated
     run = run_of(loop.run(FakeLink()))
@@ -153,56 +150,8 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
     assert "run.rollback" not in values(line)
 
 
-def test_a_large_optimizer_state_is_not_copied_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "COPY_BYTES", 1 << 20)
-    run = run_of(Loop(Lion).run(FakeLink()))
-    assert not run.unmeasured
-    monkeypatch.setattr(gauges, "COPY_BYTES", 8)
-    run = run_of(Loop(Lion).run(FakeLink()))
-    assert set(run.unmeasured) == {COSINE, RATIO}
-    assert "needs torch's Adam or AdamW, and this is Lion" in run.unmeasured[RATIO]
-    assert {spec.name for spec in run.metrics} == {"loss", "grad_norm", "learning_rate", NORM}
-
-
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
-def test_muon_has_a_momentum_of_its_own() -> None:
-    loop = Loop()
-    matrices = [parameter for parameter in loop.model.parameters() if parameter.ndim == 2]
-    loop.optimizer = torch.optim.Muon(matrices, lr=0.01)
-    line = loop.run(FakeLink())
-    assert gauges.mean_of_gradients(loop.optimizer) == "momentum_buffer"
-    assert all(COSINE in seen.metrics for seen in line.observed()[1:])
-    assert RATIO in run_of(line).unmeasured
-
-
-def test_eight_bit_states_are_not_read_as_numbers() -> None:
-    quantized = type("AdamW8bit", (torch.optim.AdamW,), {})
-    loop = Loop(lambda p: quantized(p, lr=0.01))
-    assert gauges.mean_of_gradients(loop.optimizer) is None
-    assert all({COSINE, RATIO} <= seen.metrics.keys() for seen in loop.run(FakeLink()).observed()[1:])
-
-
-def test_ones_own_metric_goes_before_a_gauge_of_its_name() -> None:
-    loop = Loop(metrics=(MetricSpec(name="loss", better="down"), MetricSpec(name="grad_norm", unit="mine")))
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, **loop.given) as client:
-        loop.step()
-        client.observe(1, {"grad_norm": 7.0})
-    assert line.observed()[0].metrics["grad_norm"] == 7.0
-    assert [spec.unit for spec in run_of(line).metrics if spec.name == "grad_norm"] == ["mine"]
-
-
-def test_a_step_that_was_left_out_has_no_gauges() -> None:
-    loop = Loop()
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer) as client:
-        loop.step()
-        client.observe(1, {"loss": 1.0})
-        client.observe(2, {"loss": 1.0})
-    assert line.observed()[0].metrics.keys() >= {"grad_norm", NORM}
-    assert line.observed()[1].metrics == {"loss": 1.0}
-
-
 @pytest.mark.parametrize("fused", [False, True])
-def test_under_a_gradient_scaler(fused: bool) -> None:
+def test_gauges_work_under_a_gradient_scaler(fused: bool) -> None:
     """The norm is of the gradients as they are meant; a step that overflows has none, and clipping is right."""
     plain, scaled = Loop(clip=0.1), Loop(lambda p: torch.optim.AdamW(p, lr=0.01, fused=fused), clip=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
@@ -232,37 +181,8 @@ def test_under_a_gradient_scaler(fused: bool) -> None:
     )
 
 
-def test_a_closure_works_as_before() -> None:
-    def trained(line: FakeLink | None) -> list[torch.Tensor]:
-        loop = Loop(lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=4))
-
-        def step() -> float:
-            x = torch.randn(8, 4)
-
-            def closure() -> float:
-                loop.optimizer.zero_grad()
-                loss = torch.nn.functional.mse_loss(loop.model(x), x.sum(1, keepdim=True))
-                loss.backward()  # type: ignore[no-untyped-call]
-                return float(loss.detach())
-
-            return float(loop.optimizer.step(closure))
-
-        loop.step = step  # type: ignore[method-assign]
-        if line is None:
-            loop.alone()
-        else:
-            loop.run(line)
-        return loop.weights()
-
-    line = FakeLink({3: ("optimizer.lr_scale", 0.5)})
-    assert equal(trained(None), trained(FakeLink()))
-    trained(line)
-    assert [receipt.status for receipt in line.receipts()] == ["applied"]
-    assert len(line.series(NORM)) == STEPS
-
-
 @pytest.mark.parametrize("by_name", [False, True])
-def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool) -> None:
+def test_gradients_computed_in_the_closure_belong_to_this_step(by_name: bool) -> None:
     """As Lightning does it: the same numbers, the same clipping, and a rate that the closure sets is found."""
 
     def run(closed: bool, line: FakeLink) -> tuple[Loop, FakeLink]:
@@ -295,7 +215,7 @@ def test_gradients_that_are_computed_in_the_closure_are_this_steps(by_name: bool
     assert [r.status for r in seen.receipts()] == ["rejected"]
 
 
-def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
+def test_a_gauge_that_raises_is_given_up_and_training_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(update_norm, "weight_norm", lambda _: 1 / 0)
@@ -312,52 +232,6 @@ def test_a_gauge_that_raises_is_given_up_and_training_goes_on(
     assert {"loss", "learning_rate", COSINE} == line.observed()[-1].metrics.keys()
 
 
-def test_hooks_go_when_it_is_closed() -> None:
-    loop = Loop(clip=0.5)
-    hooks = loop.optimizer._optimizer_step_pre_hooks, loop.optimizer._optimizer_step_post_hooks
-    before = [len(found) for found in hooks]
-    loop.run(FakeLink())
-    assert [len(found) for found in hooks] == before
-    loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
-    with pytest.raises(ConfigError, match="outside its bounds"):
-        loop.run(FakeLink())
-    assert [len(found) for found in hooks] == before
-
-
-def test_clip_is_a_knob_that_acts() -> None:
-    norms: list[float] = []
-    loop = Loop(clip=0.5)
-
-    def after(*_: Any) -> None:
-        norms.append(float(flat(loop, lambda p: p.grad).norm()))
-
-    loop.optimizer.register_step_post_hook(after)
-    line = loop.run(FakeLink({6: ("grad.clip", 0.1)}))
-    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.5, 0.1)]
-    cut = [min(norm, 0.5 if n < 6 else 0.1) for n, norm in enumerate(line.series("grad_norm"))]
-    assert norms == pytest.approx(cut, rel=1e-3) and min(line.series("grad_norm")) > 0.1
-    assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
-    line = Loop().run(FakeLink())
-    assert "grad.clip" not in values(line)
-    assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]
-
-
-@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
-def test_a_clip_that_is_no_norm_is_refused(clip: float) -> None:
-    with pytest.raises(ConfigError, match="is not a gradient norm"):
-        Loop(clip=clip).run(FakeLink())
-    with pytest.raises(ConfigError, match="needs the optimizer"):
-        connect(clip=1.0, link=FakeLink())
-
-
-def test_the_decay_is_a_knob() -> None:
-    loop = Loop(TwoGroups)
-    line = loop.run(FakeLink({3: ("optimizer.weight_decay", 0.05)}))
-    assert values(line)["optimizer.weight_decay"] == 0.2
-    assert [r.status for r in line.receipts()] == ["applied"]
-    assert [group["weight_decay"] for group in loop.optimizer.param_groups] == pytest.approx([0.05, 0.0025])
-
-
 def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
     loop = Loop(evaluate_every=5)
     loop.given["evaluate"] = loop.evaluated
@@ -372,19 +246,7 @@ def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
     )
 
 
-def test_which_way_is_better_is_said_or_known_by_the_name(caplog: pytest.LogCaptureFixture) -> None:
-    assert [better(name) for name in ("eval/loss", "val_loss", "perplexity", "eval/accuracy", "f1", "tokens")] == [
-        "down", "down", "down", "up", "up", "neither",
-    ]  # fmt: skip
-    said = MetricSpec(name="quality", better="up")
-    line = Loop(evaluate=lambda: {"quality": 1.0}, metrics=(said,)).run(FakeLink())
-    assert next((m.name, m.better, m.held_out) for m in run_of(line).metrics) == ("quality", "up", True)
-    assert not caplog.records
-    Loop(evaluate=lambda: {"quality": 1.0}).run(FakeLink())
-    assert "the better direction of quality is unknown" in caplog.text
-
-
-def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:
+def test_a_rollback_restores_a_loop_and_tells_it_the_step() -> None:
     """A loop that counts on: what is published goes back, and the weights are those of then."""
     seen: dict[int, list[torch.Tensor]] = {}
     loop = Loop(lambda p: torch.optim.AdamW(p, lr=0.01))
@@ -407,7 +269,7 @@ def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:
     assert [observed.progress for observed in line.observed()] == pytest.approx([n / STEPS for n in range(1, 13)])
 
 
-def test_a_loop_may_go_on_from_where_it_was_put_and_forward_again() -> None:
+def test_a_loop_may_continue_from_the_restored_step_and_undo_it() -> None:
     loop = Loop()
     line = FakeLink({5: ("run.rollback", 0.0), 7: ("run.undo_rollback", None)})
     left: list[torch.Tensor] = []
@@ -435,20 +297,6 @@ def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
     ]  # fmt: skip
     own = [0.01 * (1 - n / 40) for n in range(STEPS)]
     assert loop.rates == pytest.approx(own[:4] + [own[4] / 4] + [rate / 4 for rate in own[:7]])
-
-
-def test_a_model_too_large_to_copy_has_no_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
-    assert "run.rollback" not in values(Loop().run(FakeLink()))
-
-
-def test_a_resumed_loop_says_where_it_goes_on() -> None:
-    loop = Loop()
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, step=100) as client:
-        loop.step()
-        client.observe(101, {"loss": 1.0})
-        assert client.step == 101
-    assert (run_of(line).step, line.observed()[0].step) == (100, 101)
 
 
 def test_accumulated_gradients_are_one_observation() -> None:

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 import torch
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, llama, trainer
-from tests.unit.learner.test_attach_trl import COMMON, grpo, tokenizer
+from tests.support.attached import THIRD_PARTY, trainer
+from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
 from oven_core.errors import ConfigError
@@ -49,7 +49,7 @@ def test_a_chunk_holds_each_dataset_within_one_of_its_share(weights: list[float]
         assert weight > 0 or count == 0
 
 
-def test_a_restored_timeline_draws_the_same_chunks_and_goes_on_where_it_was() -> None:
+def test_a_restored_timeline_draws_the_same_chunks_and_continues() -> None:
     first = made()
     drawn = [first.draw(k, 8) for k in range(3)]
     first.set(ONLY_LONG)
@@ -61,23 +61,6 @@ def test_a_restored_timeline_draws_the_same_chunks_and_goes_on_where_it_was() ->
     second.load_state_dict(first.state_dict())
     second.set(EVEN)
     assert [chunk for chunk, _ in second.timeline] == [0, 3, 6]
-
-
-def test_chunks_and_seeds_differ() -> None:
-    mixture = made()
-    assert mixture.draw(0, 8) != mixture.draw(1, 8)
-    assert mixture.draw(0, 8) != made(seed=2).draw(0, 8)
-
-
-def test_get_returns_the_normalised_weights_last_set() -> None:
-    mixture = made()
-    mixture.set({"len3": 1, "len4": 3, "len5": 0})
-    mixture.get()["len3"] = 9  # a copy: the mixture keeps its own
-    assert mixture.get() == {"len3": 0.25, "len4": 0.75, "len5": 0.0}
-
-
-def test_without_weights_each_dataset_has_the_share_of_its_rows() -> None:
-    assert Mixture({"easy": [1, 2, 3], "hard": [4]}).get() == {"easy": 0.75, "hard": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +119,9 @@ def halves() -> Mixture:
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_steps": -1, "num_train_epochs": 1.5}], ids=["steps", "epochs"])
-def test_a_plain_trainer_draws_by_it_and_resumes_to_the_same_rows(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_a_plain_trainer_draws_by_the_mixture_and_resumes_with_the_same_rows(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     settings = settings | {"save_strategy": "steps", "save_steps": 6}
     line = FakeLink({4: ("data.mixture", {"easy": 0.0, "hard": 1.0})})
     seen = steps_of(tmp_path, halves(), line, **settings)
@@ -147,7 +132,7 @@ def test_a_plain_trainer_draws_by_it_and_resumes_to_the_same_rows(tmp_path: Path
     assert again == seen[6:]
 
 
-def test_grpo_keeps_its_groups(tmp_path: Path) -> None:
+def test_grpo_keeps_its_groups_with_a_mixture(tmp_path: Path) -> None:
     mixture = Mixture(
         {name: Dataset.from_list([{"prompt": letter} for letter in letters])
          for name, letters in {"early": "abcd", "late": "wxyz"}.items()}, seed=2,
@@ -170,18 +155,3 @@ def test_grpo_keeps_its_groups(tmp_path: Path) -> None:
         assert len(set(first)) == len(set(second)) == 1, "four completions of one prompt stand together"
     assert set(prompts[0]) & set("abcd") and set(prompts[0]) & set("wxyz") and set(prompts[1]) <= set("wxyz")
     assert line.receipts()[0].after == {"early": 0.0, "late": 1.0}
-
-
-def test_rows_that_are_not_the_mixtures_are_refused(tmp_path: Path) -> None:
-    from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
-
-    mixture = Mixture({name: Dataset.from_list([{"text": name}] * 8) for name in ("abc", "def")})
-    job = SFTTrainer(
-        model=llama(),
-        args=SFTConfig(output_dir=str(tmp_path), max_length=16, packing=True, packing_strategy="wrapped", **COMMON),
-        train_dataset=mixture.dataset,
-        processing_class=tokenizer(),
-    )
-    with pytest.raises(ConfigError, match=r"the mixture 16: give it train_dataset=mixture\.dataset, without packing"):
-        attach(job, link=FakeLink(), mixture=mixture)

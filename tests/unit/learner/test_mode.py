@@ -41,7 +41,7 @@ NOWHERE = {"OVEN_URL": "nats://127.0.0.1:9", "OVEN_RUN": "none"}
         ("perhaps", True, {}, "OVEN_MODE='perhaps' is none of required, optional, disabled"),
     ],
 )
-def test_who_needs_a_controller(
+def test_oven_mode_decides_whether_a_controller_is_needed(
     word: str, optional: bool, env: dict[str, str], fails: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -66,16 +66,8 @@ def test_who_needs_a_controller(
     assert all("training continues without a controller" in record.getMessage() for record in caplog.records)
 
 
-def test_a_controller_that_is_named_is_used_where_one_is_optional(tmp_path: Path) -> None:
-    loop = Loop(optional=True)
-    line = loop.run(FakeLink({3: ("optimizer.lr_scale", 0.5)}))
-    assert [receipt.status for receipt in line.receipts()] == ["applied"]
-    attachment = attach(trainer(tmp_path), optional=True, link=FakeLink())
-    assert not isinstance(attachment, IdleAttachment)
-
-
 @pytest.mark.parametrize("mode", ["optional", "disabled"])
-def test_a_loop_without_one_trains_the_same_bits(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_without_a_controller_trains_the_same_bits(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clipping that it asked for is its own setting, and stays; nothing is measured."""
     monkeypatch.setenv("OVEN_MODE", mode)
     alone = Loop(clip=0.1)
@@ -98,7 +90,7 @@ def test_a_loop_without_one_trains_the_same_bits(mode: str, monkeypatch: pytest.
     assert equal(alone.weights(), steered.weights())
 
 
-def test_a_loop_without_one_keeps_its_time_budget_and_hears_a_request_to_stop(
+def test_a_loop_without_a_controller_obeys_its_time_budget_and_request_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with connect(optional=True, seconds=1e-9) as client:
@@ -114,7 +106,7 @@ def test_a_loop_without_one_keeps_its_time_budget_and_hears_a_request_to_stop(
         assert client.stopping == "SIGTERM"
 
 
-def test_a_trainer_without_one_is_not_touched(tmp_path: Path) -> None:
+def test_a_trainer_without_a_controller_is_unchanged(tmp_path: Path) -> None:
     plain, job = trainer(tmp_path / "a"), trainer(tmp_path / "b")
     known = set(vars(job)), list(job.callback_handler.callbacks)
     attach(job, optional=True)
@@ -125,7 +117,7 @@ def test_a_trainer_without_one_is_not_touched(tmp_path: Path) -> None:
     assert equal(weights(plain), weights(job))
 
 
-def test_a_mixture_is_the_users_own_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_works_without_a_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets import Dataset
 
     def made(folder: Path) -> tuple[Any, Any]:

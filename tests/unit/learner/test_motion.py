@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from tests.support.attached import THIRD_PARTY
 from oven_learner.policies import checkpoint
 from oven_learner.testing import FakeLink
 from oven_recipes.motion import job, pictures
-from oven_recipes.motion.intents import EVALUATED, INTENTS, TRAINED
+from oven_recipes.motion.intents import EVALUATED, TRAINED
 from oven_recipes.motion.job import clips, loss, warm
-from oven_recipes.motion.rewards import joint_limits, reach, smoothness, worth
-from oven_recipes.motion.settings import NAMES, MotionSettings, parse_start
-from oven_recipes.motion.skeleton import ARM_M, DIMS, JOINTS, PARENTS, PLACE, positions, rotations
+from oven_recipes.motion.rewards import worth
+from oven_recipes.motion.settings import MotionSettings, parse_start
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -26,58 +24,6 @@ SMALL: dict[str, Any] = {
     "hidden": 16, "warm_steps": 30, "warm_batch": 16, "max_steps": 3, "intents_per_step": 2, "group_size": 4,
     "embedding": "words", "save_every": 2, "eval_every": 2,
 }  # fmt: skip
-
-
-def test_a_body_keeps_its_bones_however_it_turns() -> None:
-    torch.manual_seed(0)
-    turned = torch.randn(5, 7, DIMS)
-    found = positions(turned)
-    for joint, (_, parent, offset) in enumerate(JOINTS[1:], start=1):
-        lengths = (found[..., joint, :] - found[..., parent, :]).norm(dim=-1)
-        torch.testing.assert_close(lengths, torch.full((5, 7), math.hypot(*offset)), rtol=1e-4, atol=1e-4)
-    assert all(parent < joint for joint, parent in enumerate(PARENTS))
-    whole = rotations(torch.randn(4, 3))
-    torch.testing.assert_close(whole @ whole.transpose(-1, -2), torch.eye(3).expand(4, 3, 3), rtol=0, atol=1e-5)
-
-
-def test_a_turn_is_about_its_axis() -> None:
-    """The left arm lies along x; a quarter turn about z raises it, and the hand is above the shoulder."""
-    turned = torch.zeros(DIMS)
-    at = 3 * PLACE["left_shoulder"]
-    turned[at + 2] = math.pi / 2
-    found = positions(turned)
-    raised = found[PLACE["left_hand"]] - found[PLACE["left_shoulder"]]
-    torch.testing.assert_close(raised, torch.tensor([0.0, ARM_M, 0.0]), rtol=0, atol=1e-5)
-
-
-def test_intents_held_out_share_every_word_with_those_that_train() -> None:
-    assert not set(TRAINED) & set(EVALUATED) and {*TRAINED, *EVALUATED} == set(INTENTS) and len(EVALUATED) == 8
-    known = {word for text in TRAINED for word in text.split()}
-    assert all(set(text.split()) <= known for text in EVALUATED)
-
-
-def test_a_clip_that_goes_all_the_way_reaches_and_one_that_does_not_is_worth_less() -> None:
-    torch.manual_seed(0)
-    texts = list(INTENTS)
-    ways = [reach(texts, list(clips(texts, 32, torch.full((len(texts),), share)))) for share in (1.0, 0.6, 0.2)]
-    far, some, little = (torch.tensor(scores) for scores in ways)
-    assert bool((far > some).all()) and float(some.mean()) > float(little.mean()) and float(far.min()) > 0.6
-
-
-def test_smooth_and_possible_is_worth_more() -> None:
-    still, jumps = torch.zeros(32, DIMS), 0.3 * torch.randn(32, DIMS, generator=torch.Generator().manual_seed(1))
-    scores = smoothness([still, jumps])
-    assert scores[0] == pytest.approx(1) and (scores[1] or 1) < 0.2
-    beyond = torch.full((32, DIMS), 2.0)
-    assert joint_limits([still, beyond])[0] == 1 and (joint_limits([still, beyond])[1] or 1) < 0.01
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_starts(name: str) -> None:
-    start = parse_start(name)
-    assert start.name == name and bool(start.label) == name.startswith("drill:")
-    with pytest.raises(ValueError, match="tuned"):
-        parse_start("tune")
 
 
 def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:

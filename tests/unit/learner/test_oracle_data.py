@@ -1,24 +1,19 @@
 """Offline prompts and questions, the file of real ones, and the words of the model made on the spot."""
 
-import json
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 
-from oven_core.errors import ConfigError
-from oven_recipes.activations.placeholders import Placeholders, oracle_prompt
 from oven_recipes.oracle.attributes import ATTRIBUTES
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_templates import QUESTIONS
-from oven_recipes.oracle.model import CONTEXT, SIZES, build_model, build_tokenizer
+from oven_recipes.oracle.model import CONTEXT, build_tokenizer
 from oven_recipes.oracle.pretraining import benchmark_rows, collate, template_rows
 from oven_recipes.oracle.questions import KnownAnswer, QuestionedPrompt
-from oven_recipes.oracle.questions_file import read_questions
 from oven_recipes.oracle.template_prompts import LENGTHS, held_out
 from oven_recipes.oracle.template_questions import template_dataset
 
@@ -45,12 +40,6 @@ def test_a_thousand_prompts_have_eight_thousand_questions_half_open_and_half_of_
     )
     assert (len(asked), closed) == (8000, {"yes": 2000, "no": 2000})
     assert {len(prompt.prompt.split()) for prompt in prompts} <= set(LENGTHS)
-
-
-def test_prompts_are_the_seeds_and_the_held_out_ones_apart(prompts: list[QuestionedPrompt]) -> None:
-    assert template_dataset(SEED, 20) == template_dataset(SEED, 20) != template_dataset(SEED + 1, 20)
-    assert not any(held_out(prompt.prompt) for prompt in prompts)
-    assert all(held_out(prompt.prompt) for prompt in template_dataset(SEED, 20, evaluation=True))
 
 
 def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:
@@ -84,29 +73,6 @@ def test_a_right_answer_is_half_and_one_that_says_what_is_whole(said: str, infor
     assert KnownAnswer(("no six",), ("no", "no several"), ("yes",)).informativeness(said) == informative
 
 
-def test_all_words_of_templates_and_benchmarks_are_tokens(tokenizer: Any, prompts: list[QuestionedPrompt]) -> None:
-    rng = random.Random(SEED)
-    texts = [text for prompt in prompts for text in (prompt.prompt, *(question.text for question in prompt.questions))]
-    for benchmark in QUESTIONS:
-        texts += [f"{item.text}\n{item.question}" for item in rng.sample(items(benchmark, held_out=True), 50)]
-    answers = [f"[epistemic status: {n}] {prompts[n].questions[0].answer.says_what[0]}" for n in range(101)]  # type: ignore[union-attr]
-    for text, ids in zip(texts + answers, tokenizer(texts + answers)["input_ids"], strict=True):
-        assert tokenizer.unk_token_id not in ids, text
-        assert tokenizer.decode(ids).strip() == text
-
-
-def test_a_placeholder_is_a_token_and_a_question_mark_another(tokenizer: Any) -> None:
-    ids = tokenizer(oracle_prompt(4, 3, "is it so?"))["input_ids"]
-    assert Placeholders(tokenizer).find(ids) == (4, 3, 6)
-    assert tokenizer.convert_tokens_to_ids("?") != tokenizer.convert_tokens_to_ids(" ?")
-
-
-def test_the_default_model_has_eight_blocks_and_a_million_parameters(tokenizer: Any) -> None:
-    model = build_model(SIZES, tokenizer)
-    assert model.config.num_hidden_layers == 8
-    assert 0.9e6 < model.num_parameters() < 1.1e6
-
-
 def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: Any) -> None:
     apart = {item.text for benchmark in QUESTIONS for item in items(benchmark, held_out=True)}
     ours, theirs = template_rows(random.Random(1)), benchmark_rows(random.Random(1))
@@ -117,49 +83,3 @@ def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: An
     assert ids.shape == weights.shape and ids.shape[1] < CONTEXT
     assert tokenizer.unk_token_id not in ids
     assert bool((weights[ids == tokenizer.pad_token_id] == 0).all()) and float(weights.max()) == 1
-
-
-LINE = {"wildchat_question": "hello there you", "language": "english", "oracle_questions": ["is it so?", "why?"]}
-
-
-def test_a_file_of_questions_is_read_without_answers(tokenizer: Any, tmp_path: Path) -> None:
-    file = tmp_path / "questions.jsonl"
-    again = LINE | {"oracle_questions": ["why?", "how?"], "other": 1}
-    other = LINE | {"wildchat_question": "good day to you", "language": "german"}
-    lines = [json.dumps(one, ensure_ascii=False) for one in (LINE, again, other)]
-    file.write_text("\ufeff" + lines[0] + "\n\n" + "\r\n".join(lines[1:]), encoding="utf-8")
-    first, second = read_questions(file, tokenizer)
-    assert [question.text for question in first.questions] == ["is it so?", "why?", "how?"]
-    assert (second.language, second.questions[0].answer) == ("german", None)
-    assert read_questions(file, tokenizer, most=1) == [first]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "has no lines; give one JSON object a line"),
-        (b"\n \n", "has no lines"),
-        (json.dumps(LINE).encode() + b'\n{"wildchat_que', "line 2 is not JSON .* it may be cut, so fetch it again"),
-        (b"[1, 2]\n", "line 1: the line: .*; give one JSON object"),
-        (b"[" * 200_000 + b"\n", "line 1 is not JSON"),
-        (json.dumps({"prompt": "secret"}).encode(), "line 1: wildchat_question: Field required"),
-        (json.dumps(LINE | {"language": 3}).encode(), "line 1: language: .* string"),
-        (json.dumps(LINE | {"oracle_questions": "why?"}).encode(), "oracle_questions: .* list"),
-        (json.dumps(LINE | {"oracle_questions": []}).encode(), "oracle_questions: .* at least 1"),
-        (json.dumps(LINE | {"oracle_questions": ["why?", "  "]}).encode(), r"oracle_questions\.1: .* at least 1"),
-        (json.dumps(LINE | {"wildchat_question": " "}).encode(), "wildchat_question: .* at least 1"),
-        (json.dumps(LINE | {"wildchat_question": "secret"}).encode(), "line 1: the prompt is one token.*take the line"),
-        (json.dumps(LINE).encode() + b"\n\xff\xfe\n", "line 2: byte 1 is not UTF-8; save the file as UTF-8"),
-    ],
-)
-def test_a_bad_file_is_told_with_line_and_remedy(tokenizer: Any, tmp_path: Path, content: bytes, said: str) -> None:
-    file = tmp_path / "questions.jsonl"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError, match=said) as told:
-        read_questions(file, tokenizer)
-    assert str(file) in str(told.value) and "secret" not in str(told.value)
-
-
-def test_a_missing_file_is_told(tokenizer: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        read_questions(tmp_path / "none.jsonl", tokenizer)

@@ -40,7 +40,7 @@ Moves = st.lists(st.sampled_from(["observe", "receipt", "collect", "take", "sett
 
 
 @given(moves=Moves, kept=st.integers(1, 6))
-def test_it_keeps_order_and_drops_the_oldest_observations_only(moves: list[str], kept: int) -> None:
+def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: list[str], kept: int) -> None:
     box, said, lasting, settled = outbox(kept), 0, set[int](), list[int]()
     waiting: list[int] = []  # made, in order
     unmade: list[int] = []
@@ -83,7 +83,7 @@ def test_it_keeps_order_and_drops_the_oldest_observations_only(moves: list[str],
     assert said == len(settled) + box.dropped
 
 
-def test_what_is_handed_over_is_handed_over_again_until_it_is_settled() -> None:
+def test_messages_in_flight_are_handed_out_again_until_settled() -> None:
     box = outbox(kept=2)
     for n in range(1, 4 * TAKEN):
         box.put(receipt(n), False)
@@ -114,7 +114,7 @@ def test_a_message_that_cannot_be_made_is_left_out(caplog: pytest.LogCaptureFixt
     assert "could not be made and is left out: no number" in caplog.text
 
 
-def test_even_what_nobody_has_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unbuilt_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oven_learner.link.outbox.UNMADE", 10)
     box = outbox()
     for n in range(1, 101):
@@ -126,7 +126,7 @@ def test_even_what_nobody_has_looked_at_is_bounded(monkeypatch: pytest.MonkeyPat
     assert box.dropped == 100 - len(taken)
 
 
-def test_a_large_message_ends_a_handful() -> None:
+def test_a_large_message_ends_a_batch() -> None:
     box = Outbox(lambda make: QueuedMessage("subject", bytes(200_000), "1-1", 1, make().n, None))
     for n in range(1, 20):
         box.put(observation(n), True)

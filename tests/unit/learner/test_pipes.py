@@ -20,7 +20,7 @@ parcels = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(parcels, st.booleans(), st.booleans()), max_size=40))
-def test_all_of_it_arrives_in_order(told: list[tuple[tuple[Any, bytes], bool, bool]]) -> None:
+def test_everything_arrives_in_order(told: list[tuple[tuple[Any, bytes], bool, bool]]) -> None:
     reading, writing = os.pipe()
     inlet, outlet = Inlet(reading), Outlet(writing)
     came: list[Any] = []
@@ -45,7 +45,7 @@ def test_all_of_it_arrives_in_order(told: list[tuple[tuple[Any, bytes], bool, bo
     assert came == [said for (said, _), _, _ in told]
 
 
-def test_nobody_reads_any_more() -> None:
+def test_writing_without_a_reader_reports_no_room() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     outlet = Outlet(writing)
@@ -56,12 +56,12 @@ def test_nobody_reads_any_more() -> None:
     outlet.close()
 
 
-def test_what_is_no_atom_is_refused() -> None:
+def test_only_plain_values_can_be_packed_as_atoms() -> None:
     with pytest.raises(ValueError, match="unmarshallable"):
         packed_atoms((object(),))
 
 
-def test_a_flag_is_seen_where_it_is_shared() -> None:
+def test_a_raised_flag_is_visible_to_the_other_process() -> None:
     mine = Flag()
     theirs = Flag(os.dup(mine.fd))
     before = mine.value

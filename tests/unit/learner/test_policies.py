@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 import torch
 from tests.support.attached import THIRD_PARTY
 from tests.support.policies import KINDS, conditions, gradient, made
-from tests.unit.learner.test_attach_trl import tokenizer
 from torch.distributions import Normal
 
-from oven_core.errors import ConfigError
-from oven_learner.policies import CausalPolicy, DiffusionPolicy, GaussianTrajectory, Policy, TemporalUNet
+from oven_learner.policies import DiffusionPolicy, TemporalUNet
 from oven_learner.policies.policy import repeated
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -132,52 +129,3 @@ def test_denoising_is_learnt_from_clips() -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.75 * sum(losses[:10])
-
-
-def test_a_missing_library_names_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "diffusers", None)
-    with pytest.raises(ConfigError, match=r'pip install "oven-controller\[diffusion\]"'):
-        TemporalUNet(3, 4, 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"eta": 0.0}, "no density"),
-        ({"steps": 1}, "give 2 to 40"),
-        ({"scheduler": "PNDMScheduler"}, "no known density"),
-        ({"scheduler": "DDPMScheduler", "eta": 0.5}, "give eta=1"),
-    ],
-)
-def test_a_scheduler_without_a_density_is_refused(options: dict[str, Any], said: str) -> None:
-    library = pytest.importorskip("diffusers")
-    scheduler = getattr(library, options.pop("scheduler", "DDIMScheduler"))(num_train_timesteps=40)
-    network = torch.nn.Linear(1, 1)
-    with pytest.raises(ConfigError, match=said):
-        DiffusionPolicy(network, scheduler, **{"frames": 4, "dims": 2, "steps": 4, **options})
-
-
-def test_an_unfit_tokenizer_or_network_is_refused() -> None:
-    model = made("causal").model
-    with pytest.raises(ConfigError, match="needs its tokenizer"):
-        CausalPolicy(model, None)
-    words = tokenizer()
-    words.pad_token = None
-    with pytest.raises(ConfigError, match="no pad_token"):
-        CausalPolicy(model, words)
-    words = tokenizer()
-    words.add_tokens([f"more{n}" for n in range(40)])
-    with pytest.raises(ConfigError, match="32 rows"):
-        CausalPolicy(model, words)
-    with pytest.raises(ConfigError, match="not take intents of shape"):
-        made("gaussian").sample([[1.0, 2.0]], 1)
-    with pytest.raises(ConfigError, match="give the policy encode="):
-        made("gaussian").sample(["wave hello"], 1)
-    flat = torch.nn.Linear(3, 4)
-    with pytest.raises(ConfigError, match="give \\(B, frames, 2 × dims\\)"):
-        GaussianTrajectory(flat).sample([[1.0, 2.0, 3.0]], 1)
-    other: Policy = made("gaussian")
-    samples, rows = sampled(other, "gaussian")
-    wider = GaussianTrajectory(torch.nn.Sequential(torch.nn.Linear(3, 24), torch.nn.Unflatten(1, (4, 6))))
-    with pytest.raises(ConfigError, match=r"\(4, 3\) frames × dimensions, and these have \(4, 2\)"):
-        wider.log_prob(samples, rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from oven_learner.policies import (
     PolicyTrainerConfig,
     load_policy,
     policy_folder,
-    saved_policy,
 )
 from oven_learner.policies.gaussian import TrajectoryNetwork
 from oven_learner.policies.policy import as_vectors, repeated
@@ -70,18 +68,6 @@ def test_a_saved_policy_is_the_policy_and_loading_draws_no_number(kind: str, fol
     assert torch.equal(found.step_log_probs(samples, rows), policy.step_log_probs(samples, rows))
     assert not found.training and all(parameter.requires_grad for parameter in found.parameters())
     assert type(found) in (GaussianTrajectory, DiffusionPolicy) and found.dims == 2
-
-
-def test_what_is_saved_is_what_can_be_loaded(tmp_path: Path) -> None:
-    assert set(policy_folder.NETWORKS) == set(saved_policy.NETWORKS)
-    own = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Unflatten(1, (4, 4)))
-    with pytest.raises(
-        ConfigError, match="the network is a Sequential, and TemporalUNet or TrajectoryNetwork are saved"
-    ):
-        GaussianTrajectory(own).save(tmp_path / "own")
-    assert not (tmp_path / "own").exists()
-    with pytest.raises(ConfigError, match="a CausalPolicy is not saved"):
-        made("causal").save(tmp_path / "own")
 
 
 def described(**changes: Any) -> Callable[[Path], object]:
@@ -129,13 +115,6 @@ def test_a_folder_that_holds_no_policy_is_refused_in_a_sentence(
     assert teachers.active == "small" and teachers.names == ("small", "big") and teachers.refused.keys() == {"big"}
 
 
-def test_a_missing_library_is_said_with_its_pip_line(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    teachers = taught("diffusion")
-    monkeypatch.setitem(sys.modules, "diffusers", None)
-    with pytest.raises(ConfigError, match=r'pip install "oven-controller\[diffusion\]"'):
-        teachers.register(config(model_name=str(folders / "diffusion")))
-
-
 def test_a_teacher_from_a_folder_reads_conditions_as_the_policy_does(folders: Path) -> None:
     words = dict(zip(("wave", "reach", "bow"), conditions("gaussian"), strict=True))
     policy = GaussianTrajectory(
@@ -146,42 +125,6 @@ def test_a_teacher_from_a_folder_reads_conditions_as_the_policy_does(folders: Pa
     samples = policy.sample(["wave"], 2)
     wanted = made("gaussian", 7).step_log_probs(samples, [words["wave"]] * 2)
     assert torch.equal(teachers["big"].step_log_probs(samples, ["wave"] * 2), wanted)
-
-
-@pytest.mark.parametrize("kind", SAVED)
-@pytest.mark.parametrize(
-    ("dims", "said"),
-    [
-        ({"joint_dim": 3, "intent_dim": 3}, "joint_dim=3, and its frames have 2 numbers"),
-        ({"joint_dim": 2, "intent_dim": 4}, "intent_dim=4, and its intents have 3 numbers"),
-    ],
-)
-def test_dimensions_other_than_the_models_are_refused(
-    kind: str, dims: dict[str, Any], said: str, folders: Path
-) -> None:
-    sources: list[dict[str, Any]] = [{"model": made(kind, 2)}, {"model_name": str(folders / kind)}]
-    for number, source in enumerate(sources):
-        teachers = taught(kind)
-        with pytest.raises(TeacherRefusedError, match=said):
-            teachers.register(config(f"big{number}", kind="diffusion", **dims, **source))
-        assert teachers.active == "small" and len(teachers) == 1
-        teachers.register(config("right", kind="diffusion", joint_dim=2, intent_dim=3, **source))
-
-
-def test_dimensions_are_held_against_samples_and_conditions_where_a_network_says_none() -> None:
-    def network() -> torch.nn.Module:
-        return torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Unflatten(1, (4, 4)))
-
-    wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"joint_dim": 72, "intent_dim": 3}, "policy's frames have 2"),
-        ({"joint_dim": 2, "intent_dim": 384}, "conditions' intents have 3"),
-    )
-    for dims, said in wrong:
-        with pytest.raises(TeacherRefusedError, match=said):
-            taught().register(config(kind="diffusion", model=GaussianTrajectory(network()), **dims))
-    narrow = GaussianTrajectory(TrajectoryNetwork(4, 4, 2))
-    with pytest.raises(TeacherRefusedError, match="does not take intents of shape"):
-        taught().register(config(model=narrow))
 
 
 def broken() -> GaussianTrajectory:
@@ -226,11 +169,6 @@ def test_a_policy_that_cannot_teach_is_refused_and_the_old_one_stays(
         teachers.add("", made("gaussian"))
     with pytest.raises(UnknownNameError, match="did you mean 'small'"):
         teachers.swap("smal")
-
-
-def test_a_quantized_policy_is_refused_and_says_what_is_possible() -> None:
-    with pytest.raises(TeacherRefusedError, match="give the strategy 'resident', 'offload' or 'hybrid'"):
-        taught().register(config(model=made("gaussian", 2), strategy="quantized"))
 
 
 @pytest.mark.parametrize("kind", SAVED)

@@ -317,59 +317,6 @@ def test_log_probabilities_without_a_gradient_are_refused_before_the_first_step(
         trainer("gaussian", policy=Silent(detached))
 
 
-def test_what_cannot_train_is_refused_before_the_first_step() -> None:
-    good: dict[str, Any] = {
-        "policy": made("gaussian"),
-        "rewards": {"liked": liked},
-        "conditions": [[1.0] * 3],
-        "config": PolicyTrainerConfig(max_steps=1),
-    }
-    for settings, said in (
-        ({"group_size": 1}, "group_size=1"),
-        ({"beta": -1.0}, "beta=-1"),
-        ({"loss_type": "dr"}, "dapo, grpo"),
-        ({"epsilon": 0.0}, "0 < epsilon <= 1"),
-        ({"updates_per_batch": 0}, "updates_per_batch=0: give 1 or more"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            trainer("gaussian", **settings)
-    for wrong, said in (
-        ({"rewards": {}}, "there are no rewards"),
-        ({"conditions": []}, "there are no conditions"),
-        ({"conditions": "wave"}, "conditions are str"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            PolicyTrainer(**{**good, **wrong})
-    frozen = made("gaussian").requires_grad_(False)
-    with pytest.raises(ConfigError, match="nothing to train"):
-        trainer("gaussian", policy=frozen)
-    with pytest.raises(ConfigError, match="is not a policy"):
-        trainer("gaussian", policy=llama())
-
-
-def test_rewards_of_another_length_are_an_error_that_names_the_function() -> None:
-    def short(completions: Sequence[Any], **_: Any) -> list[float | None]:
-        return liked(completions)[:-1]
-
-    with pytest.raises(ConfigError, match="'short' returned 7 numbers for 8 samples"):
-        trainer("gaussian", {"short": short}).train(link=FakeLink())
-
-
-@pytest.mark.parametrize(
-    ("student", "teacher", "said"),
-    [
-        ("gaussian", "diffusion", "have no chain from noise"),
-        ("diffusion", "gaussian", "no trajectory drawn in one step"),
-    ],
-)
-def test_a_teacher_without_a_kl_to_the_policy_says_so(student: str, teacher: str, said: str) -> None:
-    job, other = trainer(student, beta=0.1), made(teacher, 1)
-    kind = {"kind": "diffusion", "joint_dim": 2, "intent_dim": 3} if teacher == "diffusion" else {}
-    with pytest.raises(TeacherRefusedError, match=said):
-        job.teachers.register(TeacherConfig(name="other", model=other, **kind))
-    assert job.teachers.active == "initial" and "other" in job.teachers.refused
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [({"steps": 5}, r"4 × 2 in 5 steps.*4 × 2 in 4"), ({"eta": 0.5}, "other noise"), ({"trained": 80}, "other noise")],

@@ -34,7 +34,7 @@ def test_a_steady_step_is_found_at_once_with_few_looks(period_s: float) -> None:
 
 
 @given(st.lists(st.floats(0.0001, 0.5), min_size=1, max_size=60))
-def test_whatever_the_pace_nothing_waits_longer_than_at_leisure(gaps: list[float]) -> None:
+def test_no_message_waits_longer_than_the_idle_pause(gaps: list[float]) -> None:
     times, now = [], 0.0
     for gap in gaps:
         now += gap
@@ -43,13 +43,13 @@ def test_whatever_the_pace_nothing_waits_longer_than_at_leisure(gaps: list[float
     assert len(late) == len(times) and max(late) <= LEISURE_S + SOON_S + 1e-9
 
 
-def test_what_comes_with_a_step_does_not_change_its_pace() -> None:
+def test_receipts_do_not_change_the_estimated_pace() -> None:
     alone = looks([0.01 * n for n in range(1, 100)])[0]
     with_receipts = looks(sorted([0.01 * n for n in range(1, 100)] + [0.01 * n + 0.0001 for n in range(1, 100, 3)]))[0]
     assert max(with_receipts[60:]) <= max(alone[40:]) + 2 * SOON_S
 
 
-def test_in_lockstep_it_looks_as_often_as_it_is_told() -> None:
+def test_in_lockstep_the_pause_is_constant() -> None:
     schedule = PollSchedule(SOON_S)
     schedule.note_message(0.0)
     schedule.note_message(0.02)

@@ -14,9 +14,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 from tests.support.attached import THIRD_PARTY, equal, weights
 
 from oven_core.errors import ConfigError
@@ -27,12 +24,10 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 from oven_recipes.base import Order
 from oven_recipes.pretrain import corpus, tokens
-from oven_recipes.pretrain.corpus import MOST, OTHERS, Part
+from oven_recipes.pretrain.corpus import Part
 from oven_recipes.pretrain.job import bits_per_byte, build, held_out_rows
 from oven_recipes.pretrain.recipe import RECIPE
 from oven_recipes.pretrain.settings import (
-    LEARNING_RATE_RANGE,
-    NAMES,
     TUNED_LEARNING_RATE,
     PretrainSettings,
     parse_start,
@@ -102,37 +97,6 @@ def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
     assert len(texts) == len(set(texts)) == 4
 
 
-def test_what_is_no_text_is_not_read(tmp_path: Path) -> None:
-    write(tmp_path, a__1=text(1), a__2=text(2), a__blank=" \n")
-    (tmp_path / "a" / "picture.bin").write_bytes(b"\x89PNG\xff\xfe")
-    (tmp_path / "a" / "zeros.txt").write_bytes(b"a\0b")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "config").write_text("[core]")
-    (part,) = parts_of(tmp_path)
-    assert part.name == "a" and sorted(f.path for f in (*part.train, *part.held_out)) == ["a/1.txt", "a/2.txt"]
-
-
-def test_many_sub_folders_make_few_sub_corpora(tmp_path: Path) -> None:
-    files = {f"p{n:02d}__{k}": text(100 * n + k, 20 + 10 * n) for n in range(MOST + 4) for k in range(2)}
-    parts = parts_of(write(tmp_path, **files, loose=text(9, 2000)))
-    assert len(parts) == MOST
-    assert parts[0].name == tmp_path.name and not parts[0].held_out, "loose files have the folder's own name"
-    assert OTHERS in {part.name for part in parts} and "p19" in {part.name for part in parts}
-
-
-def test_no_more_is_read_than_asked_for(folder: Path) -> None:
-    files = [file for part in parts_of(folder, most=4000) for file in (*part.train, *part.held_out)]
-    assert 0 < sum(file.size for file in files) <= 4000
-
-
-def test_the_standard_library_is_there_without_its_tests() -> None:
-    parts = corpus.read(None, 0.05, 10**9)
-    paths = [file.path for part in parts for file in (*part.train, *part.held_out)]
-    assert {part.name for part in parts} == {"modules", "packages"}
-    assert "json/decoder.py" in paths and "argparse.py" in paths
-    assert not [path for path in paths if {"test", "tests", "site-packages"} & set(path.split("/"))]
-
-
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -145,17 +109,6 @@ def test_the_standard_library_is_there_without_its_tests() -> None:
 def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parts_of(write(tmp_path, **files))
-
-
-def test_a_corpus_too_small_for_a_row_is_refused(tmp_path: Path, home: Home) -> None:
-    small = write(tmp_path / "small", a__1="a", a__2="b")
-    with pytest.raises(ConfigError, match="'a' has 2 tokens to train on, and a row takes 16"):
-        home.job(tmp_path, corpus=small)
-    short = write(tmp_path / "short", a__1=text(1), a__2="ab")
-    parts = [Part("a", *(tuple(f for f in parts_of(short)[0].train + parts_of(short)[0].held_out if (f.size > 9) == big)
-                         for big in (True, False)))]  # fmt: skip
-    words = tokens.tokenized(parts, 300, home.cache)
-    assert held_out_rows(words.held_out, 16, 8) == {}
 
 
 def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, folder: Path) -> None:
@@ -173,16 +126,6 @@ def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, 
     kept = (entry / tokens.TOKENS).stat().st_mtime_ns
     tokens.tokenized(parts, 300, tmp_path)
     assert (entry / tokens.TOKENS).stat().st_mtime_ns == kept
-
-
-@given(st.integers(2, 9), st.lists(st.integers(0, 80), min_size=1, max_size=4), st.integers(1, 30))
-def test_held_out_rows_repeat_no_prediction(length: int, sizes: list[int], most: int) -> None:
-    streams = {str(n): torch.arange(size, dtype=torch.int32) for n, size in enumerate(sizes)}
-    found = held_out_rows(streams, length, most)
-    assert set(found) == {name for name, of in streams.items() if len(of) >= length}
-    for of in found.values():
-        predicted = of[:, 1:].flatten().tolist()
-        assert len(predicted) == len(set(predicted)) and of.shape[1] == length
 
 
 def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Home) -> None:
@@ -290,32 +233,3 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
             home.job(tmp_path, model=file)
     with pytest.raises(ConfigError, match="a head takes a whole, even number"):
         home.job(tmp_path, hidden=15)
-
-
-@pytest.mark.parametrize("name", ["corpus", "model"])
-def test_paths_are_looked_at_before_anything_starts(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValidationError, match=r"is not a folder|is not a file"):
-        PretrainSettings.model_validate({name: tmp_path / "nowhere"})
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValidationError, match=r"is not a folder|is not JSON with a `model_type`"):
-        PretrainSettings.model_validate({name: tmp_path / "config.json"})
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_a_drawn_start_is_in_range_and_repeatable(seed: int) -> None:
-    start = parse_start("drawn", seed)
-    low, high = LEARNING_RATE_RANGE
-    assert low * 0.999 <= start.learning_rate / TUNED_LEARNING_RATE <= high * 1.001
-    assert start == parse_start("drawn", seed)
-
-
-def test_starts_are_named_and_drills_have_the_fault_that_they_name() -> None:
-    factors = sorted(parse_start("drawn", seed).learning_rate / TUNED_LEARNING_RATE for seed in range(100))
-    assert factors[10] < 0.1 and factors[-10] > 10
-    for name in NAMES:
-        start = RECIPE.parse_start(name, 7, PretrainSettings())
-        assert start.name == name and bool(start.label) == name.startswith("drill:")
-    assert parse_start("drill:lr-low", 0).learning_rate == pytest.approx(TUNED_LEARNING_RATE / 10)
-    assert "weight decay 10" in parse_start("drill:decay-high", 0).describe()
-    with pytest.raises(ValueError, match="drill:lr-low"):
-        parse_start("drill:lr-lo", 0)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from tests.support.attached import THIRD_PARTY
 from tests.support.command_line import call
 from tests.unit.learner.test_pretrain import TINY, Home, text, write
@@ -19,8 +17,7 @@ from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.token_scores import encode, vocabulary_sha
 from oven_learner.testing import FakeLink
 from oven_recipes.pretrain import corpus, prior, tokens
-from oven_recipes.pretrain.prior import KEPT, STRENGTH, ServedPrior, from_0_to_1
-from oven_recipes.pretrain.settings import PretrainSettings
+from oven_recipes.pretrain.prior import KEPT, STRENGTH, ServedPrior
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -88,36 +85,8 @@ def test_a_file_that_the_command_wrote_is_read_for_the_vocabulary_that_is_kept(
     assert {"channel/kg", "channel/mtp"} <= seen.keys() and seen["eval/weight_bits"] == 8, "GPT-2's layers, too"
 
 
-def test_log_probabilities_become_scores() -> None:
-    assert from_0_to_1({1: 1.0, 2: 0.2}) == {1: 1.0, 2: 0.2}
-    assert from_0_to_1({1: -2.0, 2: -6.0, 3: -5.0}) == {1: 1.0, 2: 0.0, 3: 0.25}
-    assert from_0_to_1({1: -2.0}) == {1: 1.0}
-
-
 def blob(size: int, sha: str, **scores: float) -> bytes:
     return encode({int(token[1:]): score for token, score in scores.items()}, size, sha)
-
-
-def test_what_says_nothing_of_these_tokens_is_refused_with_the_remedy(
-    tmp_path: Path, home: Home, words: tokens.Tokens
-) -> None:
-    size, sha = len(words.texts), vocabulary_sha(words.texts)
-    remedy = rf"make one with `oven-controller kg token-prior {words.file} --method kg --to FILE`"
-    not_finite = bytearray(blob(size, sha, t1=0.5, t2=1.0))
-    struct.pack_into(">f", not_finite, 18, math.nan)
-    for held, said in (
-        (blob(size, vocabulary_sha(["another", "one"]), t1=1.0), rf"is for a vocabulary of {size} tokens .*; {remedy}"),
-        (blob(400, sha, t1=1.0), rf"is for a vocabulary of 400 tokens .*; {remedy}"),
-        (b"PK\x03\x04 not one at all", rf"are not token prior; {remedy}"),
-        (blob(size, sha, t1=1.0)[:-1], rf"it is damaged; {remedy}"),
-        (blob(size, sha, t1=0.0), "no token has a score above 0"),
-        (bytes(not_finite), "its scores are not finite numbers"),
-        (b"x" * 2000, r"prior.bin"),
-    ):
-        file = tmp_path / "prior.bin"
-        file.write_bytes(held)
-        with pytest.raises(ConfigError, match=said):
-            home.job(tmp_path, token_prior=str(file))
 
 
 def test_the_stacks_graph_is_asked_once_in_a_run(
@@ -144,18 +113,3 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
     first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))
     assert first == again == {40: 1.0, 50: 0.5} and (tmp_path / KEPT).read_bytes() == served
     assert len(asked) == 2 and asked[1] == ("r", words.texts, {"k": 358})
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"token_prior": "kgg"}, "'kgg' is neither none, unigram or kg, nor a file"),
-        ({"kg_weight": 0.5}, "it weights tokens by token_prior, and that is none"),
-        ({"kg_weight": 1.5, "token_prior": "kg"}, "less than or equal to 1"),
-        ({"quantisation": "int2"}, "'none', 'int8' or 'int4'"),
-    ],
-)
-def test_settings_are_checked_before_anything_starts(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        PretrainSettings.model_validate(given)
-    assert PretrainSettings.model_validate({"token_prior": "unigram", "kg_weight": 0.5}).kg_weight == 0.5

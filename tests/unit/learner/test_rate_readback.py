@@ -120,7 +120,7 @@ def receipts(line: FakeLink) -> list[Receipt]:
 
 
 @pytest.mark.parametrize("how", HOLDS)
-def test_what_holds_is_applied_and_is_what_the_steps_used(how: str) -> None:
+def test_a_rate_that_the_steps_use_is_applied(how: str) -> None:
     loop = Loop()
     HOLDS[how](loop)
     line = loop.run(FakeLink(dict(PLAN)))
@@ -131,7 +131,7 @@ def test_what_holds_is_applied_and_is_what_the_steps_used(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", OVERWRITES)
-def test_what_the_loop_overwrites_is_rejected_with_the_remedy(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_overwritten_rate_is_rejected_with_the_remedy(how: str, caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
     OVERWRITES[how](loop)
     with caplog.at_level("WARNING", logger="oven.learner"):
@@ -147,7 +147,7 @@ def test_what_the_loop_overwrites_is_rejected_with_the_remedy(how: str, caplog: 
     assert sum("sets the rate itself" in record.getMessage() for record in caplog.records) <= 1
 
 
-def test_a_loop_that_sets_it_anew_is_known_before_anything_is_decided() -> None:
+def test_a_loop_that_sets_its_rate_is_recognised_before_any_decision() -> None:
     loop = Loop()
     scheduled(line_down, passed=False)(loop)
     line = loop.run(FakeLink({4: (SCALE, 0.25)}))
@@ -158,7 +158,7 @@ def own_line(loop: Loop) -> None:
     loop.before = lambda step, _: put(loop, RATE * (1 - (step - 1) / 20))
 
 
-def test_an_overwritten_change_is_tried_twice_and_then_no_more() -> None:
+def test_after_two_overwritten_changes_further_ones_are_refused() -> None:
     loop = Loop()
     scheduled(flat, passed=False)(loop)
     line = loop.run(FakeLink({n: (SCALE, 0.25) for n in (2, 5, 8, 11)}), 14)
@@ -166,7 +166,7 @@ def test_an_overwritten_change_is_tried_twice_and_then_no_more() -> None:
     assert [n for n, rate in enumerate(loop.rates) if rate != RATE] == [2, 5]
 
 
-def test_what_is_undone_later_is_said_too() -> None:
+def test_a_change_that_is_undone_later_is_reported() -> None:
     loop, calls = Loop(), []
 
     def before(step: int, _: object) -> None:
@@ -183,7 +183,7 @@ def test_what_is_undone_later_is_said_too() -> None:
     assert loop.rates == pytest.approx([RATE] * 3 + [RATE / 4] * 5 + [RATE] * 4) and calls
 
 
-def test_its_receipt_says_when_it_was_done_and_those_after_it_keep_their_order() -> None:
+def test_a_delayed_receipt_has_the_tick_of_the_change_and_keeps_the_order() -> None:
     loop = Loop()
     scheduled(line_down, passed=True)(loop)
     line = loop.run(FakeLink({3: (SCALE, 0.25)}))
@@ -198,7 +198,7 @@ def test_its_receipt_says_when_it_was_done_and_those_after_it_keep_their_order()
     assert kinds[4:6] == [Receipt, Observation], "before the step that used it is published"
 
 
-def test_a_run_that_ends_first_says_what_it_knows() -> None:
+def test_a_run_that_ends_first_reports_the_outcome_as_far_as_known() -> None:
     loop = Loop()
     line = loop.run(FakeLink({STEPS: (SCALE, 0.25)}))
     (receipt,) = receipts(line)
@@ -209,7 +209,7 @@ def test_a_run_that_ends_first_says_what_it_knows() -> None:
     assert isinstance(line.sent[-1], RunEnded)
 
 
-def test_changes_between_the_same_two_steps_share_their_fate() -> None:
+def test_changes_between_two_steps_have_one_outcome() -> None:
     """As when the bus was away for a while."""
     for arrange, status, after in ((plain, "applied", [0.25, 0.5]), (own_constant, "rejected", [1.0, 1.0])):
         loop, line = Loop(), FakeLink()
@@ -220,7 +220,7 @@ def test_changes_between_the_same_two_steps_share_their_fate() -> None:
         assert loop.rates == pytest.approx([RATE] + [RATE / 2 if status == "applied" else RATE] * (STEPS - 1))
 
 
-def test_steps_that_a_gradient_scaler_leaves_out_answer_nothing() -> None:
+def test_steps_skipped_by_a_gradient_scaler_do_not_count() -> None:
     loop = Loop()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     left_out = (4, 5)
@@ -246,7 +246,7 @@ def test_steps_that_a_gradient_scaler_leaves_out_answer_nothing() -> None:
     assert len(loop.rates) == STEPS - 2
 
 
-def test_while_it_is_held_a_rate_with_a_known_schedule_is_answered_at_once() -> None:
+def test_while_held_a_scheduled_rate_is_answered_at_once() -> None:
     loop, line = Loop(), FakeLink()
     scheduled(line_down, passed=True)(loop)
     line.incoming.extend([OperatorCommand(id="a", action="hold"), decide(0.25, actuator=SCALE)])
@@ -264,7 +264,7 @@ def test_while_it_is_held_a_rate_with_a_known_schedule_is_answered_at_once() -> 
     assert answered == [1] and receipts(line)[0].status == "applied"
 
 
-def test_a_resumed_run_whose_loop_does_not_multiply_says_that_the_scale_is_gone() -> None:
+def test_a_resumed_loop_that_does_not_multiply_reports_the_lost_scale() -> None:
     loop = Loop()
     own_constant(loop)
     line = loop.run(FakeLink(past=ResumeState(1, 5, 9, {"1": {SCALE: 0.25}}, training="1")))
@@ -296,7 +296,7 @@ EVENTS = ["on_step_begin", "on_pre_optimizer_step", "on_step_end"]
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("moves", [True, False])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_callback_that_sets_the_rate_is_found_out_under_attach(
+def test_a_callback_that_sets_the_rate_is_detected_under_attach(
     tmp_path: Path, event: str, moves: bool, first: bool
 ) -> None:
     """`first`: the callback is called before ours."""

@@ -71,7 +71,7 @@ def test_each_step_is_published_once_in_order_under_its_own_tick(progress: list[
     assert said == [(n, n, {"loss": float(n), "rate": n / 10}) for n in ticks]
 
 
-def test_on_cpu_the_numbers_are_there_at_once_exactly() -> None:
+def test_on_cpu_the_numbers_are_there_at_once() -> None:
     numbers = {
         "loss": torch.tensor(1 / 3),
         "norm": torch.tensor([0.1], dtype=torch.float64),
@@ -81,7 +81,7 @@ def test_on_cpu_the_numbers_are_there_at_once_exactly() -> None:
     assert asked.has_arrived and asked.read() == {name: number.item() for name, number in numbers.items()}
 
 
-def test_a_step_without_numbers_publishes_what_is_known() -> None:
+def test_a_step_without_device_numbers_publishes_its_other_metrics() -> None:
     said: list[Any] = []
     back = Readback(lambda *words: said.append(words))
     back.request({})
@@ -89,7 +89,7 @@ def test_a_step_without_numbers_publishes_what_is_known() -> None:
     assert said == [(4, 2, {"rate": 0.5})]
 
 
-def test_a_nan_is_published_and_one_that_means_nothing_is_absent() -> None:
+def test_a_nan_is_published_unless_it_means_nothing_to_measure() -> None:
     said: list[Any] = []
     back = Readback(lambda *words: said.append(words[2]), frozenset({"cosine"}))
     back.request({"loss": torch.tensor(math.nan), "cosine": torch.tensor(math.nan), "entropy": torch.tensor(1.0)})
@@ -125,9 +125,7 @@ def measured(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(("time/", "tokens_per_s"))}
 
 
-def test_late_numbers_stand_in_the_log_as_if_they_had_come_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_numbers_are_logged_under_their_own_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = []
     for late in (False, True):
         device = Device()
@@ -142,7 +140,7 @@ def test_late_numbers_stand_in_the_log_as_if_they_had_come_at_once(
     assert logs[0] == logs[1] and len(logs[0]) == 12
 
 
-def test_one_transfer_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_one_transfer_per_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
     def counted(numbers: Mapping[str, torch.Tensor]) -> Transfer:
@@ -158,7 +156,7 @@ def test_one_transfer_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert device_readback.transfer is transfer
 
 
-def test_metrics_that_are_not_finite_are_told_once_and_published_each_time(
+def test_a_metric_that_is_not_finite_is_logged_once_and_always_published(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, line = trainer(tmp_path, data=rows(poison=17), cls=Sequential), FakeLink()

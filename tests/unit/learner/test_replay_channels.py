@@ -13,8 +13,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, llama, weights
-from tests.support.key_game import Keys, call, game
-from tests.support.key_game import policy as key_policy
+from tests.support.key_game import game
 from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, lora, losses
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from trl.trainer.dpo_config import DPOConfig
@@ -25,7 +24,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf import rollback
 from oven_learner.hf.attach import attach
-from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
+from oven_learner.losses import ChannelTrainer, Hints, ReplayPreference, SelfDistillation
 from oven_learner.losses.generated import Generated
 from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
@@ -204,53 +203,6 @@ def test_self_distillation_has_trls_loss_and_gradient(tmp_path: Path, options: d
     )
 
 
-def test_hints_are_trls_where_it_has_them() -> None:
-    from trl.experimental.sdpo import SDPOConfig
-
-    from oven_learner.losses import hints
-
-    theirs = SDPOConfig(output_dir="", use_cpu=True, bf16=False)
-    said = theirs.solution_template.format(successful_previous_attempt="one")
-    said += theirs.feedback_template.format(feedback_raw="two")
-    whole = theirs.reprompt_template.format(prompt="what", solution=said, feedback="")
-    ours = hints.SOLUTION.format(solution="one") + hints.FEEDBACK.format(feedback="two")
-    assert hints.PROMPT.format(prompt="what", hints=ours) == whole
-
-
-def test_a_sibling_feedback_and_a_template_are_told(tmp_path: Path) -> None:
-    channel = SelfDistillation(0.5, hints=Hints(template="Keys are {wanted}."))
-    job = game(tmp_path, ChannelTrainer, channels=[channel])
-    job.model.train()
-    job.current_gradient_accumulation_steps = 1
-    inputs = job._generate_and_score_completions([job.train_dataset[0]] * 4 + [job.train_dataset[1]] * 4)
-    texts = [job.processing_class.decode(tokens) for tokens in inputs[HINTED]]
-    solved = [environment.pressed == environment.wanted for environment in job.environments]
-    assert any(solved) and not all(solved), "the seed has neither"
-    for row, (text, right) in enumerate(zip(texts, solved, strict=True)):
-        group = range(row // 4 * 4, row // 4 * 4 + 4)
-        siblings = [other for other in group if other != row and solved[other]]
-        assert ("Correct solution" in text) == bool(siblings)
-        assert (call(job.environments[row].wanted) in text) == bool(siblings), "a sibling's call is told"
-        assert (f"it was {job.environments[row].wanted}" in text) == (not right)
-        assert f"Keys are {'ab'[row // 4]}." in text and text.startswith("press <|im_start|>user\nPress ")
-    tally = channel.tally(job.model, inputs)
-    assert int(tally.number) == int((inputs["completion_mask"] * inputs["tool_mask"]).sum())
-    assert float(tally.gauges["hinted"][0] / tally.gauges["hinted"][1]) == 1
-
-
-def test_five_steps_with_all_on_lower_the_loss(tmp_path: Path) -> None:
-    channels = [SelfDistillation(0.5), ReplayPreference(PRESSED, 0.5, batch=4)]
-    job = game(tmp_path, ChannelTrainer, channels=channels, max_steps=5, num_iterations=5, logging_steps=1)
-    job.train()
-    seen = [entry for entry in job.state.log_history if "channel/replay" in entry]
-    whole = [entry["loss"] for entry in seen]
-    assert len(whole) == 5 and whole[-1] < whole[0]
-    assert seen[0]["channel/sdpo"] > 0 and seen[0]["channel/sdpo/hinted"] > 0.5
-    assert seen[-1]["channel/replay"] < seen[0]["channel/replay"] == pytest.approx(math.log(2))
-    assert seen[-1]["channel/replay/margin"] > seen[0]["channel/replay/margin"] == pytest.approx(0, abs=1e-6)
-    assert seen[-1]["channel/replay/accuracy"] > seen[0]["channel/replay/accuracy"]
-
-
 def test_the_start_of_a_training_is_measured_once_also_with_a_pair_that_has_no_number() -> None:
     start = StartingPolicy(pairs(), torch.device("cpu"))
     assert not start.known
@@ -360,29 +312,6 @@ def test_ranks_share_what_one_process_would_have(count: int, size: int, ranks: i
     assert all(sorted(epoch) == list(range(count)) for epoch in epochs), "an epoch has each pair once"
 
 
-def test_imitation_is_the_likelihood_of_the_chosen_action(tmp_path: Path) -> None:
-    channel = ReplayImitation(pairs(), 0.4, batch=5)
-    job = grpo(tmp_path, ChannelTrainer, channels=[channel])
-    found = channel.over(job.model, range(5), torch.device("cpu"))
-    total, count = torch.zeros(()), 0
-    for pair in channel.pairs:
-        ids = torch.tensor([[*pair.state, *pair.chosen]])
-        log_probs = job.model(input_ids=ids).logits.log_softmax(-1)[0, :-1]
-        total = total - log_probs.gather(1, ids[0, 1:, None])[len(pair.state) - 1 :].sum()
-        count += len(pair.chosen)
-    assert int(found.number) == count
-    torch.testing.assert_close(found.total, total, rtol=1e-5, atol=1e-5)
-
-
-def test_pairs_are_rendered_with_the_policys_template_and_tools(tmp_path: Path) -> None:
-    channel = ReplayPreference(PRESSED)
-    job = game(tmp_path, ChannelTrainer, channels=[channel])
-    words = job.processing_class
-    first = channel.pairs[0]
-    assert words.decode(first.state) == "press <|im_start|>user\nPress a<|im_end|>\n<|im_start|>assistant\n"
-    assert words.decode(first.chosen) == call("a") + "<|im_end|>" and words.decode(first.rejected).startswith(call("b"))
-
-
 def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog: Any) -> None:
     def made(*channels: Any, trainer: Any = grpo, **options: Any) -> Any:
         return trainer(tmp_path, ChannelTrainer, channels=channels, **options)
@@ -435,10 +364,3 @@ def _sharded(folder: Path, channel: Any) -> None:
             self.is_fsdp_enabled = True
 
     grpo(folder, Sharded, channels=[channel])
-
-
-def test_the_game_is_played_as_it_says() -> None:
-    environment = Keys()
-    assert environment.reset(wanted="b") == "b" and environment.press("a") == "no"
-    assert environment.get_reward() == 0 and environment.feedback == "it was b"
-    assert key_policy().config.vocab_size == 112

@@ -46,7 +46,9 @@ CASES: dict[str, tuple[Any, int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_equals_the_straight_one(tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made, at, settings = CASES[case]
     settings = {"save_strategy": "steps", "save_steps": at, "max_grad_norm": 0.5, **settings}
     straight = made(tmp_path, **settings)
@@ -66,7 +68,7 @@ def test_a_resumed_run_equals_the_straight_one(tmp_path: Path, case: str, caplog
 
 
 @pytest.mark.parametrize("case", ["inside a later epoch", "inside a generation"])
-def test_the_trainer_alone_does_not(tmp_path: Path, case: str) -> None:
+def test_the_trainer_alone_resumes_inexactly(tmp_path: Path, case: str) -> None:
     """Or what is saved beside its files could go."""
     made, at, settings = CASES[case]
     settings = {"save_strategy": "steps", "save_steps": at} | settings
@@ -77,7 +79,7 @@ def test_the_trainer_alone_does_not(tmp_path: Path, case: str) -> None:
     assert not equal(weights(straight), weights(resumed))
 
 
-def test_what_is_not_exact_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_inexact_resume_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain = grpo(tmp_path / "plain", save_strategy="steps", save_steps=2, max_steps=2)
     plain.train()
     resumed = grpo(tmp_path / "plain", max_steps=3, ignore_data_skip=True)

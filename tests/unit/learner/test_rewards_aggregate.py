@@ -7,28 +7,23 @@ import json
 import math
 import random
 from statistics import fmean
-from typing import get_args
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.simulated_judges import by_rule, play, raw_mean
 
-from oven_core.errors import UnknownNameError
-from oven_learner.rewards import Committee
 from oven_learner.rewards.aggregation import (
     DEFAULT_RULE,
     RULES,
     Reliability,
     aggregate,
-    agreement,
     sees_difference,
     standard,
 )
 from oven_learner.rewards.aggregation.reliability import FLOOR
 from oven_learner.rewards.aggregation.rules import cautious, penalised
 from oven_learner.rewards.scores import Abstention, checked
-from oven_runs.settings.committee_settings import AggregationRule, CommitteeSettings
 
 EQUAL = dict.fromkeys("abcd", 0.25)
 rules = st.sampled_from(sorted(RULES))
@@ -79,13 +74,6 @@ def test_one_voting_member_passes_through_bit_for_bit(scores: dict[str, list[flo
     assert aggregate(scores, weights, rule=rule, quorum=1) == scores["a"]
 
 
-@given(group(least=2), st.lists(score, min_size=8, max_size=8))
-def test_a_member_without_weight_does_not_count(scores: dict[str, list[float]], said: list[float]) -> None:
-    weights = EQUAL | {"e": 0.0}
-    with_it = aggregate(scores | {"e": said[: len(scores["a"])]}, weights, caution=0.5, quorum=2)
-    assert with_it == aggregate(scores, weights, caution=0.5, quorum=2)
-
-
 @given(group(), st.integers(1, 5))
 def test_without_a_quorum_there_is_no_number(scores: dict[str, list[float]], quorum: int) -> None:
     rewards = aggregate(scores, EQUAL, caution=0.5, quorum=quorum)
@@ -132,14 +120,6 @@ def test_what_no_judge_puts_below_another_completion_has_no_lower_reward(
     assert rewards is not None and rewards[1] >= rewards[0] - 1e-9
 
 
-def test_the_best_completion_by_every_judge_is_the_best_under_the_greatest_caution() -> None:
-    """By the plain mean − 2 · deviation the second one won, 1.026 to 1.008: the judges differ in how much better the
-    best is."""
-    scores = {"a": [1.0, 0.7, 0.3, 0.2], "b": [1.0, 0.9, 0.9, 0.0]}
-    rewards = aggregate(scores, EQUAL, rule="cautious", caution=2.0, quorum=2)
-    assert rewards is not None and rewards[0] == max(rewards) and rewards[0] > rewards[1]
-
-
 @given(group(least=2), st.floats(0, 4))
 def test_the_reward_is_the_plain_formulas_or_that_of_less_praise(
     scores: dict[str, list[float]], caution: float
@@ -155,52 +135,6 @@ def test_the_reward_is_the_plain_formulas_or_that_of_less_praise(
     steps = [k / 4 for k in range(9)]
     for lowered in itertools.product(steps, repeat=len(z)):
         assert penalised([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= found + 1e-9
-
-
-@given(group(least=2), rules)
-def test_the_groups_mean_is_the_members(scores: dict[str, list[float]], rule: str) -> None:
-    rewards = aggregate(scores, EQUAL, rule=rule, quorum=1)
-    assert rewards is not None and all(map(math.isfinite, rewards))
-    assert fmean(rewards) == pytest.approx(fmean(fmean(given) for given in scores.values()), abs=1e-9)
-
-
-@given(st.lists(score, min_size=2, max_size=8), rules)
-def test_members_of_one_mind_give_what_each_gives(said: list[float], rule: str) -> None:
-    assert aggregate(dict.fromkeys("abc", said), EQUAL, rule=rule, quorum=2) == pytest.approx(said, abs=1e-9)
-
-
-@given(st.lists(score, min_size=3, max_size=8), st.lists(score, min_size=8, max_size=8))
-def test_one_of_four_lifts_a_completion_by_a_thirtieth_of_its_opinion(honest: list[float], said: list[float]) -> None:
-    """R of each completion: three judges agree on z = a, the fourth says f. In closed form the fourth's share is
-    w − λ√(w(1−w)) = 0.0335 upwards and 0.4665 downwards."""
-    fooled = said[: len(honest)]
-    assume(sees_difference(honest) and sees_difference(fooled))
-    scores = {"a": honest, "b": honest, "c": honest, "d": fooled}
-    rewards = aggregate(scores, EQUAL, rule="cautious", quorum=2)
-    a, f = advantages(honest), advantages(fooled)
-    up, down = 0.25 - 0.5 * math.sqrt(0.1875), 0.25 + 0.5 * math.sqrt(0.1875)
-    shares = [up if theirs > ours else down for ours, theirs in zip(a, f, strict=True)]
-    expected = [(1 - w) * x + w * y for w, x, y in zip(shares, a, f, strict=True)]
-    assert rewards is not None and up == pytest.approx(0.0335, abs=1e-4)
-    assert advantages(rewards) == pytest.approx(advantages(expected), abs=1e-4)
-    for i in range(len(honest)):
-        for j in range(len(honest)):
-            # The order of two is turned upwards only where they were closer than the margin, and j not pushed down.
-            if f[i] > a[i] and f[j] >= a[j] and a[j] - a[i] > up / (1 - up) * (f[i] - f[j]) + 1e-6:
-                assert rewards[j] > rewards[i]
-
-
-def test_the_rules_are_those_that_can_be_set() -> None:
-    assert tuple(RULES) == get_args(AggregationRule) and CommitteeSettings().rule == DEFAULT_RULE
-    with pytest.raises(UnknownNameError, match="did you mean 'trimmed'"):
-        Committee({"a": lambda completions, **_: []}, rule="trimed")
-
-
-def test_what_each_rule_takes_of_four_scores() -> None:
-    z = [(score, 0.25) for score in (3.0, -2.0, 1.0, 0.0)]
-    assert RULES["min"](z, 0.5) == -2 and RULES["median"](z, 0.5) == RULES["trimmed"](z, 0.5) == 0.5
-    assert RULES["lower_quantile"](z, 0.5) == pytest.approx((0.4 - 0.4 + 0.4 + 0) / 4), "around the second-lowest, 0"
-    assert RULES["lower_quantile"]([(-9.0, 0.03), (1.0, 0.3), (1.2, 0.3), (1.4, 0.37)], 0.5) > 0.9, "weight counts"
 
 
 def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_one() -> None:
@@ -256,13 +190,6 @@ def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume
     assert resumed.state_dict()["a"] == resumed.state_dict()["e"] == [0.0, 0.0]
     resumed.leave("e")
     assert "e" not in resumed.values()
-
-
-def test_agreement() -> None:
-    assert agreement({"a": [0, 1], "b": [0.2, 0.6]}) == pytest.approx(1)
-    assert agreement({"a": [0, 1], "b": [1, 0]}) == pytest.approx(-1)
-    assert agreement({"a": [0, 1], "b": [0.5, 0.5]}) is None, "who sees no difference agrees with nobody"
-    assert agreement({"a": [0, 1]}) is None
 
 
 @given(st.lists(st.one_of(st.floats(), st.none(), st.booleans(), st.just("0.5"), st.integers()), max_size=4))

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.actuators import Actuators
-from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
@@ -112,16 +110,6 @@ def test_requests_say_nothing_of_the_order_and_repeat_with_the_seed() -> None:
     assert orders[0][0] != texts and orders[0][0] != orders[0][1]
 
 
-@pytest.mark.parametrize("description", ["", "Sorts digits."])
-def test_judges_that_are_told_nothing_are_named_once(description: str, caplog: pytest.LogCaptureFixture) -> None:
-    committee = Committee({"a": share_of_a}, remote=Remote(judge=by_length), description=description)
-    for _ in range(2):
-        judged(committee, ["ab", "aba", "ab", "aab"])
-    assert caplog.text.count("judge are not told what is trained; give the committee a description") == (
-        not description
-    )
-
-
 def test_without_a_quorum_a_group_has_no_reward_and_the_others_do() -> None:
     def not_the_second(request: ScoreRequest) -> Verdict:
         return Abstention("rate_limit") if request.prompt == "p1" else by_length(request)
@@ -174,19 +162,6 @@ def test_weights_are_a_simplex_that_acts_on_the_next_batch() -> None:
     assert WEIGHTS not in alone, "nothing to weigh"
 
 
-def test_a_remote_member_without_weight_is_not_asked() -> None:
-    """An answer costs. It is asked as soon as it has weight."""
-    free, paid = Remote(judge=by_length), {"a": 1.0, "b": 0.0, "judge": 0.0}
-    committee = Committee({"a": share_of_a, "b": share_of_a}, remote=free, weights=paid)
-    rewards, metrics = judged(committee, ["ab", "aaa"])
-    assert not free.asked and rewards == [0.5, 1.0]
-    assert "rewards/judge/mean" not in metrics and "rewards/b/mean" in metrics, "a rule costs nothing"
-    assert metrics["committee/abstentions"] == 0, "who was not asked abstained from nothing"
-    committee.set_weights({"a": 0.5, "b": 0.0, "judge": 0.5})
-    _, metrics = judged(committee, ["ab", "aaa"])
-    assert len(free.asked) == 1 and "rewards/judge/mean" in metrics
-
-
 def test_scores_that_are_all_equal_make_no_quorum_and_are_counted() -> None:
     committee = Committee({"a": share_of_a, "flat": lambda completions, **_: [0.5] * len(completions)})
     rewards, metrics = judged(committee, ["ab", "aaa", "ab", "ba"])
@@ -194,43 +169,6 @@ def test_scores_that_are_all_equal_make_no_quorum_and_are_counted() -> None:
     assert metrics["committee/abstain/no_difference"] == metrics["committee/abstentions"] == 1
     assert metrics["rewards/flat/mean"] == 0.5
     assert committee.last.abstained == {"no_difference": 1}, "it is named when the run is held"
-
-
-def test_a_quorum_is_never_more_than_those_that_have_weight() -> None:
-    committee = Committee({"a": share_of_a, "b": share_of_a, "c": share_of_a}, quorum=3)
-    committee.set_weights({"a": 0.5, "b": 0.5, "c": 0.0})
-    assert committee.quorum == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"rules": {}}, "at least one member"),
-        ({"weights": {"z": 1.0}}, "z, who are not members"),
-        ({"weights": {"a": 0.0, "b": 0.0}}, "positive sum"),
-        ({"weights": {"a": float("nan")}}, "finite"),
-        ({"quorum": 3}, "lower committee.quorum"),
-        ({"rules": {"no good": share_of_a}}, "no good"),
-        ({"remote": Remote(a=by_length)}, "two members named a"),
-    ],
-)
-def test_what_cannot_work_says_so_at_once(settings: Mapping[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        Committee(**({"rules": {"a": share_of_a, "b": share_of_a}} | dict(settings)))
-
-
-def test_it_has_to_be_attached() -> None:
-    with pytest.raises(ConfigError, match="attach"):
-        Committee({"a": share_of_a})(["p"], ["c"])
-
-
-def test_many_kinds_of_failure_do_not_make_many_metrics() -> None:
-    def inventive(request: ScoreRequest) -> Verdict:
-        return Abstention(f"kind_{request.prompt}")
-
-    _, metrics = judged(Committee({}, remote=Remote(judge=inventive)), ["a"] * 40, size=1)
-    assert len([name for name in metrics if name.startswith("committee/abstain/kind_")]) == 16
-    assert metrics["committee/abstain/other"] == 24
 
 
 REQUEST = ScoreRequest.model_validate(
@@ -262,23 +200,6 @@ def test_a_reply_is_scores_for_exactly_what_was_asked_or_nothing(reply: dict[str
     said = {"v": 1, "type": "ScoreReply", "member": "judge", "group": "g"} | reply
     expected = verdict if isinstance(verdict, tuple) else Abstention(verdict)
     assert read_reply(json.dumps(said).encode(), "judge", REQUEST)[0] == expected
-
-
-@pytest.mark.parametrize("data", [b"", b"null", b"7/10", b"\xff\xfe", b'{"type": "ScoreReply"', b"[" * 10_000])
-def test_what_is_no_reply_is_malformed(data: bytes) -> None:
-    assert read_reply(data, "judge", REQUEST)[0] == Abstention("malformed")
-
-
-def test_a_bare_nan_is_no_score() -> None:
-    data = ScoreReply(member="judge", group="g", scores={"x": 0.5, "y": 1.0}).wire().replace(b"1.0", b"NaN")
-    assert read_reply(data, "judge", REQUEST)[0] in (Abstention("malformed"), Abstention("out_of_range"))
-
-
-def test_conversations_become_text() -> None:
-    assert as_text("plain") == "plain"
-    assert as_text([{"role": "assistant", "content": "said"}]) == "said"
-    assert as_text([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]) == "system: a\n\nuser: b"
-    assert as_text("lone \ud800") == "lone ?"
 
 
 def test_what_judges_cost_is_told_once_a_step_and_only_what_is_known() -> None:

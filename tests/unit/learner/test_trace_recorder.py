@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from oven_core.errors import ConfigError, ProcessError
+from oven_core.errors import ProcessError
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.environments.recorder import Recorder, Rollout, steps_of
+from oven_recipes.environments.recorder import Rollout, steps_of
 from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.sandboxed_tests import Outcome
 from oven_recipes.environments.small_functions import TrustedTests, tasks
@@ -283,21 +283,3 @@ def test_a_trace_that_cannot_be_kept_ends_nothing_and_the_next_one_says_so(
     assert [one.meta for one in kept] == [{"lost_before": 2}, {}]
     found = check(kept)
     assert not found.whole and found.traces_lacking == {"traces before it are lost": 2}
-
-
-def test_an_environment_that_cannot_be_recorded_is_refused() -> None:
-    class Async(Dice):
-        async def wait(self) -> None:
-            """Wait."""
-
-    class Unrewarded:
-        def reset(self, **row: Any) -> None: ...
-
-    def nowhere(trace: Trace) -> None: ...
-
-    with pytest.raises(ConfigError, match="wait is async"):
-        Recorder(Async, nowhere).environment()
-    with pytest.raises(ConfigError, match="Unrewarded needs a get_reward"):
-        Recorder(Unrewarded, nowhere).environment()
-    with pytest.raises(ConfigError, match="bind it to the trainer"):
-        Recorder(Dice, nowhere).reward([], [[]], [Dice()], None)

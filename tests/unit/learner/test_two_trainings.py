@@ -40,7 +40,7 @@ class Halving:
         return [Vote(actuator=SCALE, stance="propose", value=0.5, tick=self._tick, confidence=0.9)]
 
 
-def test_the_second_of_two_trainers_takes_over_nothing_of_the_first(tmp_path: Path) -> None:
+def test_a_second_trainer_takes_nothing_from_the_first(tmp_path: Path) -> None:
     link = LoopLink("r", [Halving()], lambda _: Rules(autonomy="auto", newcomers="full"))
     for number in ("first", "second"):
         job = trainer(tmp_path / number)
@@ -56,7 +56,7 @@ def test_the_second_of_two_trainers_takes_over_nothing_of_the_first(tmp_path: Pa
     assert sum(isinstance(body, Decision) for body in bodies) == 1
 
 
-def test_a_second_train_of_one_trainer_goes_on_with_its_training(tmp_path: Path) -> None:
+def test_a_second_train_call_continues_the_same_training(tmp_path: Path) -> None:
     link = LoopLink("r", [])
     job = trainer(tmp_path)
     attach(job, link=link)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_core.protocol.messages import RunStarted
@@ -38,7 +38,7 @@ def groups(*given: float) -> torch.optim.Optimizer:
     )
 
 
-def test_a_change_acts_from_the_next_step_on(tmp_path: Path) -> None:
+def test_a_weight_decay_takes_effect_at_the_next_step(tmp_path: Path) -> None:
     seen: list[list[float]] = []
 
     class Watch(TrainerCallback):
@@ -55,16 +55,7 @@ def test_a_change_acts_from_the_next_step_on(tmp_path: Path) -> None:
     assert seen == [[0.1, 0.0]] * 4 + [[0.4, 0.0]] * 8, "biases have none, and get none"
 
 
-def test_adamw_takes_away_rate_times_decay() -> None:
-    optimizer = groups(0.1)
-    WeightDecay(optimizer).write(0.5)
-    (parameter,) = optimizer.param_groups[0]["params"]
-    parameter.grad = torch.zeros(2)
-    optimizer.step()
-    assert parameter.tolist() == pytest.approx([1 - 0.1 * 0.5] * 2)
-
-
-def test_groups_keep_their_ratios_even_by_way_of_nothing() -> None:
+def test_groups_keep_their_ratios_even_after_a_decay_of_0() -> None:
     optimizer = groups(0.0, 0.2, 0.02)
     knob = WeightDecay(optimizer)
     assert knob.read() == knob.own == 0.2
@@ -80,14 +71,7 @@ def test_groups_keep_their_ratios_even_by_way_of_nothing() -> None:
     assert [group["weight_decay"] for group in again.param_groups] == pytest.approx([0.0, 0.2, 0.02])
 
 
-def test_a_run_without_decay_has_no_such_knob(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path, max_steps=1), FakeLink()
-    attach(job, link=line)
-    job.train()
-    assert DECAY not in announced(line)
-
-
-def test_untouched_it_changes_nothing_and_a_run_resumes_with_what_was_decided(tmp_path: Path) -> None:
+def test_an_unchanged_decay_changes_nothing_and_a_resumed_run_keeps_the_decision(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"weight_decay": 0.1, "save_strategy": "steps", "save_steps": 6}
     plain = trainer(tmp_path / "plain", **settings)
     plain.train()
@@ -107,15 +91,3 @@ def test_untouched_it_changes_nothing_and_a_run_resumes_with_what_was_decided(tm
     spec = announced(line)[DECAY]
     assert (spec.value, spec.high) == (0.8, 1.0), "the bounds are the user's still"
     assert decays(resumed) == [0.8, 0.0]
-
-
-def test_a_user_s_own_groups_and_optimizer(tmp_path: Path) -> None:
-    model = Toy()
-    made = torch.optim.SGD(
-        [{"params": [p], "weight_decay": 0.01 * n} for n, p in enumerate(model.parameters())], lr=0.01
-    )
-    job, line = trainer(tmp_path, model=model, optimizers=(made, None), max_steps=4), FakeLink({2: (DECAY, 0.1)})
-    attach(job, link=line)
-    job.train()
-    assert (announced(line)[DECAY].value, announced(line)[DECAY].high) == (0.01, 0.5)
-    assert decays(job) == pytest.approx([0.0, 0.1, 0.2, 0.3])

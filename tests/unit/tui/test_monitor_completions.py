@@ -14,8 +14,8 @@ from textual.widgets import Footer, Input
 from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_core.terminal_text import clean
 from oven_tui.app import MonitorApp
-from oven_tui.model.completion_page import page, summary, wrapped
-from oven_tui.model.sampled_groups import KEPT, SampledGroups, matching
+from oven_tui.model.completion_page import page, summary
+from oven_tui.model.sampled_groups import KEPT, SampledGroups
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.widgets.group_list import GroupList
 from oven_tui.widgets.group_page import GroupPage
@@ -106,12 +106,6 @@ async def test_hostile_texts_at_every_size(size: tuple[int, int], beside: bool) 
         )
 
 
-async def test_without_a_sample_it_says_so() -> None:
-    async with pane([]) as (app, pilot):
-        assert "no sample yet" in words(app)
-        await pilot.press("k", "y", "g", "end", "b", "escape")
-
-
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("width", [10, 31, 78, 160])
 @pytest.mark.parametrize("group", [*GROUPS[:1], hostile(1), judged(2).model_copy(update={"completions": ()})])
@@ -124,13 +118,6 @@ def test_every_line_fits_and_is_clean(group: SampledGroup, width: int, beside: b
     assert sum(cell_len(text) for text, _ in summary(group, 28)) == 28
 
 
-def test_lines_are_broken_at_a_space_where_one_is_near() -> None:
-    assert wrapped("one two three", 9) == ["one two", "three"]
-    assert wrapped("abcdefghij", 4) == ["abcd", "efgh", "ij"]
-    assert wrapped("", 4) == [""]
-    assert "".join(wrapped("語" * 9, 4)) == "語" * 9
-
-
 def test_what_is_kept_is_bounded_and_comes_once() -> None:
     kept = SampledGroups()
     kept.take(stored(*(judged(step) for step in range(1, KEPT + 11))))
@@ -139,16 +126,3 @@ def test_what_is_kept_is_bounded_and_comes_once() -> None:
     huge = judged(1).model_copy(update={"prompt": judged(1).prompt.model_copy(update={"text": "x" * (9 << 20)})})
     kept.take([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
     assert [group.seq for group in kept.groups] == [1002]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "steps"),
-    [
-        ("", [10, 20, 30]), ("step:20", [20]), ("step:-20", [10, 20]), ("!step:20", [10, 30]),
-        ("member:crit", [10, 20, 30]), ("member:nobody", []), ("prompt:step.20", [20]), ("question", [10, 20, 30]),
-        ("[", []), ("step:", []), ("!", []),
-    ],
-)  # fmt: skip
-def test_filters(wanted: str, steps: list[int]) -> None:
-    passes = matching(wanted)
-    assert [group.step for group in GROUPS if passes(group)] == steps

@@ -11,14 +11,11 @@ from rich.cells import cell_len
 from tests.support.monitor_log import decided, recorded
 from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
-from oven_core.protocol.rules import Rules
 from oven_runs.log.cited_paths import CitedPath, read_path
 from oven_runs.log.other_rules import OtherRuling
-from oven_tui import other_rules
 from oven_tui.model import decision_chart, other_verdicts, path_picture
 from oven_tui.model.decisions import Decided
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.model.rule_variants import variants
 
 EVENTS = recorded()
 CITED = "for: slow ← CAUSES ← lr_too_low ← SOLVES ← raise_lr [C011 S007; D; own-experiments]"
@@ -75,13 +72,6 @@ def test_the_forecast_is_drawn_from_the_level_at_the_decision() -> None:
     assert decision_chart.chart(view, without, 90) == []
 
 
-def test_variants_are_changes_of_the_runs_own_rules() -> None:
-    decision = decided(EVENTS)[0]
-    words = [one.words for one in variants(Rules(cooldown_ticks=0), decision)]
-    assert "no cool-down between changes" not in words and "no vetoes" in words
-    assert "without asking a person" in [one.words for one in variants(Rules(autonomy="advise"), decision)]
-
-
 def test_verdicts_that_differ_have_a_row_and_doubts_are_told() -> None:
     decision = decided(EVENTS)[0]
     other = decision.model_copy(update={"verdict": "rejected", "tick": decision.tick + 2})
@@ -113,8 +103,3 @@ async def test_other_rules_are_told_on_the_page(run: Path, monkeypatch: pytest.M
         text = screen_text(app)
         assert "cannot be told" not in text and "Under other rules" in text
         assert "│ slow_progress │" in text and "reward around the decision" in text
-
-
-async def test_where_it_cannot_be_told_a_sentence_says_so(tmp_path: Path) -> None:
-    gone = await other_rules.ask([str(tmp_path / "gone")], "000000000001-00")
-    assert not gone.rulings and gone.cannot

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -33,7 +32,6 @@ from oven_tui.screens.knob import KnobScreen
 from oven_tui.screens.log_console import ConsoleScreen
 from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.chart import Chart
-from oven_tui.widgets.charts import CHARTS
 from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
@@ -155,41 +153,6 @@ async def test_data_that_arrives_under_a_ballot_is_drawn_behind_it() -> None:
         assert f"tick {app.view.run.tick}" in screen_text(app)
 
 
-async def test_m_shows_the_other_metrics_and_comes_round() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        names = app.view.charted()
-        shown = [chart.metric for chart in app.query(Chart)]
-        assert shown == names[:CHARTS]
-        seen = list(shown)
-        while True:
-            await pilot.press("m")
-            now = [chart.metric for chart in app.query(Chart)]
-            if now == shown:
-                break
-            seen += [name for name in now if name]
-        assert sorted(seen) == sorted(names)  # type: ignore[type-var]
-
-
-async def test_zoom_shows_the_newest_ticks_on_all_charts_alike() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("plus", "plus", "plus")
-        axes = {chart.axis for chart in app.query(Chart)}
-        assert len(axes) == 1
-        axis = axes.pop()
-        assert (axis.last - axis.first, axis.last) == (100, app.view.run.tick)
-        await pilot.press("minus", "minus", "minus")
-        assert app.query_one(Chart).axis.first == 0
-
-
-async def test_the_filter() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("slash", *"actuator:roll", "enter")
-        await until(pilot, lambda: "1 shown by 'actuator:roll'" in screen_text(app))
-        assert app.focused is app.query_one(Decisions)
-        await pilot.press("escape")
-        await until(pilot, lambda: "shown by" not in screen_text(app))
-
-
 BOARDS = (MonitorApp, Decisions, ConsoleLines, RunList, OverlayApp, PlayApp)
 PAGES = (ConsoleScreen, CompletionScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
 SHOWN = (*BOARDS, *PAGES)
@@ -239,30 +202,6 @@ async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
             assert copied["event"] == entry.seq
             if isinstance(entry, Decided):
                 assert Decision.model_validate(copied["decision"]) == entry.decision
-
-
-async def test_both_themes_colour_every_kind_of_text() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        header = app.query_one(Header)
-        dark = header.paint("text").color
-        await pilot.press("ctrl+t")
-        await until(pilot, lambda: app.theme == "textual-light")
-        assert header.paint("text").color != dark
-
-
-async def test_s_saves_a_picture_into_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with monitor(EVENTS) as (_, pilot):
-        await pilot.press("s")
-        await until(pilot, lambda: [*tmp_path.glob("*.svg")])
-    (saved,) = tmp_path.glob("*.svg")
-    assert "eval/accuracy" in saved.read_text()
-
-
-async def test_q_closes_the_monitor() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press("q")
-        await until(pilot, lambda: app.return_code == 0)
 
 
 @pytest.mark.parametrize(

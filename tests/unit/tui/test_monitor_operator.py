@@ -10,9 +10,9 @@ from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_view import decided, fold
 
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import AgentStatus, Decision, Message, Outcome, OutcomeLine, TallyLine
+from oven_core.protocol.messages import Decision, Message, Outcome, OutcomeLine, TallyLine
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_tui.model.commands_given import told
+from oven_tui.model.commands_given import progress_text
 from oven_tui.model.decisions import Decided, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import content
@@ -80,13 +80,6 @@ def test_commands_say_what_they_ask_for_and_what_came_of_it() -> None:
     view = view_after(said)
     (row,) = [entry for entry in view.entries if isinstance(entry, Note) and entry.command == "c1"]
     assert (row.author, row.text) == ("operator kim", f"set {LR} 0.5: too fast")
-    assert told(view.given.by_id["c1"]).endswith("the mesh's answer is awaited")
+    assert progress_text(view.commands.by_id["c1"]).endswith("the mesh's answer is awaited")
     view = view_after(said, ("answer.000000900001-00", refused))
-    assert told(view.given.by_id["c1"]) == "refused: 0.5 lies outside 1 to 2"
-
-
-def test_an_agents_notice_stands_among_the_entries() -> None:
-    notice = AgentStatus(state="notice", tick=100, reason="nothing is learnt: all rewards were equal")
-    view = view_after(("agent.calibration", notice))
-    entry = view.entries[-1]
-    assert isinstance(entry, Note) and (entry.author, entry.text) == ("calibration", notice.reason)
+    assert progress_text(view.commands.by_id["c1"]) == "refused: 0.5 lies outside 1 to 2"

@@ -11,7 +11,6 @@ from oven_tui.model import braille_chart
 from oven_tui.model.metric_series import BUCKETS, RECENT, Series
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def series(values: list[float], stride: int = 1) -> Series:
@@ -50,34 +49,6 @@ def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
     assert max((c.high for c in columns), default=-math.inf) == max(finite, default=-math.inf)
     assert all(0 <= c.x < width for c in columns)
     assert [c.x for c in columns] == sorted({c.x for c in columns})
-
-
-@given(st.lists(FINITE, min_size=1, max_size=4000))
-def test_wider_buckets_are_the_narrow_ones_merged(values: list[float]) -> None:
-    made = series(values * 3)
-    assert len(made.buckets) <= BUCKETS
-    assert min(b.low for b in made.buckets) == min(values)
-    assert max(b.high for b in made.buckets) == max(values)
-    assert made.at(made.last_tick) == values[-1]
-
-
-@given(st.lists(st.integers(-5, 5000), max_size=200))
-def test_the_axis_never_goes_back(ticks: list[int]) -> None:
-    made = Series()
-    for tick in ticks:
-        made.add(tick, 1.0)
-    keys = [bucket.key for bucket in made.buckets]
-    assert keys == sorted(set(keys))
-
-
-def test_a_copy_stays_as_it_was() -> None:
-    made = series([1.0, 2.0])
-    kept = made.copy()
-    before = kept.columns(0, 9, 10)
-    for tick in range(2, 3000):
-        made.add(tick, 50.0)
-    assert kept.columns(0, 9, 10) == before
-    assert kept.count == 2
 
 
 STYLES = st.sampled_from(["noisy", "measured", "set"])
@@ -124,17 +95,3 @@ def test_a_knob_is_drawn_in_steps_and_on_a_log_scale_when_it_ranges_far() -> Non
     drawn = ["".join(text for text, _ in row) for row in rows]
     assert drawn[2].startswith("⣀⣀⣀⣀⣀")  # level, then upright
     assert drawn[1][:5].strip() == ""
-
-
-@given(st.integers(0, 10**7), st.one_of(st.none(), st.integers(0, 10**7)))
-def test_the_axis_holds_the_newest_tick_and_little_more(last: int, end: int | None) -> None:
-    edge = braille_chart.span(0, last, end)
-    assert edge >= last
-    assert edge <= max(31, last * 1.3 + 2, last)
-    if end is not None:
-        assert edge <= max(last, end)
-
-
-def test_labels() -> None:
-    values = (0.0, 0.25, 1234567.0, 2e-5, -0.00012)
-    assert [braille_chart.label(value) for value in values] == ["0", "0.25", "1.23e6", "2.0e-5", "-1e-4"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, NOON, Log
@@ -29,7 +27,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_tui.model import monitor_view as limits
-from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
+from oven_tui.model.decisions import Decided, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 
 EVENTS = recorded()
@@ -68,12 +66,6 @@ def test_fates_of_decisions() -> None:
     ]
 
 
-def test_votes_on_an_open_ballot_are_shown_as_they_come() -> None:
-    last = fold(EVENTS).rows()[-1]
-    assert isinstance(last, Open)
-    assert set(last.votes) >= {"supervisor-with-a-long-name"}
-
-
 def test_a_ballot_that_comes_after_its_decision_is_not_open() -> None:
     number = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, BallotOpened))
     body = EVENTS[number].body
@@ -81,11 +73,6 @@ def test_a_ballot_that_comes_after_its_decision_is_not_open() -> None:
     rest = [event for event in EVENTS if event is not EVENTS[number]]
     late = replace(EVENTS[number], seq=EVENTS[-1].seq + 1)
     assert body.id not in fold([*rest, late]).open
-
-
-def test_a_decision_without_its_receipt_is_pending() -> None:
-    until = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, Decision))
-    assert decided(fold(EVENTS[: until + 1]))[0].fate == "pending"
 
 
 def test_adopted_decisions_and_commands_are_marked_on_the_charts() -> None:
@@ -110,19 +97,9 @@ def test_agents_live_fall_silent_and_say_why_they_cannot_fire() -> None:
     assert (view.run.agents["lr"].proposals, view.run.agents["prior"].against) == (2, 1)
 
 
-def test_the_four_charts_that_are_shown_first() -> None:
-    assert fold(EVENTS).charted()[:4] == ["reward", "eval/accuracy", "learning_rate", "grad_norm"]
-
-
 def test_what_is_charted_is_known_from_the_announcement_before_anything_is_measured() -> None:
     begun = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, RunStarted))
     assert "reward" in fold(EVENTS[: begun + 1]).charted() or LR in fold(EVENTS[: begun + 1]).charted()
-
-
-def test_scalar_knobs_have_curves_and_actions_have_none() -> None:
-    charted = fold(EVENTS).charted()
-    assert LR in charted
-    assert "run.rollback" not in charted
 
 
 def test_what_is_announced_while_the_run_continues_is_a_note_and_a_curve() -> None:
@@ -282,36 +259,3 @@ def test_names_and_entries_without_end_are_left_out_and_counted() -> None:
     assert len(view.entries) <= limits.ENTRIES + 256
     assert view.forgotten + len(view.entries) == 3 * limits.ENTRIES
     assert len(view.marks) <= limits.MARKS
-
-
-@pytest.mark.parametrize(
-    ("filter_text", "left"),
-    [
-        ("", 4),
-        ("agent:curriculum", 1),
-        ("actuator:lr_scale", 2),
-        ("actuator:lr_scale !rejected", 1),
-        ("step:40-90", 2),
-        ("!step:40-90", 2),
-        ("ROLLBACK", 1),
-        ("no_such_word|because", 3),
-        ("(", 4),
-    ],
-)
-def test_filters(filter_text: str, left: int) -> None:
-    entries: list[Entry] = [entry for entry in fold(EVENTS).entries if isinstance(entry, Decided)]
-    if filter_text == "(":  # cannot be read as an expression: taken as it is
-        left = sum("(" in entry.decision.reason for entry in entries if isinstance(entry, Decided))
-    assert sum(matching(filter_text)(entry) for entry in entries) == left
-
-
-def test_notes_match_by_author_and_text() -> None:
-    note = Note(1, 5, "operator ann", "hold: looking")
-    assert matching("agent:ann hold")(note)
-    assert not matching("actuator:lr")(note)
-
-
-def test_a_gap_in_a_curve_is_kept() -> None:
-    columns = fold(EVENTS).series["entropy"].columns(0, 200, 201)
-    assert [c.x for c in columns if c.broken] == [120, 121, 122]
-    assert all(math.isfinite(c.last) for c in columns if not c.broken)

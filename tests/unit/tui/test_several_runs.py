@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,13 @@ from oven_core.protocol.events import Event
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_rows import RunRows
-from oven_runs.log.run_row import RunRow
 from oven_tui.app import MonitorApp
 from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.apps.runs_app import Choice, RunsApp
-from oven_tui.model import overlaid_runs
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.model.overlaid_runs import Axis, Overlaid
-from oven_tui.model.run_table import line, matching
+from oven_tui.model.overlaid_runs import Axis
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.header import About
 from oven_tui.widgets.overlay_chart import OverlayChart
@@ -104,17 +100,6 @@ async def test_a_run_elsewhere_is_listed_first_and_says_when_it_is_not_reached(h
         assert app.query_one(RunList).all[0].location and "138/240" in text(app)
 
 
-async def test_p_plays_and_q_closes(home: Home) -> None:
-    app = RunsApp(RunRows(home), cursor="second")
-    async with opened(app) as pilot:
-        await pilot.press("p")
-    assert app.return_value == Choice(("second",), True, ())
-    app = RunsApp(RunRows(home))
-    async with opened(app) as pilot:
-        await pilot.press("q")
-    assert app.return_value is None
-
-
 async def test_an_overlay_has_every_runs_curve_and_says_what_one_has_not_measured() -> None:
     app = OverlayApp((), names=("one", "two"))
     async with opened(app, (160, 45)) as pilot:
@@ -140,38 +125,6 @@ def test_by_step_what_a_rollback_took_back_is_left_out() -> None:
     assert len(columns) == view.run.step
     assert len(by_tick.columns(view, "reward", 0, view.run.tick, 400)) == view.series["reward"].count
     assert by_step.columns(view, "no such metric", 0, 10, 10) == []
-
-
-def test_a_run_keeps_its_sign_and_metrics_of_several_come_first() -> None:
-    one, two = Overlaid("one", 0, folded(EVENTS)), Overlaid("two", 1, folded(ENDED[:20]))
-    assert one.sign != two.sign and one.sign[1] != two.sign[1]
-    names = overlaid_runs.charted([one, two])
-    shared = [name for name in names if name in one.view.series and name in two.view.series]
-    assert names[: len(shared)] == shared and set(names) == set(one.view.charted()) | set(two.view.charted())
-
-
-@pytest.mark.parametrize("width", [20, 40, 76, 100, 116, 196, 296])
-def test_a_row_is_as_wide_as_the_list(width: int) -> None:
-    from rich.cells import cell_len
-    from tests.unit.controller.test_run_rows import NOW
-
-    long = RunRow("a-run-with-quite-a-long-name", status="running", step=7, max_steps=10**6, held="x\x1b[31m" * 9)
-    for found in (RunRow("r"), long, replace(long, target="eval/accuracy", first=0.1, now=1e-9, adopted=10**5)):
-        drawn = line(found, NOW, width, 39)
-        assert sum(cell_len(part) for part, _ in drawn) == width
-        assert "\x1b" not in "".join(part for part, _ in drawn)
-
-
-def test_the_filter_of_the_list() -> None:
-    from tests.unit.controller.test_run_rows import NOW
-
-    rows = [RunRow("grpo-1", recipe="grpo", status="failed"), RunRow("pre-1", recipe="pretrain", status="completed")]
-
-    def kept(words: str) -> list[str]:
-        return [row.run for row in rows if matching(words, NOW)(row)]
-
-    assert kept("state:failed") == kept("recipe:grpo") == kept("grpo") == kept("!completed") == ["grpo-1"]
-    assert kept("run:1") == ["grpo-1", "pre-1"] and kept("run:( ") == []
 
 
 SIZES = [(random.Random(7).randint(40, 300), random.Random(n).randint(12, 100)) for n in range(2)]

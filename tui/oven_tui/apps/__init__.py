@@ -1,1 +1,1 @@
-"""The monitor's other applications: the list of runs, several runs over each other, a recorded run that is played."""
+"""The monitor's other applications: the list of runs, an overlay of several runs, and the player of a recorded run."""

@@ -1,4 +1,4 @@
-"""The row of a run on another machine in the list of runs: from the view that its monitor had, and what came since."""
+"""The row of a run on another machine in the list of runs, from its monitor's view and later events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_runs.log.run_row import RunRow
 from oven_tui.model.monitor_view import MonitorView
 
 LOOK_S = 2.0
-"""Between two questions for what is new."""
+"""Seconds between two requests for new events."""
 
 
 class Elsewhere:
@@ -23,7 +23,7 @@ class Elsewhere:
         self._fault = ""
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Ask for what is new until cancelled, and say when there was something."""
+        """Request new events until cancelled, and call `changed` when there were some."""
         from nats.errors import Error as NatsError
 
         from oven_runs.access.log_sources import batches
@@ -45,7 +45,7 @@ class Elsewhere:
                 await asyncio.sleep(LOOK_S)
 
     def row(self) -> RunRow:
-        """As the list shows it."""
+        """Return the row for the list."""
         run = self._view.run
         target = run.target() or ""
         ended = run.ended

@@ -1,4 +1,4 @@
-"""Two to four runs over each other, live or over, as an application. Like the monitor, it only reads."""
+"""An application that overlays two to four runs, live or ended. Like the monitor, it only reads."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.overlay_chart import Legend, OverlayChart
 
 PAINT_S = 0.25
-"""Least time between two paints: two to four runs at once are painted more seldom than one."""
+"""Least seconds between two paints: rarer than for one run."""
 CHARTS = 4
 WIDE = 100
-"""Cells from which on four charts are shown, two abreast; below it two, one under the other."""
+"""Columns from which four charts are shown, two abreast. Below it there are two, one under the other."""
 WINDOWS = (None, 1000, 300, 100, 30)
-"""Steps or ticks shown: all, or the newest."""
+"""Steps or ticks to show: all, or the newest."""
 
 
 class OverlayApp(ThemedApp[None]):
@@ -48,11 +48,11 @@ class OverlayApp(ThemedApp[None]):
         appearance: Appearance | None = None,
         by: By = "step",
     ) -> None:
-        """`names`: of runs that somebody else reads and hands to `take` (tests), in the place of accesses."""
+        """`names` replaces `accesses` in tests, which read the runs themselves and call `take`."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         names = names or [access.run for access in accesses]
-        self.runs = [Overlaid(name, place, MonitorView()) for place, name in enumerate(names)]
+        self.runs = [Overlaid(name, index, MonitorView()) for index, name in enumerate(names)]
         self.by = by
         self.pages = self.zoom = 0
         self._accesses = accesses
@@ -61,8 +61,8 @@ class OverlayApp(ThemedApp[None]):
     def compose(self) -> ComposeResult:
         yield Legend(self.runs)
         with Container(id="overlay-charts"):
-            for place in range(CHARTS):
-                yield OverlayChart(self.runs, id=f"chart-{place}")
+            for index in range(CHARTS):
+                yield OverlayChart(self.runs, id=f"chart-{index}")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -75,25 +75,25 @@ class OverlayApp(ThemedApp[None]):
     def _read(self) -> None:
         from oven_tui.feed import Feed  # after the first paint, as in the monitor
 
-        for place, access in enumerate(self._accesses):
-            told = (partial(self.take, place), partial(self.say, place), partial(self.show_view, place))
-            self.run_worker(Feed(access, *told).run(), exit_on_error=True)
+        for index, access in enumerate(self._accesses):
+            callbacks = (partial(self.take, index), partial(self.say, index), partial(self.show_view, index))
+            self.run_worker(Feed(access, *callbacks).run(), exit_on_error=True)
 
-    def take(self, place: int, events: list[Event]) -> None:
-        """New events of a run's log, in order."""
+    def take(self, index: int, events: list[Event]) -> None:
+        """Add new events of a run's log, in order."""
         for event in events:
-            self.runs[place].view.feed(event)
+            self.runs[index].view.feed(event)
         self._soon()
 
-    def show_view(self, place: int, view: MonitorView) -> None:
-        """Another view of a run from now on: a preview of a long log, or all of it."""
-        self.runs[place].view = view
+    def show_view(self, index: int, view: MonitorView) -> None:
+        """Show another view of a run from now on: a preview of a long log, or all of it."""
+        self.runs[index].view = view
         self._soon()
 
-    def say(self, place: int, link: str, detail: str) -> None:
-        """What the connection to a run is doing."""
+    def say(self, index: int, link: str, detail: str) -> None:
+        """Show the state of the connection to a run."""
         if legend := self._legend():
-            legend.links[self.runs[place].name] = (link, detail)
+            legend.links[self.runs[index].name] = (link, detail)
             self._soon()
 
     def _legend(self) -> Legend | None:
@@ -105,14 +105,14 @@ class OverlayApp(ThemedApp[None]):
             self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
 
     def paint(self) -> None:
-        """Have every widget redraw what changed."""
+        """Redraw what changed in every widget."""
         if (legend := self._legend()) is None:
             return
         self._due, self._painted = False, time.monotonic()
         now = datetime.now(UTC)
         for run in self.runs:
-            heard = run.view.run.last_time
-            legend.silent_s[run.name] = max(0.0, (now - heard).total_seconds()) if heard else 0.0
+            last_time = run.view.run.last_time
+            legend.silent_s[run.name] = max(0.0, (now - last_time).total_seconds()) if last_time else 0.0
         legend.redraw()
         names = overlay.charted(self.runs)
         across = 2 if self.size.width >= WIDE else 1
@@ -120,12 +120,12 @@ class OverlayApp(ThemedApp[None]):
         page = self.pages % max(1, -(-len(names) // shown))
         axes = {run.name: Axis(run.view, self.by) for run in self.runs}
         first, last = self._window(max(axis.end for axis in axes.values()))
-        for place, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
-            at = page * shown + place
-            chart.display = place < shown
-            chart.axis_row = place >= shown - across
+        for index, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
+            position = page * shown + index
+            chart.display = index < shown
+            chart.axis_row = index >= shown - across
             chart.by, chart.axes, chart.first, chart.last = self.by, axes, first, last
-            chart.metric = names[at] if at < len(names) else None
+            chart.metric = names[position] if position < len(names) else None
             chart.redraw()
 
     def _window(self, newest: int) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""A recorded run, played in the monitor: at each moment it shows what the live monitor showed then."""
+"""An application that plays a recorded run in the monitor. At each moment it shows what the live monitor showed
+then."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from oven_tui.widgets.play_bar import PlayBar
 from oven_tui.widgets.seek_box import SeekBox
 
 CHECKPOINTS = 128
-"""Of a long log: going back in one of a million events folds 8,000 at most."""
+"""Checkpoints of a long log. Going back in a log of a million events folds at most 8,000."""
 TURN_S = 0.1
-"""Between two turns of playing."""
+"""Seconds between two turns of playing."""
 
 
 class PlayApp(MonitorApp):
@@ -34,7 +35,7 @@ class PlayApp(MonitorApp):
     def __init__(
         self, about: About, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0
     ) -> None:
-        """`speed`: times the run's own pace; the nearest of SPEEDS is taken."""
+        """`speed` is a multiple of the run's own pace; the nearest of SPEEDS is used."""
         super().__init__(about, appearance=appearance)
         self.player = Player(folder)
         self.player.speed = min(SPEEDS, key=lambda known: abs(known - speed))
@@ -71,12 +72,12 @@ class PlayApp(MonitorApp):
             self.player.take(frame)
 
     def silent_s(self) -> float:
-        """Seconds since the last event on the player's clock."""
+        """Return the seconds since the last event on the player's clock."""
         last, clock = self.view.run.last_time, self.player.clock
         return max(0.0, (clock - last).total_seconds()) if last and clock else 0.0
 
     def _turn(self) -> None:
-        """Let the time since the last turn pass, or go further to where somebody wants to be."""
+        """Let the time since the last turn pass, or continue towards the requested place."""
         now = time.monotonic()
         passed, self._turned = now - self._turned, now
         try:
@@ -103,7 +104,7 @@ class PlayApp(MonitorApp):
         self._turn()
 
     def _go_on(self) -> None:
-        """A few pieces of the way, so that keys are heard between."""
+        """Go a few chunks of the way, so that keys work in between."""
         until = time.monotonic() + TURN_S / 2
         assert self._going is not None
         for _ in self._going:
@@ -118,8 +119,8 @@ class PlayApp(MonitorApp):
         self._show()
 
     def action_speed(self, by: int) -> None:
-        place = SPEEDS.index(self.player.speed) + by
-        self.player.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, place))]
+        index = SPEEDS.index(self.player.speed) + by
+        self.player.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, index))]
         self._show()
 
     def action_step(self, by: int) -> None:
@@ -144,7 +145,7 @@ class PlayApp(MonitorApp):
     def action_seek(self) -> None:
         self.query_one(SeekBox).open()
 
-    def on_seek_box_asked(self, message: SeekBox.Asked) -> None:
+    def on_seek_box_submitted(self, message: SeekBox.Submitted) -> None:
         self._go(self.player.to_step(message.step))
 
     def action_help(self) -> None:

@@ -1,4 +1,4 @@
-"""The list of runs as an application: it returns what to open, and is shown again when that is closed."""
+"""The list of runs as an application. It returns what to open, and is shown again when that is closed."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.run_list import RunList
 
 LOOK_S = 2.0
-"""Between two looks at the home; a live log is no further behind on disk than a second."""
+"""Seconds between two looks at the home. A live log on disk is at most a second behind."""
 
 
 WIDE = 100
-"""Cells from which on the first line says what the list does not check."""
+"""Columns from which the first line says what the list does not verify."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to open: one run, or two to four over each other, or one to be played."""
+    """The runs to open: one, two to four as an overlay, or one to play."""
 
     runs: tuple[str, ...]
     play: bool = False
     marked: tuple[str, ...] = ()
-    """What is marked, for when the list is shown again."""
+    """The marked runs, for when the list is shown again."""
 
 
 class Summary(Lines):
-    """A line about all runs, or about the one under the cursor."""
+    """A line about all runs, or about the run under the cursor."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self.left: list[Run] = []
+        self.left_part: list[Run] = []
         self.right: list[Run] = []
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
-        return [row(width, self.left, self.right)]
+        return [row(width, self.left_part, self.right)]
 
 
 class RunsApp(ThemedApp[Choice]):
@@ -66,7 +66,8 @@ class RunsApp(ThemedApp[Choice]):
         cursor: str = "",
         marked: Sequence[str] = (),
     ) -> None:
-        """`elsewhere`: a run on another machine, listed first. `cursor` and `marked`: where somebody left it."""
+        """`elsewhere` is a run on another machine, listed first. `cursor` and `marked` restore the list's last
+        state."""
         super().__init__(appearance)
         self._source = rows
         self._elsewhere = elsewhere
@@ -93,7 +94,7 @@ class RunsApp(ThemedApp[Choice]):
             self.run_worker(self._elsewhere.follow(self.show_rows), exit_on_error=True)
 
     async def _follow(self) -> None:
-        """Read what is new in any log, a slice at a time, for as long as the list is open."""
+        """Read new events of all logs, a slice at a time, while the list is open."""
         while True:
             try:
                 for _ in self._source.advance():
@@ -108,27 +109,27 @@ class RunsApp(ThemedApp[Choice]):
                 await asyncio.sleep(LOOK_S)
 
     def show_rows(self) -> None:
-        """Show what is known of the runs now."""
+        """Show the present rows."""
         if not self.screen_stack:
             return
         rows = [self._elsewhere.row()] if self._elsewhere is not None else []
         rows += self._source.rows.values()
         now = datetime.now(UTC)
-        live = sum(found.status == "running" for found in rows)
-        alerts = sum(len(found.alerts(now)) for found in rows if found.status == "running")
-        unread = sum(not found.whole for found in rows)
+        live = sum(row.status == "running" for row in rows)
+        alerts = sum(len(row.alerts(now)) for row in rows if row.status == "running")
+        unread = sum(not row.whole for row in rows)
         summary = self.screen_stack[0].query_one("#runs-summary", Summary)
-        summary.left = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
-        summary.left += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
-        summary.left += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
+        summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
+        summary.left_part += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
+        summary.left_part += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
         checked = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
         summary.right = [(f"as logged{checked}", "dim")]
         summary.redraw()
         self.screen_stack[0].query_one(RunList).show_rows(rows)
 
     def on_run_list_moved(self, message: RunList.Moved) -> None:
-        detail, found = self.screen_stack[0].query_one("#run-detail", Summary), message.found
-        detail.left = _about(found, datetime.now(UTC)) if found is not None else []
+        detail, row = self.screen_stack[0].query_one("#run-detail", Summary), message.row
+        detail.left_part = _about(row, datetime.now(UTC)) if row is not None else []
         detail.redraw()
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
@@ -156,14 +157,14 @@ class RunsApp(ThemedApp[Choice]):
         self.push_screen(HelpScreen(("runs",)))
 
 
-def _about(found: RunRow, now: datetime) -> list[Run]:
-    """The run under the cursor: what no column has room for."""
-    silent = found.silent_s(now)
-    heard = f", last event {ago(silent)} ago" if silent is not None else ""
-    age = found.age_s(now)
+def _about(row: RunRow, now: datetime) -> list[Run]:
+    """Describe the run under the cursor with what no column has room for."""
+    silent = row.silent_s(now)
+    last_event = f", last event {ago(silent)} ago" if silent is not None else ""
+    age = row.age_s(now)
     old = f", {ago(age)} old" if age is not None else ""
-    at = f" at {found.location}" if found.location else ""
-    parts: list[Run] = [(found.run, "strong"), (f"{at}  {found.recipe}{old}{heard}", "dim")]
-    if found.ended:
-        parts.append((f"  {found.ended}", "dim"))
-    return parts + [("  " + alert, "warn") for alert in found.alerts(now)]
+    location = f" at {row.location}" if row.location else ""
+    parts: list[Run] = [(row.run, "strong"), (f"{location}  {row.recipe}{old}{last_event}", "dim")]
+    if row.ended:
+        parts.append((f"  {row.ended}", "dim"))
+    return parts + [("  " + alert, "warn") for alert in row.alerts(now)]

@@ -1,7 +1,5 @@
-"""The monitor's windows one after another: the list of runs, one run, several over each other, one that is played.
-
-What only some of them need is imported when they open: the first paint of a run waits for none of it.
-"""
+"""The monitor's windows, one after another: the list of runs, one run, an overlay, a player. Modules that only some
+windows need are imported when those open, so that the first paint of a run does not wait for them."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Windows:
-    """Opens what was asked for; from the list one comes to a run, and back to the list when that is closed."""
+    """Opens what the user asks for. The list of runs leads to a run, and back when that is closed."""
 
     def __init__(
         self,
@@ -39,11 +37,11 @@ class Windows:
         control: bool = False,
         only_one: bool = False,
     ) -> None:
-        """Without `accesses` the list of the home's runs is shown first. `speed`: of a run that is played. `control`:
-        the person may act on the runs, as far as their keys let them. `only_one`: no other window follows the first, as
-        in a browser, whose driver takes one app a process."""
+        """Without `accesses` the list of the home's runs comes first. `speed` is that of a played run. With `control`
+        the user may act, as far as the keys allow. With `only_one` no other window follows the first, as in a browser,
+        whose driver supports one app per process."""
         self.last_view: MonitorView | None = None
-        """That of the run that was shown last; None where there was none."""
+        """The view of the run that was shown last; None if there was none."""
         self.return_code = 0
         self._accesses = list(accesses)
         self._home, self._appearance, self._speed = home, appearance, speed
@@ -55,13 +53,14 @@ class Windows:
         self._cursor, self._marked = "", list[str]()
 
     def exit(self) -> None:
-        """Close what is open, and open no more."""
+        """Close the open window and open no other."""
         self._over = True
         if self._app is not None:
             self._app.exit()
 
     async def run(self, *, play: bool = False) -> None:
-        """Until the person has closed all. Raises ConfigError where a run that is elsewhere should be played."""
+        """Run until the user has closed all windows. Raises ConfigError for a run on another machine that should be
+        played."""
         listed = not self._accesses
         if not listed:
             listed = await self._open(self._accesses, play)
@@ -72,7 +71,7 @@ class Windows:
             await self._open([self._access(run) for run in choice.runs], choice.play)
 
     async def _open(self, accesses: Sequence[RunAccess], play: bool) -> bool:
-        """Show them until they are closed. Returns whether the list was asked for."""
+        """Show the runs until they are closed. Return whether the user wants the list."""
         self.last_view = None
         if len(accesses) > 1:
             from oven_tui.apps.overlay_app import OverlayApp
@@ -117,11 +116,11 @@ class Windows:
 
     async def _show(self, app: App[Any]) -> Any:
         self._app = app
-        found = await app.run_async()
+        result = await app.run_async()
         self._app = None
         self.return_code = app.return_code or 0
         self._over = self._over or self._only_one or bool(self.return_code)
-        return found
+        return result
 
     def _found_home(self) -> Home:
         first = next((access for access in self._accesses if isinstance(access, LocalRun)), None)
@@ -130,6 +129,6 @@ class Windows:
         return Home(first.folder.path.parent.parent)
 
     def _access(self, run: str) -> RunAccess:
-        """A run of the list, or that of an address. Raises UnknownNameError."""
+        """Return a run of the list, or of an address. Raises UnknownNameError."""
         elsewhere = next((access for access in self._accesses if access.run == run), None)
         return elsewhere or LocalRun(self._found_home().find(run))

@@ -1,1 +1,1 @@
-"""What the monitor shows, without a terminal: views, series, decisions, charts and cells."""
+"""The monitor's content, without a terminal: views, series, decisions, charts and cells."""

@@ -1,4 +1,4 @@
-"""Text in ASCII, cell for cell: for terminals and fonts without braille, box drawing and other signs."""
+"""Text in ASCII, cell for cell, for terminals and fonts without braille, box drawing and other signs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SIGNS: Final = {
 """Sign → the ASCII in its place. No two agents share one, and no two marks of a chart."""
 BRAILLE, BOX, BLOCKS = range(0x2800, 0x2900), range(0x2500, 0x2580), range(0x2580, 0x25A0)
 UPRIGHT: Final = frozenset("│┃║╷╵╽╿")
-"""Box-drawing signs that become a bar; the others are corners and crossings."""
+"""Box-drawing signs that become a bar. The others are corners and crossings."""
 
 
 def ascii_text(text: str) -> str:
-    """The text in as many cells."""
+    """Return the text in the same number of cells."""
     return text if text.isascii() else "".join(map(_sign, text))
 
 
@@ -47,14 +47,14 @@ def _sign(char: str) -> str:
 
 
 def _dots(dots: int) -> str:
-    """What looks most like the dots of a cell: a slope, an upright, or a level at their height."""
-    left = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
+    """Return the character that looks most like a cell's dots: a slope, an upright, or a level at their height."""
+    left_dots = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
     right = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
-    rows = left + right
+    rows = left_dots + right
     if not rows:
         return " "
     if max(rows) - min(rows) >= 2:
-        slope = sum(right) / len(right) - sum(left) / len(left) if left and right else 0.0
+        slope = sum(right) / len(right) - sum(left_dots) / len(left_dots) if left_dots and right else 0.0
         return "|" if abs(slope) < 1 else "\\" if slope > 0 else "/"
     level = sum(rows) / len(rows)
     return "'" if level < 0.75 else "-" if level < 2.25 else "."

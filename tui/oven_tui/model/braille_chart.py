@@ -1,4 +1,4 @@
-"""A line chart in braille: a grid of dots, two by four to a cell; numbers in, runs of text out."""
+"""A line chart in braille: a grid of dots, two by four per cell. Numbers in, runs of text out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Literal, NamedTuple, TypeAlias
 from oven_tui.model.metric_series import Column
 
 Style: TypeAlias = Literal["noisy", "measured", "set"]
-"""`noisy`: raw and dim under a bright average. `measured`: points joined by a bright line. `set`: a knob's steps."""
+"""`noisy`: raw values dim under a bright average. `measured`: points joined by a bright line. `set`: the steps of a
+knob."""
 
 Run: TypeAlias = tuple[str, str]
-"""Text, and what it is: "blank", "raw", "line", "broken", "cross", "change", or the kind of a mark."""
+"""A text and its kind: "blank", "raw", "line", "broken", "cross", "change", or the kind of a mark."""
 
 Grid: TypeAlias = list[bytearray]
-"""Rows of cells; of each cell its eight dots."""
+"""Rows of cells, each with its eight dots."""
 
 LAYERS = ("change", "line", "raw")
 """Kinds of curves, the foremost first. Each has a component class in widgets/base."""
@@ -31,7 +32,7 @@ _BLANK: Run = (" ", "blank")
 
 
 class Mark(NamedTuple):
-    """A vertical line at a cell, with a glyph at its head."""
+    """A vertical line at a cell with a glyph at its head."""
 
     glyph: str
     kind: str
@@ -39,14 +40,14 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the bottom and the top of a chart stand for."""
+    """The values at the bottom and the top of a chart."""
 
     low: float
     high: float
     log: bool = False
 
     def height(self, value: float) -> float:
-        """0 at the bottom, 1 at the top; values outside are cut to that."""
+        """Return 0 at the bottom and 1 at the top; values outside are clipped."""
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
         if self.log:
             value = math.log(value) if value > 0 else low
@@ -65,15 +66,15 @@ class Axis:
     last: int
 
     def cell(self, tick: int, width: int) -> int | None:
-        """Of `width` cells the one of a tick; None where it is not shown."""
+        """Return the cell of a tick among `width` cells; None if it is not shown."""
         if not self.first <= tick <= self.last:
             return None
         return int((tick - self.first) * width / (self.last - self.first + 1))
 
 
 def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds:
-    """Round numbers around all that was measured. Knobs that range over more than a factor of 20 get a log scale, and
-    what is to have one if all of it is above 0."""
+    """Return round numbers around all measured values. Knobs that range over more than a factor of 20 get a log scale,
+    and so does a metric on request if all of it is above 0."""
     low = min((c.low for c in columns if c.low <= c.high), default=0.0)
     high = max((c.high for c in columns if c.low <= c.high), default=1.0)
     far = style == "set" and low < high / 20
@@ -91,7 +92,7 @@ def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds
 
 
 def _round_down(value: float) -> float:
-    """The largest of 1, 2, 5 times a power of ten that is not above `value`, which is positive."""
+    """Return the largest of 1, 2, 5 times a power of ten that is not above the positive `value`."""
     power = 10.0 ** math.floor(math.log10(value) + 1e-9)
     return next((factor * power for factor in (5, 2, 1) if factor * power <= value * (1 + 1e-9)), power)
 
@@ -102,7 +103,7 @@ def _round_up(value: float) -> float:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that is not below `least`."""
+    """Return the smallest of 1, 2, 2.5, 5 times a power of ten that is not below `least`."""
     if not least > 0:
         return 0.0
     power = 10.0 ** max(-300, math.floor(math.log10(least)))
@@ -110,8 +111,8 @@ def _round_step(least: float) -> float:
 
 
 def span(first: int, last: int, end: int | None) -> int:
-    """The last tick of an x-axis that need not move with every observation: a third of room at most, up to the
-    horizon `end` where one is known."""
+    """Return the last tick of an x-axis that need not move with every observation: at most a third of free space, up to
+    the horizon `end` if it is known."""
     wide = 30.0
     while wide < last - first:
         wide *= 1.25
@@ -129,7 +130,7 @@ def draw(
     forecast: Sequence[Column] = (),
     cross: int | None = None,
 ) -> list[list[Run]]:
-    """`height` rows of runs, `width` cells each in all. Columns count dots (two to a cell), marks count cells; `cross`
+    """Return `height` rows of runs, each `width` cells. Columns count dots (two per cell), marks count cells; `cross`
     is the cell of the crosshair."""
     dots = height * 4 - 1
     grids: dict[str, Grid] = {}
@@ -137,7 +138,7 @@ def draw(
     def row(value: float) -> int:
         return dots - round(scale.height(value) * dots)
 
-    def curve(kind: str, points: Iterable[Column], of: Callable[[Column], float], uprights: bool = False) -> None:
+    def curve(kind: str, points: Iterable[Column], value_of: Callable[[Column], float], uprights: bool = False) -> None:
         grid = grids.setdefault(kind, [bytearray(width) for _ in range(height)])
         before: tuple[int, int] | None = None
         for column in points:
@@ -146,7 +147,7 @@ def draw(
                 continue
             if uprights:
                 _upright(grid, column.x, row(column.high), row(column.low))
-            here = (column.x, row(of(column)))
+            here = (column.x, row(value_of(column)))
             _join(grid, before or here, here, style)
             before = None if column.broken else here
 
@@ -191,7 +192,7 @@ def _upright(grid: Grid, x: int, top: int, bottom: int) -> None:
 
 
 def _join(grid: Grid, before: tuple[int, int], here: tuple[int, int], style: Style) -> None:
-    """The dots from one point to the next: straight, or level and then upright for what is set."""
+    """Return the dots from one point to the next: straight, or level and then upright for a knob."""
     (x0, y0), (x1, y1) = before, here
     wide, high = x1 - x0, y1 - y0
     if style == "set":
@@ -215,8 +216,8 @@ def _join(grid: Grid, before: tuple[int, int], here: tuple[int, int], style: Sty
 def _row(
     here: Sequence[tuple[bytearray, str]], over: Mapping[int, Run], under: Mapping[int, Run], width: int
 ) -> list[Run]:
-    """Where several things meet in a cell: a mark's glyph or a broken value, the first layer with a dot there, a
-    mark's line."""
+    """Return one row. If several things meet in a cell, the order is: a mark's glyph or a broken value, the first layer
+    with a dot, a mark's line."""
     chars: list[str] = []
     runs: list[Run] = []
     now = ""
@@ -240,7 +241,7 @@ def _row(
 
 
 def label(value: float) -> str:
-    """A number in at most six characters, for an axis."""
+    """Return a number in at most six characters, for an axis."""
     if not math.isfinite(value):
         return str(value)
     for digits in (3, 2, 1):

@@ -23,7 +23,7 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 
 
 def fit(text: str, width: int) -> str:
-    """Exactly `width` cells: padded, or cut with an ellipsis."""
+    """Return exactly `width` cells: padded, or cut with an ellipsis."""
     text = clean(text)
     if cell_len(text) > width:
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
@@ -31,13 +31,13 @@ def fit(text: str, width: int) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """At most `width` cells."""
+    """Return at most `width` cells."""
     text = clean(text)
     return text if cell_len(text) <= width else fit(text, width)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken between words where that can be."""
+    """Return lines of at most `width` cells, broken between words if possible."""
     lines, line = [], ""
     for word in clean(text).split():
         longer = f"{line} {word}" if line else word
@@ -48,19 +48,20 @@ def wrapped(text: str, width: int) -> list[str]:
     return [clip(each, width) for each in (*lines, line) if each]
 
 
-def glyph(place: int) -> Run:
-    """An agent's sign by its place among the agents: shape and colour, so that neither is needed alone."""
-    return GLYPHS[place % len(GLYPHS)], f"agent-{place % COLOURS}"
+def glyph(index: int) -> Run:
+    """Return an agent's sign by its position among the agents. Shape and colour both differ, so that either is
+    enough."""
+    return GLYPHS[index % len(GLYPHS)], f"agent-{index % COLOURS}"
 
 
-def row(width: int, left: list[Run], right: list[Run] | None = None) -> list[Run]:
-    """One row of exactly `width` cells. The right part stays whole, the left one is cut."""
+def row(width: int, left_part: list[Run], right: list[Run] | None = None) -> list[Run]:
+    """Return one row of exactly `width` cells. The right part stays whole, the left part is cut."""
     right = [(clean(text), kind) for text, kind in right or []]
     room = width - sum(cell_len(text) for text, _ in right)
     if room < 0:
         right, room = [(fit("".join(text for text, _ in right), width), right[0][1])], 0
     made: list[Run] = []
-    for text, kind in left:
+    for text, kind in left_part:
         text = clip(text, room)
         if text:
             made.append((text, kind))
@@ -71,7 +72,7 @@ def row(width: int, left: list[Run], right: list[Run] | None = None) -> list[Run
 
 
 def ago(seconds: float) -> str:
-    """A length of time, in the largest unit that fits."""
+    """Return a duration in the largest unit that fits."""
     seconds = max(0.0, seconds)
     if seconds < 60:
         return f"{seconds:.0f} s"

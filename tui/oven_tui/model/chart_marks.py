@@ -1,4 +1,4 @@
-"""Marks on charts: where decisions came into force and operators spoke, as cells of a common x-axis."""
+"""Marks on charts: where decisions took effect and operators acted, as cells of a common x-axis."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from oven_tui.model.monitor_view import MonitorView
 
 
 class ChartMarks:
-    """The marks of one view, worked out once for all charts of one width."""
+    """The marks of one view, computed once for all charts of one width."""
 
     def __init__(self) -> None:
-        self._asked: tuple[object, ...] = ()
-        self._found: dict[int, dict[int, Mark]] = {}
+        self._key: tuple[object, ...] = ()
+        self._cells: dict[int, dict[int, Mark]] = {}
 
     def cells(self, view: MonitorView, axis: Axis, width: int) -> dict[int, Mark]:
-        """Cell → mark; of several in a cell the newest."""
-        asked = (id(view), view.marked, len(view.agents), axis)
-        if asked != self._asked:
-            self._asked, self._found = asked, {}
-        if width not in self._found:
-            self._found[width] = _marks(view, axis, width)
-        return self._found[width]
+        """Return cell → mark; the newest if several share a cell."""
+        key = (id(view), view.marked, len(view.agents), axis)
+        if key != self._key:
+            self._key, self._cells = key, {}
+        if width not in self._cells:
+            self._cells[width] = _marks(view, axis, width)
+        return self._cells[width]
 
 
 def _marks(view: MonitorView, axis: Axis, width: int) -> dict[int, Mark]:
-    found: dict[int, Mark] = {}
-    places = {name: place for place, name in enumerate(view.agents)}
+    marks: dict[int, Mark] = {}
+    places = {name: index for index, name in enumerate(view.agents)}
     for tick, author, fate in view.marks.values():
         cell = axis.cell(tick, width)
         if cell is None:
             continue
         if fate == "operator":
-            found[cell] = Mark("⚑", "warn")
+            marks[cell] = Mark("⚑", "warn")
         elif fate in ("failed", "pending"):
-            found[cell] = Mark(FATES[fate][0], FATES[fate][2])  # type: ignore[index]
+            marks[cell] = Mark(FATES[fate][0], FATES[fate][2])  # type: ignore[index]
         else:
-            found[cell] = Mark(*glyph(places.get(author, 0)))
-    return found
+            marks[cell] = Mark(*glyph(places.get(author, 0)))
+    return marks

@@ -1,4 +1,4 @@
-"""What there is to choose from before a command: knobs, agents, snapshots, levels, each with what speaks for it."""
+"""The candidates for a command: knobs, agents, snapshots, levels, each with its facts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Choice:
 
 
 def knobs(view: MonitorView) -> list[Choice]:
-    """What can be set, with its value and bounds."""
+    """Return the knobs that can be set, with value and bounds."""
     return [Choice(spec.name, spec.name, _state(view, spec)) for spec in specs(view) if spec.kind != "action"]
 
 
 def actions(view: MonitorView) -> list[str]:
-    """The actions that the run announces."""
+    """Return the actions that the run announces."""
     return [spec.name for spec in specs(view) if spec.kind == "action"]
 
 
 def specs(view: MonitorView) -> tuple[ActuatorSpec, ...]:
-    """What the run announces."""
+    """Return the actuators that the run announces."""
     return view.run.started.actuators if view.run.started else ()
 
 
@@ -48,7 +48,7 @@ def _state(view: MonitorView, spec: ActuatorSpec) -> str:
 
 
 def autonomies(view: MonitorView) -> list[Choice]:
-    """Every actuator at once, then each, with its level."""
+    """Return every actuator at once, then each, with its level."""
     each = [Choice(spec.name, spec.name, level(view, spec.name)) for spec in specs(view)]
     return [Choice(ANY, "every actuator", level(view, ANY)), *each]
 
@@ -62,7 +62,7 @@ def levels() -> list[Choice]:
 
 
 def agents(view: MonitorView, what: str) -> list[Choice]:
-    """Those that proposed most first. `what`: mute, trust or distrust."""
+    """Return the agents, those with most proposals first. `what` is mute, trust or distrust."""
     made = []
     for name in sorted(view.agents, key=lambda name: -view.run.agents[name].proposals):
         seen = view.run.agents[name]
@@ -73,21 +73,21 @@ def agents(view: MonitorView, what: str) -> list[Choice]:
 
 
 def trusted_with(view: MonitorView) -> list[Choice]:
-    """The actuators on which an agent may be trusted."""
+    """Return the actuators on which an agent may be trusted."""
     return [Choice(ANY, "every actuator"), *(Choice(spec.name, spec.name) for spec in specs(view))]
 
 
 def advised(view: MonitorView) -> list[Choice]:
-    """What may be approved now."""
+    """Return what may be approved now."""
     waiting = [decision for decision in view.run.advised.values() if not view.run.lapsed(decision)]
     return [
-        Choice(one.id, one.actuator, f"{text(one.before)} → {text(one.value)}, {countdown(view, one)}")
-        for one in waiting
+        Choice(ballot.id, ballot.actuator, f"{text(ballot.before)} → {text(ballot.value)}, {countdown(view, ballot)}")
+        for ballot in waiting
     ]
 
 
 def vetoable(view: MonitorView) -> list[Choice]:
-    """What may be vetoed now: open ballots, and advice."""
+    """Return what may be vetoed now: open ballots and advice."""
     return [*(_ballot(view, ballot) for ballot in view.open.values()), *advised(view)]
 
 
@@ -98,26 +98,26 @@ def _ballot(view: MonitorView, ballot: Open) -> Choice:
 
 
 def snapshots(view: MonitorView) -> list[Choice]:
-    """Where the log says that a snapshot was taken, the newest first. Those that the learner takes by the clock are not
-    in the log: it goes to the newest from the tick that is named, or before."""
+    """Return where the log records a snapshot, the newest first. Snapshots by the clock are not in the log; the learner
+    goes to the newest one at or before the named tick."""
     started = view.run.started
-    found = [(started.tick, started.step, "where the learner began")] if started is not None else []
+    rows = [(started.tick, started.step, "where the learner began")] if started is not None else []
     for entry in view.entries:
         receipt = entry.receipt if isinstance(entry, Decided) else None
         if receipt is None or not isinstance(entry, Decided) or receipt.status != "applied":
             continue
         if entry.decision.actuator == ROLLBACK:
             to = number(receipt.after)
-            found = [one for one in found if to is None or one[1] <= max(to, found[0][1])]
+            rows = [snapshot for snapshot in rows if to is None or snapshot[1] <= max(to, rows[0][1])]
         elif entry.decision.actuator == CHECKPOINT:
-            found.append((receipt.tick, receipt.step, "a checkpoint was asked for"))
+            rows.append((receipt.tick, receipt.step, "a checkpoint was asked for"))
         elif entry.decision.snapshot_first:
             change = f"{entry.decision.actuator} {text(receipt.before)} → {text(receipt.after)}"
-            found.append((receipt.tick, receipt.step, f"before {change}"))
+            rows.append((receipt.tick, receipt.step, f"before {change}"))
     run = view.run
     listed = [
         Choice(str(tick), f"tick {tick}, step {step}", f"{why}; {max(0, run.step - step)} steps back")
-        for tick, step, why in reversed(found)
+        for tick, step, why in reversed(rows)
     ]
     return [
         Choice(NEWEST, "the newest snapshot", "wherever the learner has one"),

@@ -1,7 +1,7 @@
-"""The table of the monitor's commands, from which its bindings, footer, help and command palette are made.
+"""The table of the monitor's commands. Bindings, footer, help and command palette come from it.
 
-A new command is a row here and an `action_…` on the class that its scope names. A class takes its rows with
-`BINDINGS = bindings("…")` (oven_tui.bindings).
+A new command is a row here and an `action_…` on the class of its scope. A class takes its rows with `BINDINGS =
+bindings("…")` (oven_tui.bindings).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Scope = Literal[
     "monitor", "decisions", "paper", "help", "confirm", "choice", "knob", "completions", "console", "console_page",
     "runs", "overlay", "player",
 ]  # fmt: skip
-"""Where a command is heard: everywhere in the monitor (the application), in the list of decisions; on one of the pages
-over the dashboard: one that only reads (`paper`), the help, a question, a list to choose from, a knob's value; on the
-pane of sampled completions, in the console's lines or on its page, in the list of runs, over several runs, or while a
-recorded run is played (there beside the monitor's, and before them where a key is both's)."""
+"""Where a command works: everywhere in the monitor (the application); in the list of decisions; on a page over the
+dashboard: one to read (`paper`), the help, a question, a list to choose from, a knob's value; on the page of sampled
+completions; in the console's lines or on its page; in the list of runs; in an overlay; or in the player, in addition to
+the monitor's commands and before them if both have a key."""
 Group = Literal[
     "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
 ]  # fmt: skip
-"""Headings of the help, in their order."""
+"""Headings of the help, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,20 @@ class Command:
     id: str
     scope: Scope
     keys: str
-    """Textual's names of keys, separated by commas: any of them gives the command."""
+    """Textual's names of keys, separated by commas. Any of them runs the command."""
     action: str
-    """Textual's action, with its arguments: `zoom(1)` calls `action_zoom(1)`."""
+    """Textual's action with its arguments: `zoom(1)` calls `action_zoom(1)`."""
     words: str
-    """What the command palette calls it, and finds it by."""
+    """Its name in the command palette, also for the search."""
     help: str
     """A line for the help and the palette."""
     group: Group = "Window"
     footer: str = ""
-    """Its word in the footer; empty: it is not there."""
+    """Its word in the footer; empty if it is not there."""
     acts: bool = False
-    """Whether it acts on the run: it then needs `--control` and a key that may act."""
+    """Whether it acts on the run. Then it needs `--control` and a key that may act."""
     listed: bool = True
-    """Whether the palette has it; moving a cursor is quicker by its key."""
+    """Whether the palette lists it. Moving a cursor is quicker by its key."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a row from which no binding would follow."""
@@ -58,7 +58,7 @@ class Command:
 
 
 def _operator_action(name: str, keys: str, method: str, footer: str = "") -> Command:
-    """The command for an action of oven_core.protocol.operator_actions."""
+    """Return the command for an action of oven_core.protocol.operator_actions."""
     action = ACTIONS[name]
     return Command(
         f"act.{name}", "monitor", keys, method, action.title, action.summary, "Acting on the run", footer, acts=True
@@ -329,12 +329,12 @@ COMMANDS: Final = (
     Command("knob.before", "knob", "up,k", "pick(-1)", "Share before", "The component before"),
     Command("knob.rub_out", "knob", "backspace", "rub_out", "Rub out", "Rub out what was typed", listed=False),
 )  # fmt: skip
-"""A key has one meaning in a scope; a page over the dashboard hides the keys of what lies under it."""
+"""A key has one meaning in a scope. A page over the dashboard hides the keys below it."""
 
 BY_ID: Final = {command.id: command for command in COMMANDS}
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 
-def of(scope: Scope) -> tuple[Command, ...]:
+def commands_in(scope: Scope) -> tuple[Command, ...]:
     """A scope's commands, in the table's order."""
     return tuple(command for command in COMMANDS if command.scope == scope)

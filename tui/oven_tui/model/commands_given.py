@@ -1,4 +1,4 @@
-"""Operators' commands, this monitor's and others', and how far each has come: asked, logged, answered, carried out."""
+"""Operators' commands, from this monitor and others, and their progress: sent, logged, answered, applied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_runs.log.run_summary import text
 from oven_tui.model.braille_chart import Run
 
 KEPT: Final = 256
-"""Commands whose progress is known; of older ones the list shows what was asked."""
+"""Commands whose progress is known. Of older ones the list only shows the request."""
 SIGNS: Final[dict[Stage, tuple[str, str, str]]] = {
     "asked": ("◌", "asked", "warn"),
     "logged": ("◌", "logged", "warn"),
@@ -26,27 +26,27 @@ SIGNS: Final[dict[Stage, tuple[str, str, str]]] = {
 
 
 class CommandsGiven:
-    """Feed it the log's events in order. What this monitor asks is told to it before the log has it."""
+    """Add the log's events in order. This monitor's own commands are added before the log has them."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, CommandResult] = {}
-        self.asked: dict[str, CommandResult] = {}
-        """Those that the log, as far as it was read, does not have yet."""
+        self.unlogged: dict[str, CommandResult] = {}
+        """Commands that the log does not have yet, as far as it was read."""
         self.version = 0
 
     def ask(self, result: CommandResult) -> None:
-        """A command that is about to be sent; the one who sends it updates the result, and calls `moved`."""
-        self.asked[result.command.id] = self._keep(result)
+        """Add a command that is about to be sent. The sender updates its result and calls `moved`."""
+        self.unlogged[result.command.id] = self._keep(result)
         self.version += 1
 
     def moved(self) -> None:
-        """A result was changed from outside."""
+        """A result changed."""
         self.version += 1
 
     def feed(self, event: Event) -> None:
         body = event.body
         if isinstance(body, OperatorCommand):
-            self.asked.pop(body.id, None)
+            self.unlogged.pop(body.id, None)
             result = self.by_id.get(body.id) or self._keep(CommandResult(event.subject.split(".")[1], body))
             result.logged = result.logged or event.seq
             result.failed = ""
@@ -56,17 +56,16 @@ class CommandsGiven:
                 if not result.whole and result.take(body):
                     self.version += 1
 
-    def under_way(self, of: str) -> CommandResult | None:
-        """The newest command that concerns a decision or a ballot and has not come to its end."""
-        return next(
-            (one for one in reversed(self.by_id.values()) if one.command.subject_id == of and not one.whole), None
-        )
+    def under_way(self, subject: str) -> CommandResult | None:
+        """Return the newest unfinished command about a decision or a ballot."""
+        newest_first = reversed(self.by_id.values())
+        return next((r for r in newest_first if r.command.subject_id == subject and not r.whole), None)
 
     def copy(self) -> CommandsGiven:
-        """One that stays as it is while this one continues."""
+        """Return a copy that does not change while this one continues."""
         made = copy(self)
         made.by_id = {name: copy(result) for name, result in self.by_id.items()}
-        made.asked = {name: made.by_id[name] for name in self.asked if name in made.by_id}
+        made.unlogged = {name: made.by_id[name] for name in self.unlogged if name in made.by_id}
         return made
 
     def _keep(self, result: CommandResult) -> CommandResult:
@@ -74,36 +73,36 @@ class CommandsGiven:
         if len(self.by_id) > KEPT:
             gone = next(iter(self.by_id))
             del self.by_id[gone]
-            self.asked.pop(gone, None)
+            self.unlogged.pop(gone, None)
         return result
 
 
-def asked(command: OperatorCommand) -> str:
+def request_text(command: OperatorCommand) -> str:
     """What an operator asked for, in a few words."""
-    said = " ".join(part for part in (command.action, object_of(command), value_of(command)) if part)
-    return f"{said}: {command.reason}" if command.reason else said
+    words = " ".join(part for part in (command.action, object_of(command), value_of(command)) if part)
+    return f"{words}: {command.reason}" if command.reason else words
 
 
 def object_of(command: OperatorCommand) -> str:
-    """What the command concerns: a decision, an actuator, an agent; empty for the run itself."""
+    """Return what the command is about: a decision, an actuator, an agent; empty for the run itself."""
     on = ", ".join(command.actuators)
     return " ".join(part for part in (command.subject_id, command.actuator, command.agent, on) if part)
 
 
 def value_of(command: OperatorCommand) -> str:
-    """What it sets, in words; empty where it sets nothing."""
+    """Return the value that it sets, in words; empty if it sets none."""
     return command.autonomy or ("" if command.value is None else text(command.value))
 
 
 def sign_of(result: CommandResult) -> Run:
-    """The stage as a cell, with the step of the receipt where there is one."""
+    """Return the stage as a cell, with the step of the receipt if there is one."""
     sign, words, kind = SIGNS[result.stage]
     if result.stage == "done" and (receipt := result.receipt) is not None:
         words = f"step {receipt.step}"
     return f"{sign} {words}", kind
 
 
-def told(result: CommandResult) -> str:
+def progress_text(result: CommandResult) -> str:
     """Where the command stands, in a sentence: its receipt or refusal, or what it waits for."""
     command = result.command
     match result.stage:

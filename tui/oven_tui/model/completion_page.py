@@ -1,4 +1,4 @@
-"""The page of one sampled group: its prompt, and its completions one below another or side by side."""
+"""The page of one sampled group: its prompt, and its completions below one another or side by side."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from oven_tui.model.cell_text import clip, fit, row
 
 Line = list[Run]
 COLUMN = 20
-"""Least cells of a completion that stands beside others."""
+"""Fewest cells of a completion next to others."""
 GAP = 2
 WIDE, NARROW_BAR = 50, 4
 """Cells of a completion from which on its bar is as long as elsewhere, and cells of each half of a shorter one."""
 
 
 def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
-    """Its lines, each at most `width` cells. `beside`: completions stand side by side, as many as there is room for."""
+    """Return its lines, each at most `width` cells. `beside`: completions stand side by side, as many as fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _text(text_lines(group.prompt), width, "text")
     columns = max(1, (width + GAP) // (COLUMN + GAP)) if beside else 1
     columns = min(columns, max(1, len(group.completions)))
     each = (width - GAP * (columns - 1)) // columns
-    blocks = [_completion(group, place, one, each) for place, one in enumerate(group.completions)]
+    blocks = [_completion(group, index, completion, each) for index, completion in enumerate(group.completions)]
     for start in range(0, len(blocks), columns):
         lines.append([])
         lines += _abreast(blocks[start : start + columns], each)
@@ -48,28 +48,28 @@ def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
 
 
 def summary(group: SampledGroup, width: int) -> Line:
-    """One row of the list: the step, the group's place, and its rewards as a mean and a span."""
-    known = [one.reward for one in group.completions if one.reward is not None]
+    """Return one row of the list: the step, the group's position, and the mean and range of its rewards."""
+    known = [completion.reward for completion in group.completions if completion.reward is not None]
     worth = f"{number(min(known))}…{number(max(known))}" if known else MISSING
-    left: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
-    return row(width, left, [(worth, "text" if known else "dim")])
+    left_part: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
+    return row(width, left_part, [(worth, "text" if known else "dim")])
 
 
-def _completion(group: SampledGroup, place: int, one: ShownCompletion, width: int) -> list[Line]:
-    kind = "dim" if one.advantage is None else "bad" if one.advantage < 0 else "good"
+def _completion(group: SampledGroup, index: int, completion: ShownCompletion, width: int) -> list[Line]:
+    kind = "dim" if completion.advantage is None else "bad" if completion.advantage < 0 else "good"
     cells = BAR_CELLS if width >= WIDE else NARROW_BAR
-    drawn = bar(one.advantage, greatest_advantage(group), cells)
-    head: Line = [(f"{place + 1} ", "title"), (f"reward {number(one.reward):<6} ", "strong")]
-    head += [(f"adv {signed(one.advantage):<6} ", kind), (drawn, kind)]
-    return [_clipped(head, width), *_text(text_lines(one), width, "text"), *_members(group, place, width)]
+    drawn = bar(completion.advantage, greatest_advantage(group), cells)
+    head: Line = [(f"{index + 1} ", "title"), (f"reward {number(completion.reward):<6} ", "strong")]
+    head += [(f"adv {signed(completion.advantage):<6} ", kind), (drawn, kind)]
+    return [_clipped(head, width), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]
 
 
-def _members(group: SampledGroup, place: int, width: int) -> Iterator[Line]:
-    """Those without a reason together, then each with its reason."""
-    said = [(member_line(member, place), bool(member.reasons)) for member in group.members]
-    if short := " · ".join(words for words, reasoned in said if not reasoned):
+def _members(group: SampledGroup, index: int, width: int) -> Iterator[Line]:
+    """Return those without a reason together, then each with its reason."""
+    members = [(member_line(member, index), bool(member.reasons)) for member in group.members]
+    if short := " · ".join(words for words, reasoned in members if not reasoned):
         yield from _text([short], width, "dim")
-    for words, reasoned in said:
+    for words, reasoned in members:
         if reasoned:
             yield from _text([words], width, "dim")
 
@@ -77,8 +77,8 @@ def _members(group: SampledGroup, place: int, width: int) -> Iterator[Line]:
 def _abreast(blocks: Sequence[list[Line]], width: int) -> Iterator[Line]:
     for rows in zip_longest(*blocks, fillvalue=list[Run]()):
         line: Line = []
-        for place, cells in enumerate(rows):
-            last = place == len(rows) - 1
+        for index, cells in enumerate(rows):
+            last = index == len(rows) - 1
             line += cells if last else _padded(cells, width + GAP)
         yield line
 
@@ -102,7 +102,7 @@ def _text(lines: Sequence[str], width: int, kind: str) -> list[Line]:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """A clean line in parts of at most `width` cells, broken at a space where one is near the end."""
+    """Return a clean line in parts of at most `width` cells, broken at a space near the end."""
     parts: list[str] = []
     while cell_len(line) > width:
         part = chop_cells(line, width)[0] or line[:1]

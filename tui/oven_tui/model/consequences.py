@@ -1,4 +1,4 @@
-"""What a command would do, in a sentence with its numbers: asked before it is given."""
+"""A command's consequence in one sentence with figures, for the confirmation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_tui.model.monitor_view import MonitorView
 
 
 def remaining(view: MonitorView, tick: int) -> str:
-    """How long it is until a tick has passed, in steps and in time: "12 steps (about 3 min)"."""
+    """Return how long it is until a tick, in steps and in time: "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
     time = f" (about {ago(steps * view.pace_s)})" if view.pace_s and not view.run.held else ""
     held = ", while the run is held: no step passes" if view.run.held else ""
@@ -21,14 +21,14 @@ def remaining(view: MonitorView, tick: int) -> str:
 
 
 def countdown(view: MonitorView, decision: Decision) -> str:
-    """Until advice lapses."""
+    """Return the time until advice expires."""
     if view.run.lapsed(decision):
         return f"lapsed {view.run.tick - decision.expires_at_tick} steps ago"
     return f"lapses in {remaining(view, decision.expires_at_tick + 1)}"
 
 
 def sentence(view: MonitorView, command: OperatorCommand) -> str:
-    """What the command would do to the run, as the log stands now."""
+    """Return what the command would do to the run, as the log stands now."""
     match command.action:
         case "hold" | "resume" | "stop":
             return _of_run(view, command.action)
@@ -49,25 +49,26 @@ def sentence(view: MonitorView, command: OperatorCommand) -> str:
 def _of_run(view: MonitorView, action: str) -> str:
     run = view.run
     most = run.started.horizon.max_steps if run.started else None
-    at = f"step {run.step}" + (f" of {most}" if most else "")
+    position = f"step {run.step}" + (f" of {most}" if most else "")
     match action:
         case "hold":
             pace = f" (a step takes {ago(view.pace_s)})" if view.pace_s >= 1 else ""
-            return f"Training stops after {at}{pace}, and waits until it is resumed. Nothing is lost."
+            return f"Training stops after {position}{pace}, and waits until it is resumed. Nothing is lost."
         case "resume":
-            return f"Training continues after {at}. It is held: {run.held}" if run.held else f"Training is at {at}."
+            held = f"Training continues after {position}. It is held: {run.held}"
+            return held if run.held else f"Training is at {position}."
         case _:
-            left = f": {most - run.step} steps are not trained" if most and most > run.step else ""
+            untrained = f": {most - run.step} steps are not trained" if most and most > run.step else ""
             return (
-                f"The run ends after {at}, with a checkpoint{left}. `oven-controller up --resume` continues it; the "
-                "monitor cannot."
+                f"The run ends after {position}, with a checkpoint{untrained}. "
+                "`oven-controller up --resume` continues it; the monitor cannot."
             )
 
 
-def _approval(view: MonitorView, of: str) -> str:
-    entry = advice(view, of)
+def _approval(view: MonitorView, subject: str) -> str:
+    entry = advice(view, subject)
     if entry is None:
-        return f"The decision {of} is no longer in the monitor's list; the mesh says what becomes of it."
+        return f"The decision {subject} is no longer in the monitor's list; the mesh says what becomes of it."
     decision = entry.decision
     backed = [line.agent for line in decision.tally if line.stance in ("propose", "for") and line.weight]
     by = f", as {_listed(backed)} proposed" if backed else ""
@@ -78,8 +79,10 @@ def _approval(view: MonitorView, of: str) -> str:
     return f"{change} at the end of the next step{by}; it {countdown(view, decision)}.{snapshot}{moved}"
 
 
-def _veto(view: MonitorView, of: str) -> str:
-    ballot = view.open.get(of) or next((one for one in view.open.values() if one.opened.actuator == of), None)
+def _veto(view: MonitorView, subject: str) -> str:
+    ballot = view.open.get(subject) or next(
+        (candidate for candidate in view.open.values() if candidate.opened.actuator == subject), None
+    )
     if ballot is not None:
         opened = ballot.opened
         return (
@@ -87,9 +90,9 @@ def _veto(view: MonitorView, of: str) -> str:
             f"{len(ballot.votes)} of {len(opened.eligible)} have voted) is rejected at once. "
             f"It would close in {remaining(view, opened.closes_at_tick)}."
         )
-    entry = advice(view, of)
+    entry = advice(view, subject)
     if entry is None:
-        return f"{of} is neither open nor advised any more; the mesh will say why."
+        return f"{subject} is neither open nor advised any more; the mesh will say why."
     decision = entry.decision
     return (
         f"The advice {changed(decision.actuator, decision.before, decision.value)} cannot be approved any more; "
@@ -161,39 +164,39 @@ def _agent(view: MonitorView, command: OperatorCommand) -> str:
 
 
 def changed(name: str, before: object, value: object) -> str:
-    """A change with its size: "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
+    """Return a change with its size: "optimizer.lr_scale 1 → 0.5 (× 0.5)"."""
     old, new = number(before), number(value)  # type: ignore[arg-type]
     size = f" (× {new / old:.3g})" if old and new is not None and new != old else ""
     return f"{name} {text(before)} → {text(value)}{size}"  # type: ignore[arg-type]
 
 
 def level(view: MonitorView, actuator: str) -> str:
-    """The autonomy in force: what operators set, else the rules'."""
+    """Return the autonomy in force: the operators' setting, or the rules'."""
     run = view.run
-    said = run.autonomy.get(actuator) or run.autonomy.get("")
-    if said:
-        return said
+    own_level = run.autonomy.get(actuator) or run.autonomy.get("")
+    if own_level:
+        return own_level
     return run.started.rules.autonomy_for(actuator) if run.started else "auto"
 
 
 def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
-    """What the run announces of it."""
+    """Return the run's announcement of an actuator."""
     started = view.run.started
     return next((spec for spec in started.actuators if spec.name == actuator), None) if started else None
 
 
-def advice(view: MonitorView, of: str) -> Decided | None:
-    """The decision of that id or on that actuator, the newest, among those that were advised."""
+def advice(view: MonitorView, subject: str) -> Decided | None:
+    """Return the newest advised decision with that id or on that actuator."""
     for entry in reversed(view.entries):
         if not isinstance(entry, Decided) or entry.decision.verdict != "advised":
             continue
-        if of in (entry.decision.id, entry.decision.actuator):
+        if subject in (entry.decision.id, entry.decision.actuator):
             return entry
     return None
 
 
 def last_rollback(view: MonitorView) -> Receipt | None:
-    """The receipt of the newest rollback that was carried out."""
+    """Return the receipt of the newest applied rollback."""
     for entry in reversed(view.entries):
         if not isinstance(entry, Decided) or entry.decision.actuator != ROLLBACK or entry.receipt is None:
             continue

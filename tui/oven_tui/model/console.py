@@ -1,4 +1,4 @@
-"""Lines of a run's process logs as a console shows them: cleaned, bounded in number, filtered."""
+"""The lines of a run's process logs for the console: cleaned, bounded in number, filtered."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from oven_core.terminal_text import clean
 from oven_tui.model.decisions import pattern
 
 LINES = 10_000
-"""Lines kept, all processes together; the oldest are let go."""
+"""Lines in memory for all processes together; the oldest are dropped."""
 LONGEST = 2000
-"""Characters of a line that are kept."""
+"""Characters of a line in memory."""
 ALL = ""
-"""No process in particular."""
+"""The choice of all processes."""
 LEVELS = {"ERROR": "bad", "CRITICAL": "bad", "WARNING": "warn", "[ERR]": "bad", "[WRN]": "warn", "Traceback": "bad"}
-"""What a line has near its beginning → kind of text."""
+"""A word near the start of a line → kind of text."""
 HEAD = 60
 
 
@@ -28,24 +28,24 @@ class Line:
 
 
 class Console:
-    """Feed it what the processes wrote; read the lines that the filter leaves."""
+    """Add what the processes wrote, and read the lines that pass the filter."""
 
     def __init__(self) -> None:
         self.processes: list[str] = []
-        """In the order in which they first wrote."""
+        """In the order of their first lines."""
         self.process = ALL
-        """The one whose lines are shown."""
+        """The process whose lines are shown."""
         self.filter = ""
-        """Words that must all be found in a line, as regular expressions; `!` before one turns it round."""
+        """Regular expressions that must all match a line; `!` before one negates it."""
         self.forgotten = 0
-        """Lines that were let go."""
+        """Lines that were dropped."""
         self._lines: deque[Line] = deque(maxlen=LINES)
         self._shown: list[Line] = []
         self._shown_of: tuple[str, str, int] | None = None
         self._read = 0
 
     def feed(self, process: str, lines: Iterable[str]) -> None:
-        """What a process wrote. Of a line that overwrites itself, such as a progress bar, the last state is kept."""
+        """Add a process's output. Of a line that overwrites itself, such as a progress bar, the last state counts."""
         if process not in self.processes:
             self.processes.append(process)
         for raw in lines:
@@ -56,23 +56,23 @@ class Console:
                 self._read += 1
 
     def lines(self) -> list[Line]:
-        """Those of the chosen process that the filter leaves, the newest last."""
-        asked = (self.process, self.filter, self._read)
-        if asked != self._shown_of:
+        """The lines of the chosen process that pass the filter, the newest last."""
+        key = (self.process, self.filter, self._read)
+        if key != self._shown_of:
             wanted = matching(self.filter)
-            of = (line for line in self._lines if self.process in (ALL, line.process))
-            self._shown, self._shown_of = [line for line in of if wanted(line)], asked
+            chosen_lines = (line for line in self._lines if self.process in (ALL, line.process))
+            self._shown, self._shown_of = [line for line in chosen_lines if wanted(line)], key
         return self._shown
 
     def turn(self, by: int) -> None:
-        """To the next process, or to all of them."""
+        """Switch to the next process, or to all of them."""
         choices = [ALL, *self.processes]
         here = choices.index(self.process) if self.process in choices else 0
         self.process = choices[(here + by) % len(choices)]
 
 
 def matching(words: str) -> Callable[[Line], bool]:
-    """All words must hold."""
+    """Return a test that all words must pass."""
     tests = [(pattern(word.removeprefix("!")), word.startswith("!")) for word in words.split()]
     return lambda line: all(bool(sought.search(line.text)) != inverse for sought, inverse in tests)
 

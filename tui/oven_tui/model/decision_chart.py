@@ -1,5 +1,5 @@
-"""A small chart of the metric by which a decision is judged, around the tick at which it came into force, with the
-forecast that was logged with it."""
+"""A small chart of the metric that judges a decision, around the tick at which it took effect, with the logged
+forecast."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from oven_tui.model.monitor_view import MonitorView
 
 GUTTER, TALL = 8, 7
 BEFORE = 0.6
-"""Ticks shown before the decision, as a share of those after it."""
+"""Ticks before the decision, as a share of those after it."""
 LEAST = 12
-"""Ticks shown after a decision at least."""
+"""Fewest ticks after a decision."""
 
 
 def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
-    """Nothing where no metric judges the decision, or none of it was measured around it."""
+    """Return the chart's rows; none if no metric judges the decision, or if it was not measured around it."""
     decision, tick = entry.decision, came_at(entry)
     series = view.series.get(decision.target)
     inner = width - GUTTER
@@ -49,14 +49,14 @@ def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
 
 
 def _level(columns: list[Column], axis: Axis, tick: int, width: int) -> float:
-    """What the metric was when the decision came into force; NaN where it was not measured before."""
-    at = axis.cell(tick, width) or 0
-    before = [column.smooth for column in columns if column.x <= at and math.isfinite(column.smooth)]
+    """Return the metric when the decision took effect; NaN if it was not measured before."""
+    cell = axis.cell(tick, width) or 0
+    before = [column.smooth for column in columns if column.x <= cell and math.isfinite(column.smooth)]
     return before[-1] if before else math.nan
 
 
 def _forecast(entry: Decided, axis: Axis, tick: int, level: float, width: int) -> list[Column]:
-    """A straight line from the level at the decision to the change that was promised, at the end of its horizon."""
+    """Return a straight line from the level at the decision to the promised change at the end of its horizon."""
     decision = entry.decision
     first, last = axis.cell(tick, width), axis.cell(tick + decision.horizon, width)
     if not decision.expected_change or not decision.horizon or first is None or last is None or level != level:

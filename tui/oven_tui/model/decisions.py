@@ -17,7 +17,7 @@ Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "a
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision with the votes behind it, and its receipt and its outcome once there are any."""
+    """A decision with its votes, and its receipt and outcome once there are any."""
 
     seq: int
     step: int
@@ -27,7 +27,7 @@ class Decided:
     receipt: Receipt | None = None
     outcome: Outcome | None = None
     approved: bool = False
-    """An operator approved what was advised; that is its own decision."""
+    """Whether an operator approved advice, which is a decision of the operator."""
 
     @property
     def fate(self) -> Fate:
@@ -41,7 +41,7 @@ class Decided:
 
     @property
     def proposer(self) -> str:
-        """Who opened the ballot; else the first in the tally who proposed."""
+        """The agent that opened the ballot, or the first proposer in the tally."""
         if self.opened is not None:
             return self.opened.opened_by
         return next((line.agent for line in self.decision.tally if line.stance == "propose"), "")
@@ -49,7 +49,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A ballot that has not closed; `votes` as far as they have come."""
+    """An open ballot, with the votes so far."""
 
     seq: int
     step: int
@@ -59,14 +59,14 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an operator did, a start or an end of the learner or what it announced between, or an agent's notice."""
+    """An operator's action, a start, end or announcement of the learner, or an agent's notice."""
 
     seq: int
     step: int
     author: str
     text: str
     command: str = ""
-    """The operator's command, by its id (oven_tui.model.commands_given)."""
+    """The id of the operator's command (oven_tui.model.commands_given)."""
 
 
 Entry: TypeAlias = Decided | Open | Note
@@ -84,7 +84,7 @@ def named(entry: Entry) -> str:
 
 
 def came_at(entry: Entry) -> int | None:
-    """The tick at which a decision came into force or closed, or a ballot was opened; None of a note."""
+    """Return the tick at which a decision took effect or closed, or a ballot was opened; None for a note."""
     match entry:
         case Decided():
             return entry.receipt.tick if entry.receipt is not None else entry.decision.tick
@@ -95,28 +95,28 @@ def came_at(entry: Entry) -> int | None:
 
 
 def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
-    """The row as one JSON object: the messages as the log has them, and the outcome of the decision, or of an
-    operator's `command`."""
-    found: dict[str, Any] = {"event": entry.seq, "step": entry.step}
+    """Return the row as one JSON object: the messages as logged, and the outcome of the decision or of an operator's
+    `command`."""
+    row: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case Decided():
             parts: dict[str, BaseModel | None] = {
                 "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt, "outcome": entry.outcome
             }  # fmt: skip
-            found |= {"fate": entry.fate}
-            found |= {name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()}
-            found["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row |= {"fate": entry.fate}
+            row |= {name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()}
+            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
         case Open():
-            found["ballot"] = entry.opened.model_dump(mode="json")
-            found["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row["ballot"] = entry.opened.model_dump(mode="json")
+            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
         case Note():
-            found |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
-    return json.dumps(found, ensure_ascii=False)
+            row |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
+    return json.dumps(row, ensure_ascii=False)
 
 
 def matching(filter_text: str) -> Callable[[Entry], bool]:
-    """`agent:NAME`, `actuator:NAME`, `step:N` or `step:N-M`, else anywhere in the text; `!` before a word turns it
-    round. All words must hold. A regular expression that cannot be read is taken literally."""
+    """Return a filter: `agent:NAME`, `actuator:NAME`, `step:N` or `step:N-M`, otherwise anywhere in the text; `!`
+    before a word negates it. All words must match. An invalid regular expression is taken literally."""
     tests = [_word(word) for word in filter_text.split()]
     return lambda entry: all(test(entry) for test in tests)
 

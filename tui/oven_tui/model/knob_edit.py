@@ -1,4 +1,4 @@
-"""A knob's new value while a person chooses it: typed, or moved on the knob's own scale."""
+"""A knob's new value while the user chooses it: typed, or moved on the knob's own scale."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from oven_core.mesh.actuator_values import number, shares
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 PER_DECADE: Final = 20
-"""Steps of a logarithmic scale by which a number grows tenfold: one is a factor of 1.12."""
+"""Steps of a logarithmic scale per factor of ten: one step is a factor of 1.12."""
 NEAR: Final = 0.05
-"""Of a step: a value so near to a mark stands on it, as one does that was rounded to DIGITS."""
+"""Share of a step within which a value counts as on a mark, for instance after rounding to DIGITS."""
 PER_RANGE: Final = 100
-"""Steps of a linear scale between its bounds; without bounds one is PART of the value."""
+"""Steps of a linear scale between its bounds. Without bounds one step is PART of the value."""
 PART: Final = 0.05
 SHARE: Final = 0.05
-"""Of a mixture, moved by one step."""
+"""Share of a mixture that one step moves."""
 COARSE: Final = 5
-"""Steps of one that is held with shift."""
+"""Steps with shift."""
 DIGITS: Final = 3
-"""Significant digits of a value that was reached by steps."""
+"""Significant digits of a value reached by steps."""
 
 
 @dataclass
 class KnobEdit:
-    """What is being chosen for one knob. `before` is what is in force; None where that is not known."""
+    """The state of the choice for one knob. `before` is the value in force; None if it is not known."""
 
     spec: ActuatorSpec
     before: Value
     moved: Value = None
-    """As the steps left it."""
+    """The value that the steps reached."""
     typed: str = ""
-    """What was typed, which counts where there is any."""
+    """The typed text, which has precedence if there is any."""
     component: int = 0
     """The component of a mixture that steps move."""
 
@@ -42,22 +42,22 @@ class KnobEdit:
 
     @property
     def value(self) -> Value:
-        """What would be set. Raises ValueError for what was typed and is none, with the reason."""
+        """Return the value to set. Raises ValueError with the reason if the typed text is not a value."""
         if not self.typed:
             return self.moved
         try:
-            found = float(self.typed)
+            number = float(self.typed)
         except ValueError:
             raise ValueError(f"{self.typed!r} is not a number") from None
         if self.spec.kind == "simplex":
-            if not 0 <= found <= 1:
+            if not 0 <= number <= 1:
                 raise ValueError(f"{self.typed!r} is not a share: a share lies between 0 and 1")
             now = shares(self.moved)
-            return self._shifted(now, found - now[self.spec.choices[self.component]])
-        return found
+            return self._shifted(now, number - now[self.spec.choices[self.component]])
+        return number
 
     def type(self, character: str) -> bool:
-        """Whether the character was taken: those of a number are, except where a name is chosen."""
+        """Return whether the character was accepted: those of a number are, except where a name is chosen."""
         if self.spec.kind == "choice" or len(character) != 1 or character not in "0123456789.e+-":
             return False
         self.typed += character
@@ -67,8 +67,8 @@ class KnobEdit:
         self.typed = self.typed[:-1]
 
     def move(self, steps: int) -> None:
-        """By so many steps of its own scale, up where positive, and no further than its bounds. What was typed is where
-        it begins, if it is a value."""
+        """Move by a number of steps on the knob's scale, up if positive, within its bounds. Typed text is the start if
+        it is a value."""
         try:
             begin = self.value
         except ValueError:
@@ -79,37 +79,37 @@ class KnobEdit:
                 self.moved = self._stepped(number(begin), steps)
             case "choice":
                 names = self.spec.choices
-                place = names.index(begin) if isinstance(begin, str) and begin in names else 0
-                self.moved = names[(place + steps) % len(names)] if names else begin
+                index = names.index(begin) if isinstance(begin, str) and begin in names else 0
+                self.moved = names[(index + steps) % len(names)] if names else begin
             case "simplex":
                 self.moved = self._shifted(shares(begin), steps * SHARE)
             case _:
                 self.moved = begin
 
     def pick(self, by: int) -> None:
-        """The next component of a mixture."""
+        """Switch to the next component of a mixture."""
         if self.spec.choices:
             self.component = (self.component + by) % len(self.spec.choices)
 
     @property
     def part(self) -> float | None:
-        """Where the value stands between the bounds, 0 to 1 on its own scale; None without bounds or a number."""
+        """Return the value's position between the bounds, 0 to 1 on its own scale; None without bounds or a number."""
         try:
             now = number(self.value)
         except ValueError:
             return None
-        return self.place(now)
+        return self.position(now)
 
-    def place(self, value: float | None) -> float | None:
+    def position(self, value: float | None) -> float | None:
         """The same of any number."""
         low, high = self.spec.low, self.spec.high
         if value is None or low is None or high is None or high <= low:
             return None
         if self.spec.scale == "log" and low > 0:
-            found = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
+            share = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
         else:
-            found = (value - low) / (high - low)
-        return min(1.0, max(0.0, found))
+            share = (value - low) / (high - low)
+        return min(1.0, max(0.0, share))
 
     def _stepped(self, value: float | None, steps: int) -> Value:
         low, high = self.spec.low, self.spec.high
@@ -126,13 +126,14 @@ class KnobEdit:
         return wanted if high is None else min(high, wanted)
 
     def _shifted(self, before: dict[str, float], by: float) -> Value:
-        """The chosen component's share by `by` up; the others give it in proportion, within the bounds of a share."""
+        """Return the chosen component's share moved by `by`. The others change in proportion, within the bounds of a
+        share."""
         names = self.spec.choices
         if not names or set(before) != set(names):
             return self.moved
         low, high = self.spec.low or 0.0, self.spec.high if self.spec.high is not None else 1.0
         name = names[self.component]
-        others = {other: before[other] for other in names if other != name}
+        others = {component: before[component] for component in names if component != name}
         room = math.fsum(others.values())
         if not others:
             return dict(before)
@@ -140,12 +141,12 @@ class KnobEdit:
         share = round(min(most, max(low, before[name] + by)), 9)
         rest = 1 - share
         if room > 0:
-            given = {other: max(low, part * rest / room) for other, part in others.items()}
+            shares = {component: max(low, part * rest / room) for component, part in others.items()}
         else:
-            given = {other: rest / len(others) for other in others}
-        total = math.fsum(given.values())
-        given = {other: part * rest / total if total else part for other, part in given.items()}
-        return {other: share if other == name else given[other] for other in names}
+            shares = {component: rest / len(others) for component in others}
+        total = math.fsum(shares.values())
+        shares = {component: part * rest / total if total else part for component, part in shares.items()}
+        return {component: share if component == name else shares[component] for component in names}
 
     def _least(self) -> Value:
         match self.spec.kind:
@@ -160,16 +161,16 @@ class KnobEdit:
 
 
 def _mark(value: float, steps: int) -> int:
-    """The mark of a logarithmic scale where a value stands; of one between two marks, that which lies behind it."""
-    place = PER_DECADE * math.log10(value)
-    near = round(place)
-    if abs(place - near) < NEAR:
+    """Return the logarithmic mark of a value; between two marks, the one behind it."""
+    position = PER_DECADE * math.log10(value)
+    near = round(position)
+    if abs(position - near) < NEAR:
         return near
-    return math.floor(place) if steps > 0 else math.ceil(place)
+    return math.floor(position) if steps > 0 else math.ceil(position)
 
 
 def _rounded(wanted: float, before: float, low: float | None, high: float | None) -> float:
-    """To DIGITS, unless that is where it began."""
+    """Round to DIGITS, unless that gives the start value."""
     if not wanted or not math.isfinite(wanted):
         return wanted
     scale = max(abs(wanted), (high - low) / PER_RANGE if low is not None and high is not None else 0.0)

@@ -1,4 +1,4 @@
-"""Speed and machine of a run, from the metrics that its learner publishes of them: the newest value of each."""
+"""Speed and machine of a run: the newest values of the metrics that its learner publishes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from oven_tui.model.cell_text import wrapped
 from oven_tui.model.monitor_view import MonitorView
 
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
-"""Parts of a step (`time/<part>`), in the order in which they come."""
+"""Parts of a step (`time/<part>`), in their order."""
 SIGNS: Final = dict(zip(PARTS, "▓▒█░▞", strict=True))
 BAR: Final = 30
 """Cells of the bar of a step's parts."""
 LEAST_BAR: Final = 8
 OLD_TICKS: Final = 50
-"""A part that was not measured for so many ticks is none of the step's: an evaluation comes now and then."""
+"""Ticks without a measurement after which a part no longer belongs to the step: an evaluation is occasional."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Machine:
 
     values: Mapping[str, float]
     pace_s: float
-    """Seconds per observation, by the log; 0: unknown."""
+    """Seconds per observation from the log; 0 if unknown."""
 
     @classmethod
-    def of(cls, view: MonitorView) -> Machine:
+    def from_view(cls, view: MonitorView) -> Machine:
         """What the view has of it."""
         values = {
             name: series.last
@@ -45,7 +45,7 @@ class Machine:
         return cls(values, view.pace_s)
 
     def rows(self, width: int) -> list[list[Run]]:
-        """Nothing where nothing was measured."""
+        """Return the rows; none if nothing was measured."""
         rows: list[list[Run]] = []
         for part in (self._speed(), self._machine(), *self._parts(width)):
             if rows and cell_len("".join(text for text, _ in (*rows[-1], *part))) <= width:
@@ -56,17 +56,17 @@ class Machine:
 
     def _speed(self) -> list[Run]:
         step = self.values.get("time/step", self.values.get("step_time"))
-        found: list[Run] = []
+        runs: list[Run] = []
         if step is not None:
-            found += [("step ", "dim"), (seconds(step), "strong"), ("  ", "blank")]
+            runs += [("step ", "dim"), (seconds(step), "strong"), ("  ", "blank")]
         if (tokens := self.values.get("tokens_per_s")) is not None:
-            found += [(short(tokens), "strong"), (" tokens/s  ", "dim")]
+            runs += [(short(tokens), "strong"), (" tokens/s  ", "dim")]
         if (controller := self.values.get("time/controller")) is not None:
-            found += [("controller ", "dim"), (f"{seconds(controller)}  ", "text")]
-        return found
+            runs += [("controller ", "dim"), (f"{seconds(controller)}  ", "text")]
+        return runs
 
     def _parts(self, width: int) -> list[list[Run]]:
-        """A bar of the step's parts, and their shares in words; what is in none of them is left white."""
+        """Return a bar of the step's parts and their shares in words. Unmeasured time stays white."""
         whole = self.values.get("time/step")
         spent = {part: self.values[f"time/{part}"] for part in PARTS if f"time/{part}" in self.values}
         if not whole or not spent:
@@ -82,25 +82,25 @@ class Machine:
         return [[(bar[:long].ljust(long, "·") + "  ", "line"), (words, "dim")]]
 
     def _machine(self) -> list[Run]:
-        found: list[Run] = []
+        runs: list[Run] = []
         if (memory := self.values.get("machine/memory_gib")) is not None:
-            found += [("learner ", "dim"), (f"{memory:.2f} GiB  ", "text")]
+            runs += [("learner ", "dim"), (f"{memory:.2f} GiB  ", "text")]
         for index in range(64):
             used, use = (self.values.get(f"machine/gpu{index}_{what}") for what in ("memory_gib", "use"))
             if used is not None and use is not None:
-                found += [(f"GPU {index} ", "dim"), (f"{use:.0%} {used:.1f} GiB  ", "text")]
-        return found
+                runs += [(f"GPU {index} ", "dim"), (f"{use:.0%} {used:.1f} GiB  ", "text")]
+        return runs
 
 
 def seconds(value: float) -> str:
-    """A length of time in its own unit."""
+    """Return a duration in its own unit."""
     if value >= 1:
         return f"{value:.3g} s"
     return f"{1000 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
 
 
 def short(value: float) -> str:
-    """A count in at most five characters."""
+    """Return a count in at most five characters."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g}{unit}"

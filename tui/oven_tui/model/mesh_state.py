@@ -1,7 +1,7 @@
-"""The mesh's state as the log tells it, for showing what the mesh would say to a command before it is given.
+"""The mesh's state from the log, to show its answer to a command before the command is sent.
 
-The mesh's own classes hold it and answer from it (oven_core.mesh): decisions are taken from the log and not
-computed, so a fold costs a monitor next to nothing. What only a tally needs, it does not follow.
+The mesh's own classes hold the state and give the answers (oven_core.mesh). Decisions come from the log and are not
+computed, so the fold costs the monitor next to nothing. State that only a tally needs is not followed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import OperatorCommand
 
 ASKS = "you"
-"""Who asks, in the mesh's sentences."""
+"""The asker's name in the mesh's sentences."""
 
 
 class MeshState:
-    """Feed it the log's events in order."""
+    """Add the log's events in order."""
 
     def __init__(self) -> None:
         self.state = State()
         self.ballots: dict[str, Ballot] = {}
         self.whole = True
-        """Whether no event was left out, as a preview of a long log leaves some: else it answers nothing."""
+        """Whether it has every event. A preview of a long log omits some; then there are no answers."""
         self._seq = 0
 
     def feed(self, event: Event) -> None:
@@ -89,25 +89,25 @@ class MeshState:
                 pass
 
     def reply(self, command: OperatorCommand) -> Reply | None:
-        """What the mesh would answer now; None where the learner does, or this is not whole. Nothing changes."""
+        """Return the mesh's answer now; None if the learner would answer, or if events are missing. Changes nothing."""
         if not self.whole:
             return None
         return operator_commands.respond(self._copy(), self.ballots, ASKS, command)
 
     def ruling(self, actuator: str, value: Value) -> Ruling | None:
-        """What the guardrails would make of the value if a vote on it had passed: what a person's word overrides. None
-        for a value that the actuator does not take, or where this is not whole."""
+        """Return what the guardrails would make of the value after a passed vote, which a person's command overrides.
+        None for a value that the actuator does not take, or if events are missing."""
         spec = self.state.specs.get(actuator)
         if spec is None or not self.whole:
             return None
-        found = shaped(spec, value)
-        if isinstance(found, Fault) or outside(spec, found):
+        shaped_value = shaped(spec, value)
+        if isinstance(shaped_value, Fault) or outside(spec, shaped_value):
             return None
-        way = direction(self.state.effective.get(actuator), found)
-        return guardrails.rule(self.state, spec, Tally(True, found, way, (), ""))
+        way = direction(self.state.effective.get(actuator), shaped_value)
+        return guardrails.rule(self.state, spec, Tally(True, shaped_value, way, (), ""))
 
     def _copy(self) -> State:
-        """One that an answer may write into."""
+        """Return a copy that an answer may change."""
         state = copy(self.state)
         state.autonomy, state.muted = dict(state.autonomy), set(state.muted)
         state.advised, state.closed_because = dict(state.advised), dict(state.closed_because)

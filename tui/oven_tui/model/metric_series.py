@@ -1,7 +1,7 @@
 """One metric over a whole run, in bounded memory, without losing a spike.
 
-Ticks fall into buckets that each keep the least, the greatest and the last value. When there are too many buckets, they
-become twice as wide and neighbours merge. The newest points are kept as they came, for a closer look.
+Ticks fall into buckets that each store the lowest, the highest and the last value. When there are too many buckets,
+they become twice as wide and neighbours merge. The newest points are stored exactly, for a closer look.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ BUCKETS = 1024
 RECENT = 512
 EMA_POINTS = 20
 WAITING = 256
-"""Points that wait at most to be put into buckets: a paint finds few, a long log is folded in large pieces."""
+"""The most points that wait to be put into buckets. A paint finds few; a long log is folded in large pieces."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """`low > high` where nothing finite was measured; `broken` counts NaN and infinities."""
+    """`low > high` if nothing finite was measured; `broken` counts NaN and infinities."""
 
     key: int
     low: float = math.inf
@@ -55,7 +55,7 @@ class Bucket:
 
 
 class Column(NamedTuple):
-    """What falls on one column of a chart."""
+    """The values in one column of a chart."""
 
     x: int
     low: float
@@ -67,26 +67,26 @@ class Column(NamedTuple):
 
 @dataclass(slots=True)
 class _Drawn:
-    """Columns that buckets made which no longer change: a chart asks for the same ticks again with every paint."""
+    """Columns that no longer change, because a chart asks for the same ticks with every paint."""
 
-    asked: tuple[int, int, int, int]
+    request: tuple[int, int, int, int]
     """First and last tick, width, ticks of a bucket."""
-    taken: int = 0
-    """Buckets that are in it."""
+    used: int = 0
+    """Buckets in it."""
     done: list[Column] = field(default_factory=list)
     newest: Bucket | None = None
-    """The column that the next bucket may still be a part of; its key is its place."""
+    """The column that the next bucket may still belong to; its key is its position."""
 
 
 class Series:
-    """Feed it (tick, value) in the log's order; read it in columns. `last` is the newest value, finite or not.
+    """Add (tick, value) in the log's order, and read columns. `last` is the newest value, finite or not.
 
-    What is fed waits, up to WAITING points, until somebody reads: in one go a point costs a third.
+    Up to WAITING points wait until the next read, because a point in a batch costs a third.
     """
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, float]] = []
-        """Points that are not put where they belong. Who appends to it directly, which is cheaper than `add`, calls
+        """Points that are not in buckets yet. Code that appends to it directly, which is cheaper than `add`, calls
         `settle` after at most some hundred points."""
         self._count = 0
         self._last = math.nan
@@ -98,7 +98,7 @@ class Series:
         self._drawn: _Drawn | None = None
 
     def add(self, tick: int, value: float) -> None:
-        """A tick below the last one counts as the last one: the x-axis never goes back."""
+        """Add a point. A tick below the last one counts as the last one: the x-axis never goes back."""
         self.waiting.append((tick, value))
         if len(self.waiting) >= WAITING:
             self.settle()
@@ -121,12 +121,13 @@ class Series:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """From the first tick to the newest; a bucket's key is its tick by the width of a bucket."""
+        """The buckets from the first tick to the newest. A bucket's key is its tick divided by the width of a
+        bucket."""
         self.settle()
         return self._buckets
 
     def settle(self) -> None:
-        """Put what waits where it belongs."""
+        """Put waiting points into buckets."""
         waiting = self.waiting
         if not waiting:
             return
@@ -171,7 +172,7 @@ class Series:
         self._buckets = merged
 
     def columns(self, first: int, last: int, width: int) -> list[Column]:
-        """The ticks `first` to `last` on `width` columns, without the empty ones."""
+        """Return the ticks `first` to `last` on `width` columns, without the empty ones."""
         if width < 1 or last < first:
             return []
         self.settle()
@@ -179,22 +180,22 @@ class Series:
             return []
         if self._recent[0][0] < first or self.count <= RECENT:
             return self._exact(first, last, width)
-        asked = (first, last, width, self._span)
-        if self._drawn is None or self._drawn.asked != asked or self._drawn.taken >= len(self._buckets):
-            self._drawn = _Drawn(asked)
+        request = (first, last, width, self._span)
+        if self._drawn is None or self._drawn.request != request or self._drawn.used >= len(self._buckets):
+            self._drawn = _Drawn(request)
         drawn = self._drawn
-        for bucket in self._buckets[drawn.taken : -1]:
-            drawn.newest = self._put(drawn.newest, bucket, drawn.done, asked)
-        drawn.taken = len(self._buckets) - 1
+        for bucket in self._buckets[drawn.used : -1]:
+            drawn.newest = self._put(drawn.newest, bucket, drawn.done, request)
+        drawn.used = len(self._buckets) - 1
         made = list(drawn.done)
-        end = self._put(replace(drawn.newest) if drawn.newest else None, self._buckets[-1], made, asked)
+        end = self._put(replace(drawn.newest) if drawn.newest else None, self._buckets[-1], made, request)
         return [*made, end.column(end.key)] if end else made
 
     def _put(
-        self, column: Bucket | None, bucket: Bucket, done: list[Column], asked: tuple[int, int, int, int]
+        self, column: Bucket | None, bucket: Bucket, done: list[Column], request: tuple[int, int, int, int]
     ) -> Bucket | None:
-        """The column under way with one more bucket in it, if that is among the ticks; a new one where it is beyond."""
-        first, last, width, span = asked
+        """Return the current column with one more bucket, if that is among the ticks, or a new column beyond it."""
+        first, last, width, span = request
         tick = bucket.key * span
         if tick > last or tick + span <= first:
             return column
@@ -207,7 +208,7 @@ class Series:
         return replace(bucket, key=x)
 
     def _exact(self, first: int, last: int, width: int) -> list[Column]:
-        """Where the recent points reach back far enough."""
+        """Return exact columns if the recent points reach back far enough."""
         scale = width / (last - first + 1)
         made: list[Column] = []
         column: Bucket | None = None
@@ -223,7 +224,7 @@ class Series:
         return [*made, column.column(column.key)] if column else made
 
     def between(self, first: int, last: int) -> list[Bucket]:
-        """Copies of the buckets whose keys are ticks: exact ones where the recent points reach back far enough."""
+        """Return copies of the buckets with ticks as keys: exact if the recent points reach back far enough."""
         self.settle()
         if self._recent and (self._recent[0][0] < first or self.count <= RECENT):
             exact = []
@@ -239,14 +240,14 @@ class Series:
             if b.key * span <= last and (b.key + 1) * span > first
         ]
 
-    def at(self, tick: int) -> float:
-        """The last value measured up to a tick, to the width of a bucket; NaN before the first."""
+    def value_at(self, tick: int) -> float:
+        """Return the last value measured up to a tick, to the width of a bucket; NaN before the first."""
         buckets = self.buckets
         upto = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)
         return next((bucket.last for bucket in reversed(buckets[:upto]) if math.isfinite(bucket.last)), math.nan)
 
     def copy(self) -> Series:
-        """One that stays as it is while this one continues."""
+        """Return a copy that does not change while this one continues."""
         self.settle()
         made = Series()
         vars(made).update(vars(self))
@@ -256,7 +257,7 @@ class Series:
         return made
 
     def __getstate__(self) -> tuple[object, ...]:
-        """Packed, since a checkpoint of a run has tens of thousands of buckets."""
+        """Packed, because a run's checkpoint has tens of thousands of buckets."""
         self.settle()
         counts = array("q", [n for b in self._buckets for n in (b.key, b.broken)])
         values = array("d", [x for b in self._buckets for x in (b.low, b.high, b.last, b.smooth)])

@@ -1,8 +1,7 @@
 """The monitor's view: a fold over the log's events in bounded memory, without a clock or I/O.
 
 Curves: oven_tui.model.metric_series. Decisions: the newest ENTRIES. Votes: the last of each agent per actuator, until
-its ballot closes. Names that come from outside (metrics, agents, open ballots) are counted, and those beyond a limit
-left out.
+its ballot closes. Names from outside (metrics, agents, open ballots) are counted, and dropped beyond a limit.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.run_summary import RunSummary, training_signal
 from oven_runs.log.standing_alerts import alert_text
 from oven_tui.model.braille_chart import Style
-from oven_tui.model.commands_given import CommandsGiven, asked
+from oven_tui.model.commands_given import CommandsGiven, request_text
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.metric_series import WAITING, Series
@@ -50,7 +49,7 @@ Standing = Literal["live", "silent", "left"]
 
 
 class MonitorView:
-    """Feed it the log's events in order. An event that it has seen is ignored."""
+    """Add the log's events in order with `feed`. Known events are ignored."""
 
     def __init__(self) -> None:
         self.run = RunSummary()
@@ -58,28 +57,28 @@ class MonitorView:
         self.steps = Series()
         self.entries: list[Entry] = []
         self.forgotten = 0
-        """Entries that came before the first of `entries`."""
+        """Entries before the first of `entries`."""
         self.open: dict[str, Open] = {}
         self.marks: dict[str, tuple[int, str, str]] = {}
-        """Decision (or command) id → tick, author, fate: what charts mark."""
+        """Decision (or command) id → tick, author, fate: the marks of charts."""
         self.marked = 0
         """Grows with every mark."""
         self.agents: list[str] = []
-        """In the order in which they were first heard, which is also the order of their glyphs."""
+        """In the order of their first messages, which is also the order of their glyphs."""
         self.reputations: dict[str, float] = {}
         """Agent → its weight after the last outcome; absent before the first."""
-        self.given = CommandsGiven()
+        self.commands = CommandsGiven()
         self.mesh = MeshState()
         self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
         self.preview = False
-        """Whether it is of samples of a long log, unchecked: then what it counts is wrong."""
+        """Whether it was made from unverified samples of a long log, so that its counts are wrong."""
         self.pace_s = 0.0
         """Seconds between observations, as a moving average."""
         self.version = 0
         """Grows with every event of the list of decisions."""
         self._votes: dict[str, dict[str, Vote]] = {}
-        self._place: dict[str, int] = {}
+        self._index: dict[str, int] = {}
         self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
         self._unsettled = 0  # measurements since all series were last settled
         self._observed: datetime | None = None
@@ -90,7 +89,7 @@ class MonitorView:
         self.run.feed(event)
         for name in self.run.agents.keys() - set(self.agents) if len(self.run.agents) > len(self.agents) else ():
             self._agent(name)
-        self.given.feed(event)
+        self.commands.feed(event)
         self.mesh.feed(event)
         match event.body:
             case Observation() as body:
@@ -111,7 +110,7 @@ class MonitorView:
                 self._noted(event)
 
     def _noted(self, event: Event) -> None:
-        """Events that become notes in the list: of the learner, the agents and the operators."""
+        """Add events that become notes in the list: of the learner, the agents and the operators."""
         step = self.run.step
         match event.body:
             case RunStarted() as body:
@@ -133,7 +132,7 @@ class MonitorView:
                 self._enter(Note(event.seq, step, event.author, body.reason))
             case OperatorCommand() as body:
                 self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
-                self._enter(Note(event.seq, step, f"operator {event.author}", asked(body), body.id))
+                self._enter(Note(event.seq, step, f"operator {event.author}", request_text(body), body.id))
             case _:
                 pass
 
@@ -177,7 +176,7 @@ class MonitorView:
                 series.settle()
 
     def _knobs(self) -> None:
-        """Scalar settings are curves, too: a point for each change."""
+        """Scalar settings are curves too: a point for each change."""
         specs = self.run.started.actuators if self.run.started else ()
         values = {spec.name: self.run.knobs.get(spec.name) for spec in specs if spec.kind == "scalar"}
         scalars = {name: value for name, value in values.items() if isinstance(value, float | int)}
@@ -198,11 +197,11 @@ class MonitorView:
         ballot = self.open.pop(body.ballot, None)
         self._closed.append(body.ballot)
         opened = ballot.opened if ballot else None
-        said = {line.agent for line in body.tally if line.stance != "silent"}
+        voters = {line.agent for line in body.tally if line.stance != "silent"}
         votes = ballot.votes if ballot else self._votes.get(body.actuator, {})
         self._votes.pop(body.actuator, None)
-        entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in said})
-        self._place[body.id] = self.forgotten + len(self.entries)
+        entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in voters})
+        self._index[body.id] = self.forgotten + len(self.entries)
         self._enter(entry)
         if body.verdict == "adopted":
             self._mark(body.id, body.apply_at_tick, entry.proposer, entry.fate)
@@ -222,13 +221,13 @@ class MonitorView:
         self._amend(body.decision_id, outcome=body)
 
     def _amend(self, decision_id: str, **change: Any) -> Decided | None:
-        """The outcome of a decision that is still in the list."""
-        place = self._place.get(decision_id)
-        if place is None:
+        """Add the outcome of a decision that is still in the list."""
+        index = self._index.get(decision_id)
+        if index is None:
             return None
-        decided = self.entries[place - self.forgotten]
+        decided = self.entries[index - self.forgotten]
         assert isinstance(decided, Decided)
-        self.entries[place - self.forgotten] = entry = replace(decided, **change)
+        self.entries[index - self.forgotten] = entry = replace(decided, **change)
         self.version += 1
         return entry
 
@@ -239,8 +238,8 @@ class MonitorView:
             old, self.entries = self.entries[:256], self.entries[256:]
             self.forgotten += len(old)
             for gone in old:
-                if isinstance(gone, Decided) and self._place.get(gone.decision.id, 0) < self.forgotten:
-                    self._place.pop(gone.decision.id, None)
+                if isinstance(gone, Decided) and self._index.get(gone.decision.id, 0) < self.forgotten:
+                    self._index.pop(gone.decision.id, None)
 
     def _mark(self, key: str, tick: int, author: str, fate: str) -> None:
         self.marks[key] = (tick, author, fate)
@@ -249,17 +248,20 @@ class MonitorView:
             del self.marks[next(iter(self.marks))]
 
     def rows(self) -> list[Entry]:
-        """The list of decisions, the newest last; after what is closed what is open, then what was just asked."""
+        """Return the list of decisions, the newest last: closed ones, then open ones, then commands that were just
+        sent."""
         step = self.run.step
-        waiting = (Note(0, step, "you", asked(one.command), id) for id, one in self.given.asked.items())
+        waiting = (
+            Note(0, step, "you", request_text(result.command), id) for id, result in self.commands.unlogged.items()
+        )
         return [*self.entries, *self.open.values(), *waiting]
 
     def list_version(self) -> tuple[int, int]:
-        """Differs when anything in the list of decisions does."""
-        return self.version, self.given.version
+        """A value that changes whenever the list of decisions does."""
+        return self.version, self.commands.version
 
     def state(self, silent_s: float) -> State:
-        """`silent_s`: seconds since the last event, by the reader's clock."""
+        """Return the run's state. `silent_s` is the seconds since the last event, by the reader's clock."""
         if self.run.started is None:
             return "waiting"
         if self.run.ended is not None:
@@ -269,7 +271,7 @@ class MonitorView:
         return "stalled" if silent_s > max(STALLED_S, 10 * self.pace_s) else "live"
 
     def standing(self, agent: str) -> Standing:
-        """`silent`: longer than the run's rules allow, so the mesh has lost it."""
+        """Return an agent's standing. `silent`: longer than the run's rules allow, so the mesh has lost it."""
         seen = self.run.agents[agent]
         if not seen.live:
             return "left"
@@ -277,8 +279,8 @@ class MonitorView:
         return "silent" if limit and self.run.tick - seen.heard_tick > limit else "live"
 
     def charted(self) -> list[str]:
-        """All that has a curve, what matters most first: the training signal, the held-out metric, the learning rate
-        and the gradient's norm, each if the run has it, then KL and entropy, then the rest by name."""
+        """Return all curves, the most important first: the training signal, the held-out metric, the learning rate and
+        the gradient norm, each if the run has it, then KL and entropy, then the rest by name."""
         declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
         names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
         rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)
@@ -297,21 +299,21 @@ class MonitorView:
         return "measured" if name in self.run.held_out() else "noisy"
 
     def end_tick(self) -> int | None:
-        """The tick of the last step, if nothing is repeated from here on; unknown without a horizon in steps."""
+        """Return the tick of the last step, if nothing is repeated from here on; unknown without a horizon in steps."""
         most = self.run.started.horizon.max_steps if self.run.started else None
         return self.run.tick + max(0, most - self.run.step) if most is not None else None
 
     def step_at(self, tick: int) -> int:
-        """The optimizer step at a tick; beyond the newest as many steps as ticks."""
+        """Return the optimizer step at a tick; beyond the newest, one step per tick."""
         if not self.steps.count:
             return tick
         if tick > self.steps.last_tick:
             return self.run.step + tick - self.steps.last_tick
-        found = self.steps.at(tick)
-        return int(found) if found == found else 0
+        step = self.steps.value_at(tick)
+        return int(step) if step == step else 0
 
     def frozen(self) -> MonitorView:
-        """A copy that stays as it is while this one continues."""
+        """Return a copy that does not change while this one continues."""
         made = copy(self)
         made.run = copy(self.run)
         made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
@@ -331,6 +333,6 @@ class MonitorView:
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()
         made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
-        made.reputations, made.given = dict(self.reputations), self.given.copy()
+        made.reputations, made.commands = dict(self.reputations), self.commands.copy()
         made.agents, made.faults = list(self.agents), self.faults.copy()
         return made

@@ -1,5 +1,5 @@
-"""What other rules would have made of a decision, as rows: those that come to the same in one, each other one by
-itself."""
+"""What other rules would have made of a decision, as rows: rules with the same result share one, every other rule has
+its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNS = {"adopted": ("✔", "good"), "rejected": ("–", "dim"), "advised": ("?"
 
 
 def rows(rulings: Sequence[tuple[str, OtherRuling]], logged: Decision, width: int) -> list[list[Run]]:
-    """`rulings`: which rules, in words, and what they make of it."""
+    """`rulings` are the rules, in words, and their results."""
     made: list[list[Run]] = []
     for words, ruling in rulings:
         if ruling.same:
@@ -25,8 +25,8 @@ def rows(rulings: Sequence[tuple[str, OtherRuling]], logged: Decision, width: in
         sign, kind = SIGNS[ruling.decision.verdict if ruling.decision else "rejected"]
         made.append([(f"{sign} ", kind), (fit(words, NAME) + " ", "text"), (_verdict(ruling, logged), kind)])
         if ruling.earlier_divergence:
-            told = f"not sure: {ruling.earlier_divergence} would have come out otherwise before it"
-            made.append([("    ", "blank"), (clip(told, width - 4), "dim")])
+            caveat = f"not sure: {ruling.earlier_divergence} would have come out otherwise before it"
+            made.append([("    ", "blank"), (clip(caveat, width - 4), "dim")])
     same = [words for words, ruling in rulings if ruling.same]
     if same:
         made += [[(line, "dim")] for line in wrapped(f"the same: {'; '.join(same)}", width)]

@@ -1,4 +1,4 @@
-"""Two to four runs over each other: their metrics on one axis, by step or by tick, with a glyph and a colour each."""
+"""An overlay of two to four runs: their metrics on one axis, by step or by tick, with a glyph and a colour each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from oven_tui.model.metric_series import Bucket, Column
 from oven_tui.model.monitor_view import MonitorView
 
 MOST = 4
-"""Runs over each other: more curves in one chart cannot be told apart."""
+"""The most runs in an overlay. More curves in one chart cannot be told apart."""
 By: TypeAlias = Literal["step", "tick"]
-"""What the x-axis is: steps compare what was trained on, ticks what was measured, rolled-back steps included."""
+"""The x-axis: steps compare what was trained on, ticks what was measured, rolled-back steps included."""
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _END = 1 << 60
@@ -24,19 +24,19 @@ _END = 1 << 60
 
 @dataclass
 class Overlaid:
-    """One run of an overlay. Its place, and with it its glyph and its colour, stays its own."""
+    """One run of an overlay. It keeps its position, and with it its glyph and its colour."""
 
     name: str
-    place: int
+    index: int
     view: MonitorView
 
     @property
     def sign(self) -> Run:
-        return glyph(self.place)
+        return glyph(self.index)
 
 
 class Axis:
-    """Where a run's ticks lie on the shared axis; made anew for a paint."""
+    """The positions of a run's ticks on the shared axis, made for each paint."""
 
     def __init__(self, view: MonitorView, by: By) -> None:
         self._by = by
@@ -44,35 +44,35 @@ class Axis:
         self._ticks = [point.key for point in points]
         self._steps = [int(point.last) if math.isfinite(point.last) else 0 for point in points]
         self.end = view.run.step if by == "step" else view.run.tick
-        """The newest place of the run on it."""
+        """The run's newest position on the axis."""
 
-    def place(self, tick: int) -> int:
-        """A tick's step, that of the last observation up to it; or the tick itself."""
+    def position(self, tick: int) -> int:
+        """Return a tick's step, that of the last observation up to it; or the tick itself."""
         if self._by == "tick" or not self._ticks:
             return tick
-        at = bisect_right(self._ticks, tick) - 1
-        return self._steps[max(0, at)]
+        index = bisect_right(self._ticks, tick) - 1
+        return self._steps[max(0, index)]
 
     def columns(self, view: MonitorView, metric: str, first: int, last: int, width: int) -> list[Column]:
-        """A metric over the places `first` to `last`, on `width` columns. By step, those that a rollback took back are
-        left out: what came after stands at their place."""
+        """Return a metric from `first` to `last` on `width` columns. By step, steps that a rollback discarded are
+        omitted: later values take their place."""
         series = view.series.get(metric)
         if series is None or width < 1 or last < first:
             return []
         if self._by == "tick":
             return series.columns(first, last, width)
-        scale, found = width / (last - first + 1), list[Bucket]()
+        scale, buckets = width / (last - first + 1), list[Bucket]()
         for bucket in series.between(0, _END):
-            step = self.place(bucket.key)
-            while found and found[-1].key > step:
-                found.pop()
-            if found and found[-1].key == step:
-                found[-1].merge(bucket)
+            step = self.position(bucket.key)
+            while buckets and buckets[-1].key > step:
+                buckets.pop()
+            if buckets and buckets[-1].key == step:
+                buckets[-1].merge(bucket)
             else:
                 bucket.key = step
-                found.append(bucket)
+                buckets.append(bucket)
         made: list[Bucket] = []
-        for bucket in found:
+        for bucket in buckets:
             if not first <= bucket.key <= last:
                 continue
             bucket.key = min(width - 1, int((bucket.key - first) * scale))
@@ -84,20 +84,19 @@ class Axis:
 
 
 def charted(runs: Sequence[Overlaid]) -> list[str]:
-    """All that any run has a curve of: what matters most in the first run first, and what several have before what one
-    has."""
+    """Return all curves of any run: in the order of the first run, and those that several runs have first."""
     names = list(dict.fromkeys(name for run in runs for name in run.view.charted()))
     have = {name: sum(name in run.view.series for run in runs) for name in names}
     return sorted(names, key=lambda name: -(have[name] > 1))
 
 
 def style(runs: Sequence[Overlaid], metric: str) -> Style:
-    """As in the first run that has it."""
+    """Return the style in the first run that has the metric."""
     return next((run.view.style(metric) for run in runs if metric in run.view.series), "noisy")
 
 
 def curve(columns: Sequence[Column], kind: Style) -> list[Column]:
-    """Columns whose value is what an overlay draws: the average of what is noisy, the value itself of what is not."""
+    """Return the columns to draw: the average of a noisy metric, otherwise the value itself."""
     if kind != "noisy":
         return list(columns)
     return [
@@ -109,7 +108,7 @@ def curve(columns: Sequence[Column], kind: Style) -> list[Column]:
 
 
 def scale_of(curves: Iterable[Sequence[Column]], kind: Style) -> Bounds:
-    """Bounds around all curves."""
+    """Return bounds around all curves."""
     return bounds([column for columns in curves for column in columns], kind)
 
 
@@ -121,8 +120,8 @@ def draw(
     width: int,
     height: int,
 ) -> list[list[Run]]:
-    """`height` rows of `width` cells, with a line per curve in its own colour. Where two meet in a cell their dots are
-    joined, in the colour of the later one."""
+    """Return `height` rows of `width` cells with a line per curve in its own colour. If two meet in a cell, their dots
+    are joined in the colour of the later one."""
     dots = height * 4 - 1
     cells: dict[tuple[int, int], tuple[int, str]] = {}
 

@@ -1,5 +1,4 @@
-"""A path through the knowledge graph as a picture: symptom, cause and remedy in boxes, with what leads from one to the
-next."""
+"""A picture of a path through the knowledge graph: symptom, cause and remedy in boxes, with their relations."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import clip, wrapped
 
 ROLES = {"against": ("against", "bad"), "chosen": ("why this plan", "title"), "for": ("for", "good"), "": ("", "dim")}
-"""Role of a path → what it is called, kind of text."""
+"""Role of a path → its name, kind of text."""
 ARM = 3
 """Cells of line on either side of a relation's name."""
 
@@ -18,13 +17,13 @@ Rows = list[list[Run]]
 
 
 def picture(path: CitedPath, width: int) -> Rows:
-    """The boxes in one line, if that fits; else one below the other. Below them what the path rests on."""
+    """Return the boxes in one line if they fit, otherwise below one another, with the path's sources below them."""
     drawn = _across(path) if _wide(path) <= width else _down(path)
     return [*drawn, *_ground(path, width)]
 
 
 def _arms(path: CitedPath) -> tuple[str, str]:
-    """What stands before and behind a relation's name: the arrow shows which node has the effect."""
+    """Return the parts before and after a relation's name. The arrow shows which node has the effect."""
     line = "─" * ARM
     return (f"◂{line} ", f" {line}─") if path.backwards else (f"─{line} ", f" {line}▸")
 
@@ -39,7 +38,7 @@ def _wide(path: CitedPath) -> int:
 
 
 def _kinds(path: CitedPath) -> list[str]:
-    """How each node's name is drawn: the remedy stands out."""
+    """Return the kind of text of each node's name. The remedy stands out."""
     return ["text"] * (len(path.nodes) - 1) + ["change"]
 
 
@@ -48,10 +47,10 @@ def _across(path: CitedPath) -> Rows:
     middle: list[Run] = []
     bottom: list[Run] = []
     before, behind = _arms(path)
-    for place, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
-        if place:
-            arm = f"{before}{_words(path.relations[place - 1])}{behind}"
-            edge = path.edges[place - 1] if place <= len(path.edges) else ""
+    for index, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
+        if index:
+            arm = f"{before}{_words(path.relations[index - 1])}{behind}"
+            edge = path.edges[index - 1] if index <= len(path.edges) else ""
             middle.append((arm, "line"))
             top.append((" " * cell_len(arm), "blank"))
             bottom.append((clip(edge, cell_len(arm)).center(cell_len(arm)), "dim"))
@@ -65,10 +64,10 @@ def _across(path: CitedPath) -> Rows:
 def _down(path: CitedPath) -> Rows:
     arrow = "▴" if path.backwards else "▾"
     rows: Rows = []
-    for place, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
-        if place:
-            edge = path.edges[place - 1] if place <= len(path.edges) else ""
-            rows.append([(f"  {arrow} {_words(path.relations[place - 1])}", "line"), (f"  {edge}", "dim")])
+    for index, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
+        if index:
+            edge = path.edges[index - 1] if index <= len(path.edges) else ""
+            rows.append([(f"  {arrow} {_words(path.relations[index - 1])}", "line"), (f"  {edge}", "dim")])
         rows.append([(node, kind)])
     return rows
 

@@ -1,4 +1,4 @@
-"""Other rules that a person would ask about on seeing a decision: one change each of the run's own."""
+"""Other rules to compare a decision with: one change each of the run's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Variant:
 
 
 def variants(rules: Rules, decision: Decision) -> list[Variant]:
-    """Those that differ from `rules` and can matter for this decision."""
+    """Return the variants that differ from `rules` and can matter for this decision."""
     every = [
         Variant("any one agent is enough", {"agreeing": 1, "newcomers": "full"}),
         Variant("no agent is enough alone", {"specialist_confidence": 1.0, "agreeing": max(2, rules.agreeing)}),
@@ -34,4 +34,4 @@ def variants(rules: Rules, decision: Decision) -> list[Variant]:
             Variant("without asking a person", {"autonomy": "auto", "autonomy_of": {decision.actuator: "auto"}})
         )
     now = rules.model_dump()
-    return [one for one in every if any(now[name] != value for name, value in one.changes.items())]
+    return [variant for variant in every if any(now[name] != value for name, value in variant.changes.items())]

@@ -26,7 +26,7 @@ STATES = {
 }
 """State → glyph and kind of text."""
 NAME = 14
-"""Least width of a run's name; longer ones take what the terminal leaves, up to NAME_MOST."""
+"""Least width of a run's name. Longer names use the remaining width, up to NAME_MOST."""
 NAME_MOST = 32
 
 
@@ -36,7 +36,7 @@ class Column(NamedTuple):
     title: str
     width: int
     wanted_from: int
-    """Cells of the terminal from which on it is shown."""
+    """Columns of the terminal from which it is shown."""
 
 
 STATE, STEP, TARGET, DECISIONS = 14, 13, 29, 9
@@ -50,124 +50,132 @@ COLUMNS = (
     Column("age", 7, 114),
     Column("recipe", 12, 144),
 )
-"""Alerts take what is left at the right."""
+"""Alerts use the rest of the width at the right."""
 ALERTS = 12
-"""Least width of the alerts; narrower, their number alone is shown."""
+"""Least width of the alerts. Narrower, only their number is shown."""
 
 
 def columns(width: int, names: int) -> list[Column]:
-    """Those that fit; the names as wide as the longest, `names`, if there is room."""
+    """Return the columns that fit. Names are as wide as the longest, `names`, if there is room."""
     shown = [column for column in COLUMNS if width >= column.wanted_from]
-    left = width - sum(column.width + 1 for column in shown) - 2 - ALERTS
-    grown = max(NAME, min(NAME_MOST, names, NAME + max(0, left)))
+    spare = width - sum(column.width + 1 for column in shown) - 2 - ALERTS
+    grown = max(NAME, min(NAME_MOST, names, NAME + max(0, spare)))
     return [column._replace(width=grown) if column.title == "run" else column for column in shown]
 
 
 def heading(width: int, names: int) -> list[Run]:
-    """The first row."""
+    """Return the first row."""
     cells = "".join(fit(column.title, column.width) + " " for column in columns(width, names))
     title = "alerts" if width - cell_len(cells) - 2 >= ALERTS else "⚑"
     return row(width, [("  " + cells + title, "dim")])
 
 
-def line(found: RunRow, now: datetime, width: int, names: int, *, marked: str = "") -> list[Run]:
-    """A run's row. `marked`: the glyph of one that is chosen for an overlay."""
+def line(run_row: RunRow, now: datetime, width: int, names: int, *, marked: str = "") -> list[Run]:
+    """Return a run's run_row. `marked` is the glyph of a run chosen for an overlay."""
     cells: list[Run] = [(f"{marked or ' '} ", "strong")]
     for column in columns(width, names):
-        text, kind = _cell(column.title, found, now)
+        text, kind = _cell(column.title, run_row, now)
         cells.append((fit(text, column.width) + " ", kind))
-    alerts = found.alerts(now)
+    alerts = run_row.alerts(now)
     room = width - 2 - sum(column.width + 1 for column in columns(width, names))
-    said = "; ".join(alerts) if room >= ALERTS else f"⚑{len(alerts)}" if alerts else ""
-    cells.append((said, "warn" if found.status == "running" or found.fault else "dim"))
+    alert_text = "; ".join(alerts) if room >= ALERTS else f"⚑{len(alerts)}" if alerts else ""
+    cells.append((alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim"))
     return row(width, cells)
 
 
-def _cell(title: str, found: RunRow, now: datetime) -> Run:
+def _cell(title: str, run_row: RunRow, now: datetime) -> Run:
     match title:
         case "state":
-            state = found.state(now)
+            state = run_row.state(now)
             glyph, kind = STATES.get(state, ("○", "dim"))
-            silent = found.silent_s(now)
-            told = f"{glyph} {state}"
+            silent = run_row.silent_s(now)
+            state_text = f"{glyph} {state}"
             if state == "stalled" and silent is not None:
-                told = f"{glyph} silent {ago(silent)}"
-            return told, kind
+                state_text = f"{glyph} silent {ago(silent)}"
+            return state_text, kind
         case "run":
-            return found.run, "warn" if found.drill else "strong"
+            return run_row.run, "warn" if run_row.drill else "strong"
         case "step":
-            return steps(found), "text"
+            return steps(run_row), "text"
         case "target metric":
-            return target(found), "text"
+            return target(run_row), "text"
         case "decisions":
-            return decisions(found), "text"
+            return decisions(run_row), "text"
         case "pace":
-            return pace(found.pace_s), "dim"
+            return pace(run_row.pace_s), "dim"
         case "age":
-            age = found.age_s(now)
+            age = run_row.age_s(now)
             return ago(age) if age is not None else "", "dim"
         case _:
-            return found.recipe, "dim"
+            return run_row.recipe, "dim"
 
 
-def steps(found: RunRow) -> str:
-    """As in "120/200  60%"; a dash where none is known."""
-    if found.step is None:
+def steps(run_row: RunRow) -> str:
+    """Return steps as in "120/200 60%"; a dash if unknown."""
+    if run_row.step is None:
         return "–"
-    if not found.max_steps:
-        return str(found.step)
-    whole = f"{found.step}/{found.max_steps}"
-    return f"{whole} {found.progress:.0%}" if len(whole) + 5 <= STEP else whole
+    if not run_row.max_steps:
+        return str(run_row.step)
+    whole = f"{run_row.step}/{run_row.max_steps}"
+    return f"{whole} {run_row.progress:.0%}" if len(whole) + 5 <= STEP else whole
 
 
-def target(found: RunRow) -> str:
-    """As in "eval/accuracy .1 → .93"; what was not measured is a dash."""
-    if not found.target:
-        return "no metric yet" if found.status == "running" else "no metric"
-    now = label(found.now) if found.now is not None else "–"
-    if found.first is None or found.first == found.now:
-        return f"{found.target} {now}"
-    return f"{found.target} {label(found.first)} → {now}"
+def target(run_row: RunRow) -> str:
+    """Return the target as in "eval/accuracy .1 → .93"; a dash for what was not measured."""
+    if not run_row.target:
+        return "no metric yet" if run_row.status == "running" else "no metric"
+    now = label(run_row.now) if run_row.now is not None else "–"
+    if run_row.first is None or run_row.first == run_row.now:
+        return f"{run_row.target} {now}"
+    return f"{run_row.target} {label(run_row.first)} → {now}"
 
 
-def decisions(found: RunRow) -> str:
-    """As in "12 + 3 no": adopted, and rejected. An ellipsis while they are being counted."""
-    if found.adopted is None:
-        return "…" if not found.fault else "–"
-    return f"{found.adopted} ✔" + (f" {found.rejected} –" if found.rejected else "")
+def decisions(run_row: RunRow) -> str:
+    """Return decisions as in "12 + 3 no": adopted and rejected. An ellipsis while they are being counted."""
+    if run_row.adopted is None:
+        return "…" if not run_row.fault else "–"
+    return f"{run_row.adopted} ✔" + (f" {run_row.rejected} –" if run_row.rejected else "")
 
 
 def pace(seconds: float | None) -> str:
-    """Observations per second, or seconds per observation where they are rare."""
+    """Return observations per second, or seconds per observation if they are rare."""
     if seconds is None or seconds <= 0:
         return ""
     return f"{1 / seconds:.3g}/s" if seconds <= 1 else f"{seconds:.3g} s"
 
 
 def matching(filter_text: str, now: datetime) -> Callable[[RunRow], bool]:
-    """`state:live`, `recipe:grpo`, `run:NAME`, else anywhere in the row; `!` before a word turns it round. All words
-    must hold. A regular expression that cannot be read is taken literally."""
+    """Return a filter: `state:live`, `recipe:grpo`, `run:NAME`, otherwise anywhere in the run_row; `!` before a word
+    negates it. All words must match. An invalid regular expression is taken literally."""
     tests = [_word(word, now) for word in filter_text.split()]
-    return lambda found: all(test(found) for test in tests)
+    return lambda run_row: all(test(run_row) for test in tests)
 
 
 def _word(word: str, now: datetime) -> Callable[[RunRow], bool]:
     inverse, word = word.startswith("!"), word.removeprefix("!")
     key, colon, rest = word.partition(":")
     fields: dict[str, Callable[[RunRow], str]] = {
-        "state": lambda found: found.state(now),
-        "recipe": lambda found: found.recipe,
-        "run": lambda found: found.run,
+        "state": lambda run_row: run_row.state(now),
+        "recipe": lambda run_row: run_row.recipe,
+        "run": lambda run_row: run_row.run,
     }
     read = fields.get(key) if colon else None
     try:
         pattern = re.compile(rest if read else word, re.IGNORECASE)
     except re.error:
         pattern = re.compile(re.escape(rest if read else word), re.IGNORECASE)
-    read = read or (lambda found: _text(found, now))
-    return lambda found: bool(pattern.search(read(found))) != inverse
+    read = read or (lambda run_row: _text(run_row, now))
+    return lambda run_row: bool(pattern.search(read(run_row))) != inverse
 
 
-def _text(found: RunRow, now: datetime) -> str:
-    words = (found.run, found.location, found.recipe, found.state(now), found.drill, found.target, *found.alerts(now))
+def _text(run_row: RunRow, now: datetime) -> str:
+    words = (
+        run_row.run,
+        run_row.location,
+        run_row.recipe,
+        run_row.state(now),
+        run_row.drill,
+        run_row.target,
+        *run_row.alerts(now),
+    )
     return " ".join(words)

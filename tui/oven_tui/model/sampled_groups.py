@@ -1,4 +1,4 @@
-"""The sampled groups that the monitor has: the newest, each once, and those of them that a filter shows."""
+"""The sampled groups of the monitor: the newest, each once, and those that pass a filter."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterable
 from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 
 KEPT = 256
-"""Groups; a training of an hour has fewer."""
+"""Groups in memory. A training of an hour has fewer."""
 KEPT_CHARACTERS = 16 << 20
-"""Of their texts together; beyond it the oldest go."""
+"""Characters of all their texts; beyond it the oldest groups are dropped."""
 
 
 class SampledGroups:
-    """In the order of the stream, oldest first."""
+    """Groups in the order of the stream, oldest first."""
 
     def __init__(self) -> None:
         self.groups: list[StoredGroup] = []
         self.version = 0
-        """Changes with each group that comes."""
+        """Changes with each new group."""
         self._characters = 0
 
     def take(self, groups: Iterable[StoredGroup]) -> None:
-        """New ones, and perhaps some that are there already."""
+        """Add groups, some of which may be known already."""
         last = self.groups[-1].seq if self.groups else 0
         fresh = [group for group in groups if group.seq > last]
         if not fresh:
@@ -35,21 +35,21 @@ class SampledGroups:
             self._characters -= characters(self.groups.pop(0).group)
 
     def shown(self, wanted: str) -> list[StoredGroup]:
-        """Those that a filter lets through; all by an empty one."""
+        """Return the groups that pass a filter; all if it is empty."""
         passes = matching(wanted)
         return [stored for stored in self.groups if passes(stored.group)]
 
 
 def characters(group: SampledGroup) -> int:
-    """Of a group's texts."""
+    """Return the characters of a group's texts."""
     texts = (group.prompt, *group.completions)
     reasons = (reason for member in group.members for reason in member.reasons)
-    return sum(len(one.text) + len(one.end) for one in texts) + sum(map(len, reasons))
+    return sum(len(completion.text) + len(completion.end) for completion in texts) + sum(map(len, reasons))
 
 
 def matching(wanted: str) -> Callable[[SampledGroup], bool]:
-    """Words of a filter, all of which have to hold: `step:40-90`, `member:exact`, `prompt:sort`, any others as regular
-    expressions in prompt, completions and reasons; `!` before one turns it round."""
+    """Return a filter whose words must all match: `step:40-90`, `member:exact`, `prompt:sort`, others as regular
+    expressions in prompt, completions and reasons; `!` before one negates it."""
     tests = [_test(word) for word in wanted.split()]
     return lambda group: all(test(group) for test in tests)
 
@@ -70,22 +70,22 @@ def _plain(word: str) -> Callable[[SampledGroup], bool]:
         named = _expression(value)
         return lambda group: any(named.search(member.member) for member in group.members)
     if colon and field == "prompt":
-        asked = _expression(value)
-        return lambda group: bool(asked.search(group.prompt.text))
-    said = _expression(word)
-    return lambda group: any(said.search(text) for text in _texts(group))
+        pattern = _expression(value)
+        return lambda group: bool(pattern.search(group.prompt.text))
+    pattern = _expression(word)
+    return lambda group: any(pattern.search(text) for text in _texts(group))
 
 
 def _texts(group: SampledGroup) -> Iterable[str]:
-    for one in (group.prompt, *group.completions):
-        yield one.text
-        yield one.end
+    for part in (group.prompt, *group.completions):
+        yield part.text
+        yield part.end
     for member in group.members:
         yield from member.reasons
 
 
 def _expression(text: str) -> re.Pattern[str]:
-    """A text that does not compile is looked for literally."""
+    """Compile an expression; an invalid one is taken literally."""
     try:
         return re.compile(text, re.IGNORECASE)
     except re.error:

@@ -1,7 +1,8 @@
-"""The player of a recorded run: the same fold as the live monitor's, at any event of the log.
+"""The player of a recorded run: the live monitor's fold at any event of the log.
 
-A view at an event is the fold of all events up to it, whichever way one came there: going back takes the newest
-checkpoint before the place and folds on from it. It has no clock: the caller says how much time has passed.
+The view at an event is the fold of all events up to it, from whichever direction the player came. Going back starts
+from the newest checkpoint before the target and folds on. The player has no clock: the caller says how much time has
+passed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from oven_tui.past.reader import Checkpoint, Frame, Preview, Progress, Whole
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 PIECE = 500
-"""Events folded between two looks at the keys: about 50 ms."""
+"""Events to fold between two checks for keys: about 50 ms."""
 START_EVENTS = 1000
-"""Events before a run's start at most: a few for each agent that joins."""
+"""The most events before a run's start: a few for each agent that joins."""
 LONGEST_GAP_S = 30.0
-"""Longest wait for an event, in the log's own time: a night between two incarnations is cut to it."""
+"""Longest wait for an event, in the log's own time. A night between two incarnations is cut to it."""
 
 
 class Player:
-    """Give it the frames of a reading with checkpoints, as they come; then it can go anywhere that was read."""
+    """Plays a log. Pass it the frames of a reading with checkpoints as they come; it can go to any place that was
+    read."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Raises ConfigError for damaged keys."""
@@ -37,20 +39,20 @@ class Player:
         self.speed = 1.0
         self.checkpoints: list[Checkpoint] = []
         self.decisions: list[DecisionPosition] = []
-        """Those of what was read, in order."""
+        """The decisions of what was read, in order."""
         self.share = 0.0
-        """Of the log that was read for going to."""
+        """The share of the log that was read."""
         self.last: tuple[int, int, int] = (0, 0, 0)
         """Sequence, tick and step of the log's end."""
         self.whole = False
-        """Whether all of the log was read."""
+        """Whether the whole log was read."""
         self.clock: datetime | None = None
-        """Where playing is in the log's own time."""
+        """The playing position in the log's own time."""
         self._ahead: Event | None = None
         self._go_on(Fold(MonitorView(), Keyring(folder.pin())))
 
     def take(self, frame: Frame) -> None:
-        """A frame of the reading."""
+        """Add a frame of the reading."""
         match frame:
             case Preview(view):
                 self.last = (view.run.seq, view.run.tick, view.run.step)
@@ -75,8 +77,8 @@ class Player:
         return self._peek() is None
 
     def play(self, seconds: float) -> int:
-        """Let time pass, at the player's speed. Returns how many events came; PIECE at most, and then the rest comes
-        with the next call."""
+        """Let time pass at the player's speed. Return the number of events, at most PIECE; the rest comes with the next
+        call."""
         ahead = self._peek()
         if ahead is None:
             return 0
@@ -95,7 +97,7 @@ class Player:
         return count
 
     def forward(self) -> Event | None:
-        """Fold the next event. Raises ConfigError where the log is damaged."""
+        """Fold the next event. Raises ConfigError if the log is damaged."""
         event = self._peek()
         if event is None:
             return None
@@ -106,11 +108,11 @@ class Player:
         return event
 
     def to_seq(self, seq: int) -> Iterator[None]:
-        """Go to right behind an event. Yields every PIECE events."""
+        """Go to just after an event. Yields every PIECE events."""
         yield from self._to(bisect_right(self.checkpoints, seq, key=lambda c: c.seq), lambda fold: fold.seq >= seq, seq)
 
     def to_step(self, step: int) -> Iterator[None]:
-        """Go to where the run came to a step for the first time."""
+        """Go to where the run first reached a step."""
         before = bisect_left(self.checkpoints, step, key=lambda c: c.step)
         yield from self._to(before, lambda fold: fold.view.run.step >= step, None)
 
@@ -120,28 +122,28 @@ class Player:
         yield from self._to(before, lambda fold: fold.view.run.tick >= tick, None)
 
     def to_decision(self, by: int) -> Iterator[None]:
-        """Go to the next decision, or back to the one before."""
+        """Go to the next decision, or back to the previous one."""
         here = self.fold.seq
         if by < 0:
-            place = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1
-            yield from self.to_seq(self.decisions[place].seq if place >= 0 else 0)
+            index = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1
+            yield from self.to_seq(self.decisions[index].seq if index >= 0 else 0)
             return
-        place = bisect_right(self.decisions, here, key=lambda d: d.seq)
-        if place < len(self.decisions):
-            yield from self.to_seq(self.decisions[place].seq)
+        index = bisect_right(self.decisions, here, key=lambda d: d.seq)
+        if index < len(self.decisions):
+            yield from self.to_seq(self.decisions[index].seq)
         else:
             yield from self._fold_on(lambda fold: False, until_decision=True)
 
     def to_start(self) -> Iterator[None]:
-        """Go to where the run started: its agents have joined. To the first events of a log that does not say so."""
+        """Go to the run's start, when its agents have joined; or to the first events of a log without one."""
         yield from self._to(0, lambda fold: fold.view.run.started is not None or fold.seq >= START_EVENTS, None)
 
     def to_end(self) -> Iterator[None]:
-        """Go to the end of what is in the log."""
+        """Go to the end of the log."""
         yield from self._to(len(self.checkpoints), lambda fold: False, self.last[0])
 
     def _to(self, checkpoints: int, there: Callable[[Fold], bool], seq: int | None) -> Iterator[None]:
-        """From the last of so many checkpoints, or from here where that is nearer, until it is there."""
+        """Fold from the last of that many checkpoints, or from here if that is nearer, until the target."""
         best = self.checkpoints[checkpoints - 1] if checkpoints else None
         ahead = seq is not None and self.fold.seq <= seq
         if not ahead or (best is not None and best.seq > self.fold.seq):

@@ -1,7 +1,7 @@
-"""A preview of a long log: its beginning, its end, and observations from places evenly between; nothing is checked.
+"""A preview of a long log: its beginning, its end, and evenly spaced observations in between. Nothing is verified.
 
-It takes the same fraction of a second however long the log is. Decisions between beginning and end are not in it, so
-what a view counts is wrong: it says so by `preview`.
+It takes the same fraction of a second for any length. Decisions in the middle are missing, so the view's counts are
+wrong; its `preview` flag says so.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
 
 PLACES = 1500
-"""From each of which OBSERVATIONS are taken: three for every dot of a chart on 200 columns."""
+"""Positions with OBSERVATIONS each: three for every dot of a chart on 200 columns."""
 OBSERVATIONS = 3
 WINDOW = 8 << 10
-"""Bytes read at a place: several observations of 30 metrics."""
+"""Bytes to read at a position: several observations of 30 metrics."""
 HEAD = 1 << 20
-"""Bytes in which the run's start and its agents' joining are looked for; it ends with the first observations."""
+"""Bytes to search for the run's start and its agents' joining; the search ends with the first observations."""
 HEAD_EVENTS = 400
 TAIL = 1 << 20
-"""Bytes of the end that are folded whole: the newest thousand events or two."""
+"""Bytes at the end that are folded completely: the newest thousand events or two."""
 _MARK = b'"type": "Observation"'
 
 
 def preview(folder: RunFolder) -> MonitorView:
-    """The view. Raises OSError."""
+    """Return the preview. Raises OSError."""
     view = MonitorView()
     view.preview = True
     keyring = Keyring(folder.pin(), check=False)
@@ -48,10 +48,10 @@ def _lines(folder: RunFolder) -> Iterator[bytes]:
         yield from head
         first, last = sum(map(len, head)), max(0, size - TAIL)
         for number in range(PLACES):
-            at = first + (last - first) * number // PLACES
-            if at >= last:
+            position = first + (last - first) * number // PLACES
+            if position >= last:
                 break
-            file.seek(at)
+            file.seek(position)
             lines = file.read(WINDOW).splitlines()[1:-1]
             yield from [line for line in lines if _MARK in line[:600]][:OBSERVATIONS]
         file.seek(last)

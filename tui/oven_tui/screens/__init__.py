@@ -1,1 +1,1 @@
-"""Screens above the dashboard: a decision with its ballot, and help."""
+"""Screens above the dashboard: decisions, help, questions, knobs, completions and the console."""

@@ -1,4 +1,4 @@
-"""A list to choose one thing from: a knob, an agent, a snapshot, a level."""
+"""A list to choose one entry from: a knob, an agent, a snapshot, a level."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oven_tui.model.choices import Choice
 
 
 class ChoiceScreen(ModalScreen[str | None]):
-    """Ends with the chosen id; None where it is left."""
+    """Ends with the chosen id; None if the user leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("choice")
 
@@ -43,7 +43,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         options.action_cursor_down() if by > 0 else options.action_cursor_up()
 
     def action_choose(self) -> None:
-        """The first, where the list is not drawn yet."""
+        """Choose the first entry if the list is not drawn yet."""
         options = next(iter(self.query(OptionList)), None)
         self.dismiss(self.choices[(options.highlighted if options is not None else 0) or 0].id)
 

@@ -1,4 +1,4 @@
-"""The pane of sampled completions: a list of sampled groups, and the page of the one that is chosen."""
+"""The page of sampled completions: a list of sampled groups, and the chosen group."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from oven_tui.widgets.group_list import GroupList
 from oven_tui.widgets.group_page import GroupPage
 
 Source: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
-"""Groups as they are kept and come. Raises OvenError where there are none."""
+"""Yields stored and new groups. Raises OvenError if there are none."""
 
 
 SLIM = 72
-"""Columns below which the list of groups is hidden: the keys go through them all the same."""
+"""Columns below which the list of groups is hidden. Its keys still work."""
 
 
 class CompletionScreen(ModalScreen[None]):
-    """Follows the newest group until somebody moves to another."""
+    """Follows the newest group until the user moves to another."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("completions")
 
     def __init__(self, groups: SampledGroups, source: Source | None) -> None:
-        """`source` None: nothing is read, and somebody else feeds `groups` (tests)."""
+        """With `source` None nothing is read, and tests fill `groups`."""
         super().__init__()
         self._groups, self._source = groups, source
         self._filter = ""
         self._follows, self._beside = True, False
         self._chosen = 0  # a sequence of the stream
-        self._said = "no sample yet: one comes every few steps"
+        self._message = "no sample yet: one comes every few steps"
 
     def on_resize(self) -> None:
         """A narrow terminal has room for one of the two."""
@@ -64,24 +64,24 @@ class CompletionScreen(ModalScreen[None]):
             async for groups in source():
                 self._groups.take(groups)
                 self.redraw()
-            self._said = "the stack is down; it kept no sample"
+            self._message = "the stack is down; it kept no sample"
         except (OvenError, OSError) as error:
-            self._said = str(error)
+            self._message = str(error)
         self.redraw()
 
     def redraw(self) -> None:
-        """Show what there is now."""
+        """Show the present groups."""
         rows = self._groups.shown(self._filter)
         if self._follows and rows:
             self._chosen = rows[-1].seq
         cursor = next((n for n, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
         stored = rows[cursor] if rows else None
-        said = "nothing matches; escape shows all" if self._filter and self._groups.groups else self._said
+        message = "nothing matches; escape shows all" if self._filter and self._groups.groups else self._message
         self.query_one(GroupList).show(rows, max(0, cursor))
-        self.query_one(GroupPage).show(stored, self._beside, said)
+        self.query_one(GroupPage).show(stored, self._beside, message)
 
     def action_step(self, by: int) -> None:
-        """To the group before or after."""
+        """Go to the group before or after."""
         rows = self._groups.shown(self._filter)
         if rows:
             here = next((n for n, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
@@ -99,7 +99,7 @@ class CompletionScreen(ModalScreen[None]):
         self.redraw()
 
     def action_copy(self) -> None:
-        """The group as JSON to the terminal's clipboard."""
+        """Copy the group as JSON to the terminal's clipboard."""
         chosen = next((stored for stored in self._groups.groups if stored.seq == self._chosen), None)
         if chosen is not None:
             self.app.copy_to_clipboard(chosen.model_dump_json())
@@ -118,7 +118,7 @@ class CompletionScreen(ModalScreen[None]):
         box.focus()
 
     def action_leave(self) -> None:
-        """Clears the filter, if there is one; else back to the run."""
+        """Clear the filter if there is one, otherwise go back to the run."""
         box = self.query_one("#sample-filter", Input)
         if self._filter or box.has_class("-open"):
             box.value = self._filter = ""
@@ -138,14 +138,14 @@ class CompletionScreen(ModalScreen[None]):
 
     def on_click(self, event: Click) -> None:
         listed = self.query_one(GroupList)
-        place = event.get_content_offset(listed) if event.widget is listed else None
-        if place is not None:
-            self._choose(listed.rows, place.y + listed.scroll_offset.y)
+        offset = event.get_content_offset(listed) if event.widget is listed else None
+        if offset is not None:
+            self._choose(listed.rows, offset.y + listed.scroll_offset.y)
 
-    def _choose(self, rows: list[StoredGroup], place: int) -> None:
+    def _choose(self, rows: list[StoredGroup], index: int) -> None:
         if rows:
-            place = max(0, min(place, len(rows) - 1))
-            self._chosen, self._follows = rows[place].seq, place == len(rows) - 1
+            index = max(0, min(index, len(rows) - 1))
+            self._chosen, self._follows = rows[index].seq, index == len(rows) - 1
             self.redraw()
 
     def _close_filter(self) -> None:

@@ -1,4 +1,4 @@
-"""A question before a command is given: what it would do, and what the mesh would say to it, as the log stands now."""
+"""The question before a command is sent: what it would do, and the mesh's objection as the log stands now."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from oven_core.terminal_text import clean
 from oven_tui.bindings import bindings, key_line
 
 AGAIN_S = 0.5
-"""How often the figures are looked up anew, in seconds."""
+"""Seconds between two updates of the figures."""
 REASON_LENGTH = 2000
-"""Characters of a reason that a command takes."""
+"""Characters of a command's reason."""
 
 
 class ConfirmScreen(ModalScreen[str | None]):
-    """Ends with the reason that was typed, empty where none was; None where it is left."""
+    """Ends with the typed reason, which may be empty; None if the user leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("confirm")
     AUTO_FOCUS = ""
 
     def __init__(self, title: str, tells: Callable[[], tuple[str, str]]) -> None:
-        """`tells` gives the consequence, and what stands against it or empty."""
+        """`tells` returns the consequence, and the objection or an empty string."""
         super().__init__()
         self._title = title
         self._tells = tells
@@ -47,7 +47,7 @@ class ConfirmScreen(ModalScreen[str | None]):
         self.set_interval(AGAIN_S, self.tell)
 
     def tell(self) -> None:
-        """Show the figures as they are now."""
+        """Show the present figures."""
         consequence, against = self._tells()
         parts = [Text(clean(consequence))]
         if against:

@@ -29,8 +29,8 @@ from oven_tui.widgets.drawing import Drawing
 
 class DecisionScreen(PaperScreen):
     def __init__(self, entry: Entry, view: MonitorView | None = None, where: Sequence[str] = ()) -> None:
-        """`view` has the metric by which a decision is judged. `where` names the run to a process that is asked about
-        other rules, as the monitor's arguments do; empty: nothing is asked."""
+        """`view` has the metric that judges the decision. `where` names the run, as the monitor's arguments do, for the
+        process that is asked about other rules; if it is empty, nothing is asked."""
         super().__init__()
         self._entry, self._view, self._where = entry, view, where
         self._answer: other_rules.Answer | None = None
@@ -53,7 +53,7 @@ class DecisionScreen(PaperScreen):
             self.run_worker(self._ask(self._entry.decision.id), exit_on_error=False)
 
     def _pictures(self, entry: Decided) -> Iterator[Widget]:
-        """The metric around the decision, and the ways through the knowledge graph that votes cite."""
+        """Return the metric around the decision, and the knowledge graph's paths that votes cite."""
         view = self._view
         if view is not None and decision_chart.chart(view, entry, 80):
             yield Static("")
@@ -74,8 +74,8 @@ class DecisionScreen(PaperScreen):
             return [[("the log is decided again with other rules…", "dim")]]
         if self._answer.cannot:
             return [[(line, "warn")] for line in wrapped(f"cannot be told: {self._answer.cannot}", width)]
-        found = [(one.words, one.ruling) for one in self._answer.rulings]
-        return other_verdicts.rows(found, self._entry.decision, width)
+        rulings = [(ruling.words, ruling.ruling) for ruling in self._answer.rulings]
+        return other_verdicts.rows(rulings, self._entry.decision, width)
 
 
 def heading(entry: Entry) -> str:
@@ -110,7 +110,7 @@ def _open(entry: Open) -> list[RenderableType]:
 
 
 def _cast(entry: Entry) -> list[RenderableType]:
-    """The votes, each with its reason and its evidence."""
+    """Return the votes, each with its reason and its evidence."""
     match entry:
         case Note():
             return []
@@ -162,8 +162,8 @@ def _outcome(outcome: Outcome) -> str:
         return f"{outcome.target}: not scored, {outcome.reason}"
     forecast = f", forecast {outcome.forecast:+.3g}" if outcome.forecast is not None else ""
     moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in outcome.lines)
-    said = f"{outcome.target} {outcome.gain:+.3g}{forecast}; {outcome.reason}"
-    return said + (f"; {moved}" if moved else "")
+    outcome_text = f"{outcome.target} {outcome.gain:+.3g}{forecast}; {outcome.reason}"
+    return outcome_text + (f"; {moved}" if moved else "")
 
 
 def _tally(lines: tuple[TallyLine, ...]) -> Table:

@@ -1,4 +1,4 @@
-"""A screen with the keys, read from the table of commands, and the signs that the dashboard uses."""
+"""A screen with the keys, from the table of commands, and the dashboard's signs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from oven_tui.bindings import bindings, key_line, key_words
 from oven_tui.model.cell_text import FATES
-from oven_tui.model.commands import COMMANDS, GROUPS, Scope, of
+from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
 from oven_tui.screens.paper import PaperScreen
 
 SIGNS = (
@@ -34,7 +34,7 @@ class HelpScreen(PaperScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
 
     def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:
-        """`scopes`: whose commands are told; of a key that two of them have, the later one's."""
+        """`scopes` are those whose commands are shown. If two have a key, the later one's command is shown."""
         super().__init__()
         self._scopes = scopes
 
@@ -52,14 +52,14 @@ class HelpScreen(PaperScreen):
 
 
 def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:
-    """Every command of these scopes with its keys, under the heading of its group."""
+    """Return every command of these scopes with its keys, under the heading of its group."""
     parts: list[RenderableType] = []
-    owner = {key: command for scope in scopes for command in of(scope) for key in command.key_names()}
-    heard = {command.id for command in owner.values()}
+    owner = {key: command for scope in scopes for command in commands_in(scope) for key in command.key_names()}
+    active = {command.id for command in owner.values()}
     for group in GROUPS:
         grid = _grid()
         for command in COMMANDS:
-            if command.group == group and command.id in heard:
+            if command.group == group and command.id in active:
                 grid.add_row(Text(key_words(command), style="bold"), Text(command.help))
         if grid.row_count:
             parts += [_head(group), grid]

@@ -1,4 +1,4 @@
-"""A knob's new value: typed or moved on its own scale, with what the mesh and its guardrails would say to it."""
+"""A knob's new value, typed or moved on its own scale, with the answers of the mesh and its guardrails."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from oven_tui.model.cell_text import fit
 from oven_tui.model.knob_edit import KnobEdit
 
 AGAIN_S = 0.5
-"""How often the answers are looked up anew, in seconds: the run continues meanwhile."""
+"""Seconds between two updates of the answers, because the run continues meanwhile."""
 BAR = 48
 """Cells of the scale between the bounds."""
 
 
 class KnobScreen(ModalScreen[Value | bool]):
-    """Ends with the value; False where it is left."""
+    """Ends with the value; False if the user leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("knob")
 
     def __init__(self, edit: KnobEdit, tells: Callable[[Value], list[tuple[str, str]]]) -> None:
-        """`tells` gives (words, style) of each line for a value: the consequence, and the answers to it."""
+        """`tells` returns (words, style) of each line for a value: the consequence, and the answers to it."""
         super().__init__()
         self.edit = edit
         self._tells = tells
@@ -50,7 +50,7 @@ class KnobScreen(ModalScreen[Value | bool]):
         self.set_interval(AGAIN_S, self.tell)
 
     def tell(self) -> None:
-        """Show the value and the answers to it as they are now."""
+        """Show the value and the present answers."""
         edit = self.edit
         lines: list[Text]
         try:
@@ -90,7 +90,7 @@ class KnobScreen(ModalScreen[Value | bool]):
 
 
 def _scale(edit: KnobEdit, value: Value) -> list[Text]:
-    """What is set, what would be, and where both stand between the bounds."""
+    """Return the present and the new value, and their positions between the bounds."""
     spec = edit.spec
     unit = f" {clean(spec.unit)}" if spec.unit else ""
     if spec.kind == "simplex":
@@ -103,7 +103,7 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
             names.append(f" {clean(name)} ", style="reverse" if name == value else "")
             names.append(" ")
         return [head, names]
-    here, was = edit.place(number(value)), edit.place(number(edit.before))
+    here, was = edit.position(number(value)), edit.position(number(edit.before))
     if was is None and here is None:
         return [head]
     cells = ["─"] * BAR
@@ -117,10 +117,10 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
 
 
 def _mixture(edit: KnobEdit, value: dict[str, float]) -> list[Text]:
-    """A row for each component, the chosen one marked."""
+    """Return a row per component, the chosen one marked."""
     before, made = shares(edit.before), list[Text]()
-    for place, name in enumerate(edit.spec.choices):
-        picked = place == edit.component
+    for index, name in enumerate(edit.spec.choices):
+        picked = index == edit.component
         share, was = value.get(name), before.get(name)
         typed = f"  {edit.typed}▏" if picked and edit.typed else ""
         filled = round((share or 0.0) * 24)

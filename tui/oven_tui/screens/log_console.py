@@ -1,4 +1,4 @@
-"""The console: what a run's processes wrote into their logs, as it comes."""
+"""The console: the output of a run's processes as it is written to their logs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.filter_box import FilterBox
 
 LOOK_S = 0.5
-"""How often the files are read while the console is open."""
+"""Seconds between two reads of the files while the console is open."""
 
 
 class ConsoleScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("console_page")
 
     def __init__(self, console: Console, logs: ProcessLogs | None) -> None:
-        """Both outlive the page, so that what was read, and the filter, are found again. `logs` None: they are on
-        another machine."""
+        """Both arguments outlive the page, so that lines and filter are there when it is opened again. `logs` is None
+        if they are on another machine."""
         super().__init__(id="console")
         self._written = console
         self._logs = logs
@@ -48,10 +48,10 @@ class ConsoleScreen(ModalScreen[None]):
 
     async def _follow(self, logs: ProcessLogs) -> None:
         while True:
-            found = await asyncio.to_thread(logs.read)
-            for process, lines in found:
+            output = await asyncio.to_thread(logs.read)
+            for process, lines in output:
                 self._written.feed(process, lines)
-            if found:
+            if output:
                 self._redraw()
             await asyncio.sleep(LOOK_S)
 

@@ -1,4 +1,4 @@
-"""The base of the pages over the dashboard that only read: they scroll, and a key leads back."""
+"""The base of read-only pages over the dashboard: they scroll, and a key leads back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from oven_tui.bindings import bindings
 
 LINES = 3
-"""Rows that one key press scrolls."""
+"""Rows per key press."""
 
 
 class PaperScreen(ModalScreen[None]):

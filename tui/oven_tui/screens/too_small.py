@@ -15,7 +15,7 @@ LEAST_COLUMNS, LEAST_ROWS = 40, 12
 
 
 class TooSmall(ModalScreen[None]):
-    """It goes when the terminal grows."""
+    """Disappears when the terminal grows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "app.quit", "Close", show=False)]
 

@@ -1,1 +1,1 @@
-"""Widgets of the dashboard: each draws a MonitorView and changes nothing."""
+"""Widgets of the dashboard. Each draws a MonitorView and changes nothing."""

@@ -1,6 +1,6 @@
-"""The panel of agents: a row for each, with its state, counts, reputation and last vote.
+"""The panel of agents: a row each, with state, counts, reputation and last vote.
 
-Of many agents those that proposed, objected or see a symptom have a row; the others share rows.
+With many agents, those that proposed, objected or see a symptom have a row; the others share rows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from oven_tui.widgets.base import Lines, Panel
 
 NAME = 17
 CELL = 26
-"""Cells of an agent that shares a row, at least; they have the row's whole width together."""
+"""Fewest cells of an agent that shares a row. Together they use the row's whole width."""
 MANY = 8
-"""Above so many only agents that proposed or objected have their own row."""
+"""Number of agents above which only those that proposed or objected have their own row."""
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
 
 
@@ -50,32 +50,35 @@ class Agents(Lines, Panel):
             return self._closely(width, height, [*own, *shared])
         head = fit("agent", NAME + 2) + fit("state", 9) + "prop  agst  backed   rep  last vote"
         made = [row(width, [(head, "dim")])]
-        made += [self._agent(width, place, name, self.view.run.agents[name]) for place, name in own]
+        made += [self._agent(width, index, name, self.view.run.agents[name]) for index, name in own]
         return made + self._closely(width, height, shared)
 
     def _parted(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """(place, name) of those that have their own row, and of those that share one; who cannot fire last."""
+        """Return (position, name) of agents with their own row, and of those that share one; agents that cannot fire
+        come last."""
         every = list(enumerate(self.view.agents))
         if len(every) <= MANY:
             return every, []
         agents = self.view.run.agents
         alerting = self.view.run.alerts.by_agent
         own = [
-            (place, name) for place, name in every if agents[name].proposals or agents[name].against or name in alerting
+            (index, name) for index, name in every if agents[name].proposals or agents[name].against or name in alerting
         ]
-        return own, sorted((one for one in every if one not in own), key=lambda one: bool(agents[one[1]].cannot_fire))
+        return own, sorted(
+            (entry for entry in every if entry not in own), key=lambda entry: bool(agents[entry[1]].cannot_fire)
+        )
 
     def _closely(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[Run]]:
-        """Several to a row."""
+        """Return rows of several agents each."""
         across = max(1, width // CELL)
         cell = max(CELL, width // across)
         made: list[list[Run]] = []
         for start in range(0, len(agents), across):
             cells: list[Run] = []
-            for place, name in agents[start : start + across]:
+            for index, name in agents[start : start + across]:
                 agent = self.view.run.agents[name]
                 state, kind = self._state(name, agent)
-                sign, colour = glyph(place)
+                sign, colour = glyph(index)
                 cells += [(f"{sign} ", colour), (fit(name, cell - 11) + " ", "text"), (fit(state, 8), kind)]
             made.append(row(width, cells))
         if len(made) > height:
@@ -83,26 +86,26 @@ class Agents(Lines, Panel):
             made = [*made[: height - 1], row(width, [(f"and {hidden} more: a taller terminal shows them", "dim")])]
         return made
 
-    def _agent(self, width: int, place: int, name: str, agent: AgentView) -> list[Run]:
-        sign, colour = glyph(place)
-        left: list[Run] = [(f"{sign} ", colour), (fit(name, NAME - 1) + " ", "text")]
+    def _agent(self, width: int, index: int, name: str, agent: AgentView) -> list[Run]:
+        sign, colour = glyph(index)
+        left_part: list[Run] = [(f"{sign} ", colour), (fit(name, NAME - 1) + " ", "text")]
         state, kind = self._state(name, agent)
-        left.append((fit(state, 9), kind))
+        left_part.append((fit(state, 9), kind))
         counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
         if self.view.preview:  # they are of a few samples
             counts = ("   …", "   …", "     …")
-        left.append(("  ".join(counts) + "  ", "text"))
-        left.append(self._reputation(name))
+        left_part.append(("  ".join(counts) + "  ", "text"))
+        left_part.append(self._reputation(name))
         if alerts := self.view.run.alerts.by_agent.get(name):
-            left.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
+            left_part.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
         if agent.cannot_fire:
-            left.append((f"cannot fire: {agent.cannot_fire}", "warn"))
+            left_part.append((f"cannot fire: {agent.cannot_fire}", "warn"))
         elif agent.last_vote is not None:
-            left.append((said(agent.last_vote), "dim"))
-        return row(width, left)
+            left_part.append((vote_text(agent.last_vote), "dim"))
+        return row(width, left_part)
 
     def _state(self, name: str, agent: AgentView) -> Run:
-        """An alert that stands comes before all else."""
+        """Return an agent's state. An active alert has precedence."""
         standing = self.view.standing(name)
         if name in self.view.run.alerts.by_agent and standing != "left":
             return "alert", "bad"
@@ -111,20 +114,21 @@ class Agents(Lines, Panel):
         return standing, STANDINGS[standing]
 
     def _reputation(self, name: str) -> Run:
-        """1 at the start; below the run's least it counts for no quorum and is not a veto."""
-        found = self.view.reputations.get(name)
-        if found is None:
+        """Return a reputation: 1 at the start. Below the run's minimum the agent counts for no quorum and has no
+        veto."""
+        reputation = self.view.reputations.get(name)
+        if reputation is None:
             return "   –  ", "dim"
         least = self.view.run.started.rules.least_reputation if self.view.run.started else 0.0
-        return f"{found:>4.2f}  ", "bad" if found < least else "text"
+        return f"{reputation:>4.2f}  ", "bad" if reputation < least else "text"
 
 
 def _rows_for(agents: int, width: int) -> int:
-    """Of agents that share rows."""
+    """Return the rows of agents that share them."""
     return -(-agents // max(1, width // CELL))
 
 
-def said(vote: Vote) -> str:
+def vote_text(vote: Vote) -> str:
     """A vote in a few words."""
     what = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:

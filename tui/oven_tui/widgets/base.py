@@ -28,14 +28,15 @@ else:
 
 
 class Painted(_Base):
-    """Mixed into a widget that has the component classes PAINTS: runs of text become strips."""
+    """Mixin for a widget with the component classes PAINTS: turns runs of text into strips."""
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._paints: dict[str, Style] = {}
 
     def paint(self, kind: str) -> Style:
-        """Textual forgets component styles with every refresh; here they last until the theme changes."""
+        """Return the style of a kind. Textual forgets component styles with every refresh; here they last until the
+        theme changes."""
         if kind not in self._paints:
             self._paints[kind] = self.get_component_rich_style(f"paint--{kind}")
         return self._paints[kind]
@@ -47,7 +48,7 @@ class Painted(_Base):
 
 
 class Panel(_Base):
-    """The last base of a widget that shows a part of the view; the application sets `view` and calls `redraw`."""
+    """The last base of a widget that shows a part of the view. The application sets `view` and calls `redraw`."""
 
     view: MonitorView
 
@@ -57,7 +58,7 @@ class Panel(_Base):
 
 
 class Lines(Painted, Widget):
-    """Redrawn row by row: only what differs goes to the terminal."""
+    """Redraws row by row, so that only differences go to the terminal."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
 
@@ -67,7 +68,7 @@ class Lines(Painted, Widget):
 
     @abstractmethod
     def rows(self, width: int, height: int) -> list[list[Run]]:
-        """What to show, a list of runs a row."""
+        """Return the content: a list of runs per row."""
 
     def redraw(self) -> None:
         width, height = self.content_size

@@ -1,4 +1,4 @@
-"""A chart of one metric over the run's ticks, with the decisions marked; charts share the x-axis."""
+"""A chart of one metric over the run's ticks, with decisions marked. Charts share the x-axis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUTTER = 7
 
 class Chart(Lines):
     class Pointed(Message):
-        """The mouse is over a tick; None: it has left."""
+        """The mouse is over a tick; None when it has left."""
 
         def __init__(self, tick: int | None) -> None:
             super().__init__()
@@ -31,11 +31,11 @@ class Chart(Lines):
         self.axis = Axis(0, 30)
         self.metric: str | None = None
         self.logarithmic = False
-        """Asked for a log scale; what is not above 0 stays linear."""
+        """Whether a log scale was asked for. A metric that is not above 0 stays linear."""
         self.cross: int | None = None
         """The tick of the crosshair."""
         self.nothing = ""
-        """What to say where there is no metric."""
+        """The text if there is no metric."""
         self._marks = marks
         self._axis_row = axis_row
 
@@ -60,7 +60,7 @@ class Chart(Lines):
         return made
 
     def curve(self, metric: str, width: int) -> list[Column]:
-        """The metric's curve on `width` columns."""
+        """Return the metric's curve on `width` columns."""
         axis, series = self.axis, self.view.series.get(metric)
         columns = series.columns(axis.first, axis.last, width) if series else []
         if columns and self.view.style(metric) == "set":
@@ -68,7 +68,7 @@ class Chart(Lines):
         return columns
 
     def _held_on(self, columns: list[Column], width: int) -> list[Column]:
-        """A knob keeps its value until it is turned again, so its line continues to the newest tick."""
+        """Continue a knob's line to the newest tick, because it keeps its value until the next change."""
         end, newest = self.axis.cell(self.view.run.tick, width), columns[-1]
         if end is None or end <= newest.x or not math.isfinite(newest.last):
             return columns
@@ -81,7 +81,7 @@ class Chart(Lines):
         if self.logarithmic and not scale.log:
             right = [("not above 0: linear  ", "dim")]
         if self.cross is not None and series and series.count:
-            value = series.at(self.cross)
+            value = series.value_at(self.cross)
             right += [(f"step {self.view.step_at(self.cross)} ", "cross"), (f"{value:.4g} ", "strong")]
         elif series and series.count:
             broken = not math.isfinite(series.last)
@@ -97,23 +97,23 @@ class Chart(Lines):
         return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
 
     def _steps(self, width: int, inner: int) -> list[Run]:
-        """Optimizer steps under the axis: at the left, in the middle and at the right."""
+        """Return the optimizer steps under the axis: at the left, in the middle and at the right."""
         axis = self.axis
-        left, middle, right = (
+        first_step, middle, right = (
             str(self.view.step_at(tick)) for tick in (axis.first, (axis.first + axis.last) // 2, axis.last)
         )
-        line = fit(f"step {left}", inner // 2 - len(middle) // 2) + middle
+        line = fit(f"step {first_step}", inner // 2 - len(middle) // 2) + middle
         line = fit(line, inner - len(right)) + right
         return row(width, [(" " * GUTTER, "blank"), (clip(line, inner), "dim")])
 
     def on_mouse_move(self, event: MouseMove) -> None:
         inner = self.content_size.width - GUTTER
-        place = event.get_content_offset(self)
-        if place is None or place.x < GUTTER or inner < 8:
+        offset = event.get_content_offset(self)
+        if offset is None or offset.x < GUTTER or inner < 8:
             self.post_message(self.Pointed(None))
             return
         first, last = self.axis.first, self.axis.last
-        tick = first + int((place.x - GUTTER + 0.5) * (last - first + 1) / inner)
+        tick = first + int((offset.x - GUTTER + 0.5) * (last - first + 1) / inner)
         self.post_message(self.Pointed(min(tick, self.view.run.tick)))
 
     def on_leave(self, event: Leave) -> None:

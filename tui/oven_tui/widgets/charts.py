@@ -1,4 +1,4 @@
-"""The four charts and what they show: which metrics, which ticks, on which scale, and the crosshair over them."""
+"""The four charts: which metrics, ticks and scale they show, and the crosshair over them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from oven_tui.widgets.chart import Chart
 
 CHARTS = 4
 WINDOWS = (None, 1000, 300, 100, 30)
-"""Ticks shown: all, or the newest."""
+"""Ticks to show: all, or the newest."""
 
 
 class Charts(Container):
-    """Set `view` and the rest, and call `redraw`."""
+    """Set `view` and the other attributes, and call `redraw`."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="charts")
@@ -28,19 +28,18 @@ class Charts(Container):
         self.page = 0
         self.zoom = 0
         self.wanted = ""
-        """Metrics shown: words that must all be found in a name, as regular expressions; `!` before one turns it
-        round. Empty: all."""
+        """Regular expressions that must all match a metric's name; `!` before one negates it. Empty: all metrics."""
         self.cross: int | None = None
         """The tick of the crosshair: that of the chosen decision."""
         self.pointed: int | None = None
-        """The tick under the mouse, before which the chosen decision stands back."""
+        """The tick under the mouse, which has precedence over the chosen decision."""
         self._logarithmic: set[str] = set()
         self._marks = ChartMarks()
         self._charts: list[Chart] = []
 
     def compose(self) -> ComposeResult:
         self._charts = [
-            Chart(self.view, self._marks, id=f"chart-{place}", axis_row=place >= CHARTS // 2) for place in range(CHARTS)
+            Chart(self.view, self._marks, id=f"chart-{index}", axis_row=index >= CHARTS // 2) for index in range(CHARTS)
         ]
         yield from self._charts
 
@@ -48,20 +47,20 @@ class Charts(Container):
         """Draw what changed since the last call."""
         names, axis = self._shown(), self._axis()
         cross = self.pointed if self.pointed is not None else self.cross
-        for place, chart in enumerate(self._charts):
+        for index, chart in enumerate(self._charts):
             chart.view, chart.axis, chart.cross = self.view, axis, cross
-            chart.metric = names[place] if place < len(names) else None
+            chart.metric = names[index] if index < len(names) else None
             chart.logarithmic = chart.metric in self._logarithmic
-            chart.nothing = "no metric has such a name" if self.wanted and not place and not names else ""
+            chart.nothing = "no metric has such a name" if self.wanted and not index and not names else ""
             chart.redraw()
 
     def metrics(self) -> list[str]:
-        """The names that the filter leaves, what matters most first."""
+        """Return the names that pass the filter, the most important first."""
         return [name for name in self.view.charted() if _matches(self.wanted, name)]
 
     def turn_log(self) -> None:
-        """The charts that are shown get a log scale, or lose it if all that can have one have it. One of a metric that
-        is not above 0 stays linear, and says so."""
+        """Give the visible charts a log scale, or remove it if all that can have one have it. A metric that is not
+        above 0 stays linear, and says so."""
         shown = set(self._shown())
         self._logarithmic = self._logarithmic - shown if shown <= self._logarithmic else self._logarithmic | shown
 

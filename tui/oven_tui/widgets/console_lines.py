@@ -1,4 +1,4 @@
-"""The lines of a console: a list that renders only visible rows, the newest last. It follows the newest until somebody
+"""The lines of a console: a list that renders only visible rows, the newest last. It follows the newest until the user
 moves up."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ConsoleLines(Painted, ScrollView, can_focus=True):
         self._forgotten = 0
 
     def redraw(self) -> None:
-        """Take over what the console has."""
+        """Show the console's present lines."""
         lines = self._written.lines()
         self.virtual_size = Size(self.size.width, len(lines))
         if self._follows:
@@ -83,7 +83,7 @@ class ConsoleLines(Painted, ScrollView, can_focus=True):
         line = lines[number]
         runs: list[Run] = []
         if self._written.process == ALL:
-            place = self._written.processes.index(line.process)
-            sign, colour = glyph(place)
+            index = self._written.processes.index(line.process)
+            sign, colour = glyph(index)
             runs = [(f"{sign} ", colour), (fit(line.process, PROCESS) + " ", "dim")]
         return self.strip(row(width, [*runs, (line.text[self._aside :], line.kind)]))

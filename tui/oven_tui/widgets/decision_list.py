@@ -1,7 +1,5 @@
-"""The panel of decisions: a list that renders only visible rows, the newest last.
-
-It follows the newest until somebody moves up.
-"""
+"""The panel of decisions: a list that renders only visible rows, the newest last. It follows the newest until the user
+moves up."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from oven_runs.log.run_summary import text
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
-from oven_tui.model.commands_given import object_of, sign_of, told, value_of
+from oven_tui.model.commands_given import object_of, progress_text, sign_of, value_of
 from oven_tui.model.consequences import countdown, remaining
 from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_at, matching, named
 from oven_tui.model.monitor_view import MonitorView
@@ -34,7 +32,7 @@ ALL = 9 + AGENT + ACTUATOR + CHANGE + FATE + 4
 SHORT_AGENT, SHORT_CHANGE = 12, 9
 """Cells to which two of the columns shrink on a list that is narrower."""
 WORDS = 12
-"""Cells below which the reason is left to the ballot: the beginning of a word says nothing."""
+"""Cells below which the reason is only on the decision's page: the start of a word says nothing."""
 
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
@@ -47,7 +45,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
             self.entry = entry
 
     class Moved(Message):
-        """Another row is the chosen one."""
+        """Another row is chosen."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="decisions")
@@ -61,7 +59,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.border_title = "decisions"
 
     def redraw(self) -> None:
-        """Take over what the view has; costs nothing when its list did not change."""
+        """Show the view's present list. Costs nothing if the list did not change."""
         counts_down = self.view.run.tick if self.view.open or self.view.run.advised else 0
         drawn = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents), counts_down)
         if drawn == self._drawn:
@@ -91,7 +89,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     @property
     def chosen_tick(self) -> int | None:
-        """When the chosen row came into force, was closed or opened; None while the list follows the newest."""
+        """The tick at which the chosen row took effect, closed or opened; None while the list follows the newest."""
         if self.follows or self.cursor >= len(self._rows):
             return None
         return came_at(self._rows[self.cursor])
@@ -101,19 +99,19 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self._keep_cursor_visible()
 
     def chosen(self) -> Entry | None:
-        """The entry under the cursor."""
+        """Return the entry under the cursor."""
         return self._rows[self.cursor] if self.cursor < len(self._rows) else None
 
     def stand_on(self, command: str) -> None:
-        """Stand on a command's row, whatever comes after it, until it is released or somebody moves."""
+        """Stay on a command's row, whatever comes after it, until it is released or the user moves."""
         self._watched = command
 
     def stands_on(self, command: str) -> bool:
-        """Whether a command's row is in sight because the list stands on it."""
+        """Return whether a command's row is visible because the list stays on it."""
         return self._watched == command and self._place_of(command) is not None
 
     def leave(self, command: str) -> None:
-        """Follow the newest again, if the list still stands there."""
+        """Follow the newest again, if the list still stays there."""
         if self._watched == command:
             self.tail()
 
@@ -138,11 +136,11 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.move_to(0)
 
     def action_copy(self) -> None:
-        """The row as JSON to the terminal's clipboard, over ssh too."""
+        """Copy the row as JSON to the terminal's clipboard, over ssh too."""
         if self.cursor < len(self._rows):
             entry = self._rows[self.cursor]
-            given = self.view.given.by_id.get(entry.command) if isinstance(entry, Note) else None
-            self.app.copy_to_clipboard(as_json(entry, given.fields() if given is not None else None))
+            result = self.view.commands.by_id.get(entry.command) if isinstance(entry, Note) else None
+            self.app.copy_to_clipboard(as_json(entry, result.fields() if result is not None else None))
             self.app.notify(f"{named(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
@@ -150,9 +148,9 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
             self.post_message(self.Chosen(self._rows[self.cursor]))
 
     def on_click(self, event: Click) -> None:
-        place = event.get_content_offset(self)
-        if place is not None and place.y + self.scroll_offset.y < len(self._rows):
-            self.move_to(place.y + self.scroll_offset.y)
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y + self.scroll_offset.y < len(self._rows):
+            self.move_to(offset.y + self.scroll_offset.y)
             if event.chain == 2:
                 self.action_open()
 
@@ -179,8 +177,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def _line(self, entry: Entry, width: int) -> list[Run]:
         match entry:
-            case Note() if (given := self.view.given.by_id.get(entry.command)) is not None:
-                return self._command(entry, given, width)
+            case Note() if (result := self.view.commands.by_id.get(entry.command)) is not None:
+                return self._command(entry, result, width)
             case Note():
                 words: list[Run] = [(f"{entry.author}: {entry.text}", "dim")]
                 return row(width, [(f"{entry.step:>5}  ", "dim"), *words])
@@ -200,24 +198,26 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 if entry.fate == "advised":
                     sign, words_, kind, why = self._advice(decision, why)
                 fate = (f"{sign} {words_}", kind)
-                if (under_way := self.view.given.under_way(decision.id)) is not None:
-                    fate, why = sign_of(under_way), f"{under_way.command.action}: {told(under_way)}"
+                if (under_way := self.view.commands.under_way(decision.id)) is not None:
+                    fate, why = sign_of(under_way), f"{under_way.command.action}: {progress_text(under_way)}"
                 return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
 
     def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
-        """Sign, words, kind of text, and how long it may still be approved."""
+        """Return sign, words, kind of text, and the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "set aside", "dim", why
         lapsed = self.view.run.lapsed(decision)
         sign, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
         return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
 
-    def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
-        """What a person asked for, and how far it has come."""
-        command = given.command
-        on = given.decision.actuator if command.subject_id and given.decision is not None else object_of(command)
+    def _command(self, entry: Note, result: CommandResult, width: int) -> list[Run]:
+        """Return a person's request and its progress."""
+        command = result.command
+        on = result.decision.actuator if command.subject_id and result.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
-        why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
+        why = progress_text(result) + (
+            f" ({command.reason})" if command.reason and command.reason not in progress_text(result) else ""
+        )
         name_width, change_width = _widths(width)
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
@@ -225,7 +225,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
             (fit(entry.author.removeprefix("operator "), name_width) + " ", "strong"),
             (fit(on or "the run", ACTUATOR) + " ", "text"),
             (fit(what, change_width) + " ", "strong"),
-            (fit(sign_of(given)[0], FATE) + " ", sign_of(given)[1]),
+            (fit(sign_of(result)[0], FATE) + " ", sign_of(result)[1]),
             (why, "dim"),
         ]
         return row(width, cells)
@@ -233,7 +233,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
     def _columns(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
     ) -> list[Run]:
-        places = {name: place for place, name in enumerate(self.view.agents)}
+        places = {name: index for index, name in enumerate(self.view.agents)}
         sign, colour = glyph(places[agent]) if agent in places else (" ", "dim")
         quiet = "dim" if isinstance(entry, Decided) and entry.fate == "rejected" else "text"
         name_width, change_width = _widths(width)
@@ -250,15 +250,15 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
 
 def _widths(width: int) -> tuple[int, int]:
-    """Cells of the agent's name, and of the change, on a list of a width."""
+    """Return the cells of the agent's name and of the change for a list's width."""
     missing = max(0, ALL - width)
     change = max(SHORT_CHANGE, CHANGE - missing)
     return max(SHORT_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
 
 
-def _same(one: Entry, other: Entry) -> bool:
-    """Whether it is the same thing, whatever became of it since: a ballot continues as its decision."""
-    return _name(one) == _name(other)
+def _same(before: Entry, after: Entry) -> bool:
+    """Return whether both are the same thing at different times: a ballot continues as its decision."""
+    return _name(before) == _name(after)
 
 
 def _name(entry: Entry) -> str:

@@ -1,4 +1,4 @@
-"""A line for the words of a filter, opened over the footer."""
+"""An input line for a filter, opened over the footer."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from textual.widgets import Input, Static
 
 
 class FilterBox(Horizontal):
-    """Posts `Changed` with every letter, and `Closed` when it is left."""
+    """Posts `Changed` with every letter, and `Closed` when the user leaves it."""
 
     class Changed(Message):
-        """Other words are wanted."""
+        """The filter's words changed."""
 
         def __init__(self, box: FilterBox, words: str) -> None:
             super().__init__()
             self.box, self.words = box, words
 
     class Closed(Message):
-        """The person is done with it."""
+        """The user left the filter."""
 
-    def __init__(self, of: str, example: str, *, id: str, stays: bool = False) -> None:
+    def __init__(self, subject: str, example: str, *, id: str, stays: bool = False) -> None:
         """`of`: what it filters. `stays`: it is shown as long as it filters, where nothing else says so."""
         super().__init__(id=id, classes="filter")
-        self._of, self._stays = of, stays
+        self._subject, self._stays = subject, stays
         self._input = Input(placeholder=example, select_on_focus=False, compact=True)
 
     def compose(self) -> ComposeResult:
-        yield Static(f"{self._of}: ", markup=False)
+        yield Static(f"{self._subject}: ", markup=False)
         yield self._input
 
     def open(self) -> None:
-        """Show it and hear the keys."""
+        """Show it and give it the keys."""
         self.add_class("-open")
         self._input.focus()
 
     def clear(self) -> None:
-        """Filter nothing, and close it."""
+        """Clear the filter and close it."""
         self._input.value = ""
         self._close()
 

@@ -25,7 +25,7 @@ class GroupList(Painted, ScrollView, can_focus=False):
         self.border_title = "sampled steps"
 
     def show(self, rows: list[StoredGroup], cursor: int) -> None:
-        """What to list, and which of it is chosen."""
+        """Show these groups, with one of them chosen."""
         self.rows, self.cursor = rows, cursor
         self.virtual_size = Size(self.size.width, len(rows))
         self.scroll_to(y=max(0, cursor - self.size.height // 2), animate=False, force=True)

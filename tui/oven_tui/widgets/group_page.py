@@ -1,4 +1,4 @@
-"""One sampled group: its prompt, and its completions with what they were worth."""
+"""One sampled group: its prompt, and its completions with their rewards."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from oven_tui.widgets.base import PAINTS, Painted
 
 
 class GroupPage(Painted, ScrollView, can_focus=True):
-    """One group in full; only visible lines are drawn."""
+    """One group in full. Only visible lines are drawn."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
 
     def __init__(self) -> None:
         super().__init__(id="group")
         self._stored: StoredGroup | None = None
-        self._said = "waiting for the first sample"
+        self._message = "waiting for the first sample"
         self._beside = False
         self._lines: list[Line] = []
 
-    def show(self, stored: StoredGroup | None, beside: bool, said: str) -> None:
-        """A group; or, where there is none, why."""
+    def show(self, stored: StoredGroup | None, beside: bool, message: str) -> None:
+        """Show a group, or why there is none."""
         moved = stored is None or self._stored is None or stored.seq != self._stored.seq
-        self._stored, self._beside, self._said = stored, beside, said
+        self._stored, self._beside, self._message = stored, beside, message
         self.border_title = heading(stored.group, stored.time) if stored else "completions"
         self._lay_out()
         if moved:
@@ -48,6 +48,8 @@ class GroupPage(Painted, ScrollView, can_focus=True):
         if width <= 0:
             return
         stored = self._stored
-        self._lines = page(stored.group, width, beside=self._beside) if stored else [[(clip(self._said, width), "dim")]]
+        self._lines = (
+            page(stored.group, width, beside=self._beside) if stored else [[(clip(self._message, width), "dim")]]
+        )
         self.virtual_size = Size(width, len(self._lines))
         self.refresh()

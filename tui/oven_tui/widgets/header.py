@@ -20,7 +20,7 @@ STATES = {"live": ("●", "good"), "held": ("‖", "warn"), "stalled": ("◌", "
 
 @dataclass(frozen=True)
 class About:
-    """What the log does not say: from the run's folder."""
+    """Facts from the run's folder that the log does not have."""
 
     run: str
     recipe: str = ""
@@ -36,7 +36,7 @@ class Header(Lines):
         self.link = ("connecting", "")
         self.silent_s = 0.0
         self.behind: int | None = None
-        """Events that came since the view was frozen; None while it is not."""
+        """Events since the view was frozen; None while it is not."""
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
         return [self._who(width), self._how_far(width), self._what_came(width)][:height]
@@ -44,12 +44,12 @@ class Header(Lines):
     def _who(self, width: int) -> list[Run]:
         about, run = self.about, self.view.run
         recipe = run.started.recipe if run.started else about.recipe
-        left: list[Run] = [(about.run, "strong"), (f"  {recipe}", "text")]
+        left_part: list[Run] = [(about.run, "strong"), (f"  {recipe}", "text")]
         if about.drill:
-            left += [("  ", "blank"), (f" DRILL {about.start.removeprefix('drill:')} ", "drill")]
+            left_part += [("  ", "blank"), (f" DRILL {about.start.removeprefix('drill:')} ", "drill")]
         elif about.start:
-            left.append((f"  start {about.start}", "dim"))
-        return row(width, left, [("  ", "blank"), *self._state(), ("  ", "blank"), *self._connection()])
+            left_part.append((f"  start {about.start}", "dim"))
+        return row(width, left_part, [("  ", "blank"), *self._state(), ("  ", "blank"), *self._connection()])
 
     def _state(self) -> list[Run]:
         state = self.view.state(self.silent_s)
@@ -97,16 +97,16 @@ class Header(Lines):
         return row(width, [("━" * done, "good"), ("─" * (bar - done), "raw"), (words, "text")], right)
 
     def _what_came(self, width: int) -> list[Run]:
-        run, left = self.view.run, []
+        run, left_part = self.view.run, []
         if name := run.target():
             start, now = run.first[name], run.metrics[name]
-            left += [
+            left_part += [
                 (f"{name} ", "dim"),
                 (f"{start:.3f} → {now:.3f}", "strong"),
                 (f" ({now - start:+.3f})  ", "text"),
             ]
         counts = f"{run.adopted} adopted, {run.rejected} rejected"
-        left.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
+        left_part.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
         initial = (
             {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}
         )
@@ -118,20 +118,20 @@ class Header(Lines):
         if run.malformed or self.view.left_out:
             right += [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
             right += [(f"  {self.view.left_out} left out", "warn")] if self.view.left_out else []
-        room = width - sum(cell_len(words) for words, _ in (*left, *right))
-        return row(width, [*left, *_knobs(turned, room)], right)
+        room = width - sum(cell_len(words) for words, _ in (*left_part, *right))
+        return row(width, [*left_part, *_knobs(turned, room)], right)
 
 
 def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:
-    """Knobs that were turned, with their values, as many whole ones as there is room for; how many more there are."""
-    found: list[Run] = []
-    for place, (name, value) in enumerate(turned):
-        said = (f"  {name} ", text(value))
-        more = len(turned) - place - 1
-        if sum(map(cell_len, said)) + (len(f"  +{more}") if more else 0) > room:
+    """Return the changed knobs with their values, as many as fit, and the number of the others."""
+    runs: list[Run] = []
+    for index, (name, value) in enumerate(turned):
+        cells = (f"  {name} ", text(value))
+        more = len(turned) - index - 1
+        if sum(map(cell_len, cells)) + (len(f"  +{more}") if more else 0) > room:
             knobs = f"{more + 1} knob{'s' * (more > 0)}"
-            rest = f"  +{knobs}" if found else f"  {knobs} turned"
-            return [*found, (rest if len(rest) <= room else "", "dim")]
-        found += [(said[0], "dim"), (said[1], "text")]
-        room -= sum(map(cell_len, said))
-    return found
+            rest = f"  +{knobs}" if runs else f"  {knobs} turned"
+            return [*runs, (rest if len(rest) <= room else "", "dim")]
+        runs += [(cells[0], "dim"), (cells[1], "text")]
+        room -= sum(map(cell_len, cells))
+    return runs

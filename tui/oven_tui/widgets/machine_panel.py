@@ -1,4 +1,4 @@
-"""The panel of speed and machine: tokens per second, what a step's time goes to, memory and GPUs."""
+"""The panel of speed and machine: tokens per second, parts of a step's time, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from oven_tui.widgets.base import Lines, Panel
 
 
 class MachinePanel(Lines, Panel):
-    """As many rows as there is something to say; none, and no heading either, where a run measures nothing of it."""
+    """As many rows as there are measurements; without any there is no heading either."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="machine")
         self.view = view
         self.border_title = "machine"
-        self._said = -1
+        self._rows_drawn = -1
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(Machine.of(self.view).rows(width))
+        return len(Machine.from_view(self.view).rows(width))
 
     def redraw(self) -> None:
-        said = len(Machine.of(self.view).rows(max(1, self.content_size.width)))
-        if said != self._said:
-            self._said = said
-            self.set_class(said > 0, "-said")
+        rows = len(Machine.from_view(self.view).rows(max(1, self.content_size.width)))
+        if rows != self._rows_drawn:
+            self._rows_drawn = rows
+            self.set_class(rows > 0, "-said")
             self.refresh(layout=True)
         super().redraw()
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
-        return [row(width, runs) for runs in Machine.of(self.view).rows(width)[:height]]
+        return [row(width, runs) for runs in Machine.from_view(self.view).rows(width)[:height]]

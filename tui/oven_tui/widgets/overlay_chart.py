@@ -35,8 +35,8 @@ class OverlayChart(Lines):
         kind, curves = overlay.style(self.runs, self.metric), []
         for run in self.runs:
             axis = self.axes[run.name]
-            found = axis.columns(run.view, self.metric, self.first, self.last, inner * 2)
-            curves.append((overlay.curve(found, kind), run.sign[1]))
+            columns = axis.columns(run.view, self.metric, self.first, self.last, inner * 2)
+            curves.append((overlay.curve(columns, kind), run.sign[1]))
         scale = overlay.scale_of([columns for columns, _ in curves], kind)
         made = [self._title(width, scale)]
         for y, runs in enumerate(overlay.draw(curves, scale, kind, self._marks(inner), inner, tall)):
@@ -65,28 +65,28 @@ class OverlayChart(Lines):
         return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
 
     def _marks(self, inner: int) -> dict[int, Mark]:
-        """Decisions that came into force, at the chart's head, by the sign of the run that they are of."""
+        """Return the decisions that took effect, at the chart's head, with their run's sign."""
         marks: dict[int, Mark] = {}
         for run in reversed(self.runs):
             axis = self.axes[run.name]
             for tick, _author, fate in run.view.marks.values():
                 if fate not in ("applied", "noop"):
                     continue
-                place = axis.place(tick)
-                if self.first <= place <= self.last:
-                    cell = int((place - self.first) * inner / (self.last - self.first + 1))
+                position = axis.position(tick)
+                if self.first <= position <= self.last:
+                    cell = int((position - self.first) * inner / (self.last - self.first + 1))
                     marks[cell] = Mark(*run.sign)
         return marks
 
     def _places(self, width: int, inner: int) -> list[Run]:
-        left, middle, right = str(self.first), str((self.first + self.last) // 2), str(self.last)
-        line = fit(f"{self.by} {left}", inner // 2 - len(middle) // 2) + middle
+        first_label, middle, right = str(self.first), str((self.first + self.last) // 2), str(self.last)
+        line = fit(f"{self.by} {first_label}", inner // 2 - len(middle) // 2) + middle
         line = fit(line, inner - len(right)) + right
         return row(width, [(" " * GUTTER, "blank"), (clip(line, inner), "dim")])
 
 
 class Legend(Lines):
-    """A row per run: its sign, name, state, how far it is, and its results."""
+    """A row per run: its sign, name, state, progress and results."""
 
     def __init__(self, runs: Sequence[Overlaid]) -> None:
         super().__init__(id="legend")
@@ -98,32 +98,32 @@ class Legend(Lines):
         names = min(NAME, max(len(run.name) for run in self.runs))
         return [self._run(width, run, names) for run in self.runs][:height]
 
-    def _run(self, width: int, found: Overlaid, names: int) -> list[Run]:
-        view, (sign, colour) = found.view, found.sign
+    def _run(self, width: int, overlaid: Overlaid, names: int) -> list[Run]:
+        view, (sign, colour) = overlaid.view, overlaid.sign
         run = view.run
-        link, detail = self.links.get(found.name, ("connecting", ""))
-        state: str = view.state(self.silent_s.get(found.name, 0.0))
+        link, detail = self.links.get(overlaid.name, ("connecting", ""))
+        state: str = view.state(self.silent_s.get(overlaid.name, 0.0))
         if link == "down" and state != "ended":
             state = "stack is down"
         elif run.ended is not None:
             state = run.ended.reason
         most = run.started.horizon.max_steps if run.started else None
-        left: list[Run] = [(f" {sign} ", colour), (fit(found.name, names) + "  ", "strong")]
+        left_part: list[Run] = [(f" {sign} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
         if link == "unreadable":
-            return row(width, [*left, (f"log not readable: {detail}", "bad")])
+            return row(width, [*left_part, (f"log not readable: {detail}", "bad")])
         if not run.seq:
-            return row(width, [*left, (f"{link} …", "dim")])
-        left.append((f"{state}  step {run.step}{f'/{most}' if most else ''}  ", "text"))
+            return row(width, [*left_part, (f"{link} …", "dim")])
+        left_part.append((f"{state}  step {run.step}{f'/{most}' if most else ''}  ", "text"))
         if name := run.target():
-            left.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
-        left.append((f"{run.adopted} adopted, {run.rejected} rejected", "dim"))
-        for knob, value in _turned(found):
-            left.append((f"  {knob} {value}", "dim"))
-        return row(width, left, [(f"{run.malformed} malformed ", "warn")] if run.malformed else None)
+            left_part.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
+        left_part.append((f"{run.adopted} adopted, {run.rejected} rejected", "dim"))
+        for knob, value in _turned(overlaid):
+            left_part.append((f"  {knob} {value}", "dim"))
+        return row(width, left_part, [(f"{run.malformed} malformed ", "warn")] if run.malformed else None)
 
 
-def _turned(found: Overlaid) -> list[tuple[str, str]]:
-    run = found.view.run
+def _turned(overlaid: Overlaid) -> list[tuple[str, str]]:
+    run = overlaid.view.run
     specs = run.started.actuators if run.started else ()
     initial = {spec.name: spec.value for spec in specs if spec.kind != "action"}
     return [(name, text(value)) for name, value in run.knobs.items() if name in initial and value != initial[name]]

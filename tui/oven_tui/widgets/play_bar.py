@@ -1,4 +1,4 @@
-"""The bar under a run that is played: where it is in the log, how fast, and where the decisions are."""
+"""The bar under a played run: the position in the log, the speed, and the decisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oven_tui.past.player import Player
 from oven_tui.widgets.base import Lines
 
 TRACK = 20
-"""Least width of the track, in cells; narrower, it is left out."""
+"""Least width of the track, in cells; below it there is none."""
 
 
 class PlayBar(Lines):
@@ -17,7 +17,7 @@ class PlayBar(Lines):
         self.player = player
         self.playing = False
         self.busy = ""
-        """What is being waited for; empty while nothing is."""
+        """What the player is waiting for; empty if nothing."""
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
         player = self.player
@@ -26,8 +26,8 @@ class PlayBar(Lines):
         glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
         if not self.playing and player.at_end:
             glyph, kind = "■", "dim"
-        left: list[Run] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
-        left.append((f" event {run.seq}/{max(seq, run.seq)}  tick {run.tick}/{max(tick, run.tick)}  ", "text"))
+        left_part: list[Run] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
+        left_part.append((f" event {run.seq}/{max(seq, run.seq)}  tick {run.tick}/{max(tick, run.tick)}  ", "text"))
         right: list[Run] = []
         if self.busy:
             right.append((f" {self.busy} ", "warn"))
@@ -35,11 +35,11 @@ class PlayBar(Lines):
             right.append((f" reading {player.share:.0%} ", "dim"))
         if run.last_time is not None:
             right.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
-        room = width - sum(len(text) for text, _ in (*left, *right))
-        return [row(width, [*left, *(self._track(room - 1) if room > TRACK else [])], right)][:height]
+        room = width - sum(len(text) for text, _ in (*left_part, *right))
+        return [row(width, [*left_part, *(self._track(room - 1) if room > TRACK else [])], right)][:height]
 
     def _track(self, width: int) -> list[Run]:
-        """A cell per part of the log: before here, here, behind, and the decisions."""
+        """Return a cell per part of the log: before here, here, after, and the decisions."""
         last = max(1, self.player.last[1], self.player.view.run.tick)
         here = min(width - 1, self.player.view.run.tick * width // last)
         cells: list[Run] = [("━", "good" if cell < here else "raw") for cell in range(width)]

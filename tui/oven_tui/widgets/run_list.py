@@ -21,7 +21,7 @@ from oven_tui.model.run_table import heading, line, matching
 from oven_tui.widgets.base import PAINTS, Painted
 
 MARKED = 4
-"""Runs at most that can be marked: as many as an overlay shows."""
+"""The most runs that can be marked: as many as an overlay shows."""
 
 
 class RunList(Painted, ScrollView, can_focus=True):
@@ -29,7 +29,7 @@ class RunList(Painted, ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = bindings("runs")
 
     class Chosen(Message):
-        """Runs to open: one, or several over each other."""
+        """Runs to open: one, or several as an overlay."""
 
         def __init__(self, runs: Sequence[str], *, play: bool = False) -> None:
             super().__init__()
@@ -37,11 +37,11 @@ class RunList(Painted, ScrollView, can_focus=True):
             self.play = play
 
     class Moved(Message):
-        """The cursor is on another row, or what it is on has changed."""
+        """The cursor is on another row, or its row has changed."""
 
-        def __init__(self, found: RunRow | None) -> None:
+        def __init__(self, row: RunRow | None) -> None:
             super().__init__()
-            self.found = found
+            self.row = row
 
     def __init__(self) -> None:
         super().__init__(id="runs")
@@ -52,23 +52,23 @@ class RunList(Painted, ScrollView, can_focus=True):
         self._rows: list[RunRow] = []
 
     def show_rows(self, rows: Sequence[RunRow]) -> None:
-        """Take over new rows; the cursor stays on its run."""
+        """Show new rows. The cursor stays on its run."""
         here = self._rows[self.cursor].run if self.cursor < len(self._rows) else None
         self.all = list(rows)
-        names = {found.run for found in rows}
+        names = {row.run for row in rows}
         self.marked = [name for name in self.marked if name in names]
-        chosen = matching(self.filter, datetime.now(UTC)) if self.filter else lambda _found: True
-        self._rows = [found for found in rows if chosen(found)]
-        place = next((n for n, found in enumerate(self._rows) if found.run == here), self.cursor)
-        self.cursor = max(0, min(place, len(self._rows) - 1))
+        chosen = matching(self.filter, datetime.now(UTC)) if self.filter else lambda _row: True
+        self._rows = [row for row in rows if chosen(row)]
+        index = next((n for n, row in enumerate(self._rows) if row.run == here), self.cursor)
+        self.cursor = max(0, min(index, len(self._rows) - 1))
         self._resized()
         self.refresh()
         self._tell()
 
     def put_cursor(self, run: str) -> None:
-        """On the run of that name, if it is shown."""
-        for number, found in enumerate(self._rows):
-            if found.run == run:
+        """Move the cursor to the run of that name, if it is shown."""
+        for number, run_row in enumerate(self._rows):
+            if run_row.run == run:
                 self.move_to(number)
 
     def on_resize(self) -> None:
@@ -107,9 +107,9 @@ class RunList(Painted, ScrollView, can_focus=True):
         self.refresh()
 
     def on_click(self, event: Click) -> None:
-        place = event.get_content_offset(self)
-        if place is not None and place.y > 0 and place.y - 1 + self.scroll_offset.y < len(self._rows):
-            self.move_to(place.y - 1 + self.scroll_offset.y)
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y > 0 and offset.y - 1 + self.scroll_offset.y < len(self._rows):
+            self.move_to(offset.y - 1 + self.scroll_offset.y)
             if event.chain == 2:
                 self.action_open()
 
@@ -127,14 +127,14 @@ class RunList(Painted, ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
-        names = max((cell_len(found.run) for found in self._rows), default=0)
+        names = max((cell_len(row.run) for row in self._rows), default=0)
         if y == 0:
             return self.strip(heading(width, names))
         number = y - 1 + self.scroll_offset.y
         if number >= len(self._rows):
             hint = "nothing matches; escape shows all" if self.filter else "no runs"
             return self.strip(row(width, [(hint, "dim")] if number == 0 and not self._rows else []))
-        found = self._rows[number]
-        sign = glyph(self.marked.index(found.run))[0] if found.run in self.marked else ""
-        drawn = line(found, datetime.now(UTC), width, names, marked=sign)
+        run_row = self._rows[number]
+        sign = glyph(self.marked.index(run_row.run))[0] if run_row.run in self.marked else ""
+        drawn = line(run_row, datetime.now(UTC), width, names, marked=sign)
         return self.strip(drawn, picked=number == self.cursor and self.has_focus)

@@ -1,4 +1,4 @@
-"""A line for the number of a step to go to, opened over the footer."""
+"""An input line for a step to go to, opened over the footer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from oven_tui.widgets.filter_box import FilterBox
 
 
 class SeekBox(FilterBox):
-    """Posts `Asked` when a number was entered."""
+    """Posts `Submitted` when a number was entered."""
 
-    class Asked(Message):
-        """Somebody wants to go to a step."""
+    class Submitted(Message):
+        """The user wants to go to a step."""
 
         def __init__(self, step: int) -> None:
             super().__init__()
@@ -27,5 +27,5 @@ class SeekBox(FilterBox):
     def on_input_submitted(self, message: Input.Submitted) -> None:
         message.stop()
         if message.value.strip().isdigit():
-            self.post_message(self.Asked(int(message.value)))
+            self.post_message(self.Submitted(int(message.value)))
         self.clear()

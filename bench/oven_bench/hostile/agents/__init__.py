@@ -1,3 +1,3 @@
-"""Agents that are wrong or lie, written as somebody would who plugs one in. No entry point names them; `bench hostile`
-runs them against a real stack, each with an agent's key and nothing more.
+"""Wrong or hostile agents, as a stranger would write and plug them in. `bench hostile` runs them against a real stack,
+each with an agent's key and nothing more.
 """

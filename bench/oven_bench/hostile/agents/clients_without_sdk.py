@@ -1,6 +1,6 @@
-"""Clients without the SDK and without its manners: an agent's key, an agent's two subjects, and votes on them.
+"""Hostile clients without the SDK, which have an agent's key and publish on an agent's two subjects.
 
-`clients_without_sdk.py silencer | starver | flooder`, with the environment that `oven-controller creds add` prints.
+Usage: `clients_without_sdk.py silencer|starver|flooder`, with the environment that `oven-controller creds add` prints.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from oven_core.security.credentials import Credentials
 
 SCALE, ROLLBACK = "optimizer.lr_scale", "run.rollback"
 VOTES_A_SECOND = 500
-"""Votes that the flooder sends per second: far more than any agent has to say."""
+"""Votes that the flooder sends per second, far more than any agent needs."""
 BATCHES_A_SECOND = 10
-"""In how many batches per second it sends them."""
+"""Batches per second in which it sends them."""
 
 
 class Silencer:
-    """Has a ballot open on the learning rate at all times, for a change that it does not believe in itself: as soon as
-    one is decided it asks for the next."""
+    """Always keeps a ballot on the learning rate open, for a change in which it has almost no confidence. As soon as
+    one is decided it opens the next."""
 
     KNOBS: frozenset[str] | None = frozenset({SCALE})
 
@@ -54,7 +54,7 @@ class Silencer:
 
 
 class Starver(Silencer):
-    """The same on every knob that there is."""
+    """Does the same on every actuator."""
 
     KNOBS = None
 
@@ -64,7 +64,7 @@ def half_hearted(spec: ActuatorSpec, tick: int) -> Vote:
 
 
 def some_value(spec: ActuatorSpec) -> Value:
-    """One that the actuator takes: as much as there may be."""
+    """An extreme value that the actuator accepts."""
     if spec.kind == "simplex":
         return {name: float(name == spec.choices[0]) for name in spec.choices}
     if spec.kind == "choice":
@@ -73,23 +73,23 @@ def some_value(spec: ActuatorSpec) -> Value:
 
 
 async def take_part(client: Silencer) -> None:
-    """Until it is ended. What the server drops is lost, and with the next tick it asks again."""
+    """Answer messages until the process is ended."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
-    on, heard = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[InlineMessage]()
+    on, queue = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[InlineMessage]()
     async with Bus.connect(os.environ["OVEN_URL"], credentials) as bus:
         for subject in (on.run, on.observation, on.decision("*")):
-            await bus.subscribe_inline(subject, heard.put_nowait)
+            await bus.subscribe_inline(subject, queue.put_nowait)
         while True:
-            message = await heard.get()
+            message = await queue.get()
             event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
-            for said in client.answer(event.body):
-                to = on.vote(credentials.name) if isinstance(said, Vote) else on.agent(credentials.name)
-                await bus.publish(to, said.wire())
-            await asyncio.sleep(0)  # or a Ctrl-C would wait until all that was heard is answered
+            for reply in client.answer(event.body):
+                to = on.vote(credentials.name) if isinstance(reply, Vote) else on.agent(credentials.name)
+                await bus.publish(to, reply.wire())
+            await asyncio.sleep(0)  # lets a Ctrl-C in before all messages are answered
 
 
 async def flood() -> None:
-    """500 votes a second on ballots that no one has opened."""
+    """Send votes for ballots that no one has opened."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
     on = Subjects(os.environ["OVEN_RUN"])
     nonsense = Vote(actuator=SCALE, stance="against", tick=0, confidence=0.01, rationale="no " * 300).wire()

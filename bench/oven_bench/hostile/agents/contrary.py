@@ -1,4 +1,4 @@
-"""Knows better than `learning_rate`, always."""
+"""An agent that always opposes `learning_rate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oven_core.protocol.messages import BallotOpened, Vote
 
 
 class Contrary(Agent):
-    """Proposes nothing, and is against whatever `learning_rate` opens a ballot for, sure enough for a veto."""
+    """Proposes nothing, and vetoes every ballot that `learning_rate` opens."""
 
     def vote(self, window: Window) -> None:
         return None

@@ -1,4 +1,4 @@
-"""An agent that starts programs and never looks after them."""
+"""An agent that starts programs and never ends them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from oven_agents.sdk.window import Window
 EVERY = 5
 """Ticks between two programs."""
 MOST = 20
-"""Programs that it starts at most, so that a test machine survives it."""
+"""Most programs that it starts, so that the machine survives it."""
 
 
 class Forks(Agent):
-    """Starts a program every five ticks, twenty at most, each in its own session: what ends the agent's own group
-    does not reach them. They end by themselves after an hour."""
+    """Starts a program every five ticks, at most twenty, each in its own session, so that a signal to the agent's group
+    does not reach it. Each ends by itself after an hour."""
 
     moves = ("optimizer.lr_scale",)
 

@@ -1,4 +1,4 @@
-"""Earns a reputation with what others see."""
+"""An agent that earns reputation by copying another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KNOBS = ("optimizer.lr_scale", "run.rollback", "run.evaluate")
 
 
 class FreeRider(Agent):
-    """Proposes what `learning_rate` has proposed already, at a confidence that risks nothing."""
+    """Repeats the proposals of `learning_rate`, at a confidence that risks nothing."""
 
     moves = KNOBS
 

@@ -1,4 +1,4 @@
-"""An agent whose author forgot a time limit."""
+"""An agent that hangs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oven_agents.sdk.window import Window
 
 
 class Hangs(Agent):
-    """Never comes back from its first vote, and hears no signal meanwhile."""
+    """Never returns from its first vote."""
 
     moves = ("optimizer.lr_scale",)
 

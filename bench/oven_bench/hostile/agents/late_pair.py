@@ -1,4 +1,4 @@
-"""The pair that bides its time: honest to look at for 59 ticks."""
+"""The pair of attackers that does nothing for 59 ticks."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ class LatePair(Pair):
     """The pair, from tick 60 on."""
 
     FROM = 60
-    """The first tick on which it says anything: the pair is watched as long as others are, and longer."""
+    """The first tick at which it votes, after other newcomers would have been judged."""

@@ -1,4 +1,4 @@
-"""An agent whose author keeps everything."""
+"""An agent that leaks memory."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.window import Window
 
 TICK_BYTES = 8 * 2**20
-"""Bytes that it keeps per vote: a limit of some hundred MB is reached within a short run."""
+"""Bytes that it leaks per vote, enough to reach a limit of some hundred MB within a short run."""
 
 
 class Leaks(Agent):
-    """Holds on to eight more MiB with each vote, and has written to all of them."""
+    """Allocates 8 MiB at each vote, writes to all of it, and keeps it."""
 
     moves = ("optimizer.lr_scale",)
 
     def __init__(self) -> None:
-        self._kept: list[bytes] = []
+        self._leaked: list[bytes] = []
 
     def vote(self, window: Window) -> None:
-        self._kept.append(b"\xff" * TICK_BYTES)
+        self._leaked.append(b"\xff" * TICK_BYTES)

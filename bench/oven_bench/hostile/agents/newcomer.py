@@ -1,4 +1,4 @@
-"""Not an attacker: the shipped `learning_rate` under another name, as somebody's own agent whom no one knows yet."""
+"""Not an attacker: the shipped `learning_rate` under a name that has no reputation yet."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from oven_agents.shipped.learning_rate import LearningRate
 
 
 class Newcomer(LearningRate):
-    """Sees what `learning_rate` sees, and is right as often. How long is it before it is heard?"""
+    """As good as `learning_rate`. The bench measures how long it takes to be trusted."""

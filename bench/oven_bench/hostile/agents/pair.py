@@ -1,4 +1,4 @@
-"""Plugged in twice under two names: two newcomers that say the same, and are a quorum by that alone."""
+"""An agent that is plugged in under two names. Both say the same, which makes a quorum."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SCALE = "optimizer.lr_scale"
 
 
 class Pair(Agent):
-    """Asks for ten times the learning rate as often as it may, with reasons that sound well, and is against whatever
-    anybody else proposes for it."""
+    """Proposes ten times the learning rate as often as possible, with plausible reasons, and vetoes what all others
+    propose for it."""
 
     moves = (SCALE,)
     FROM: ClassVar[int] = 1
-    """The first tick on which it says anything."""
+    """The first tick at which it votes."""
 
     def vote(self, window: Window) -> Vote | None:
         knob = window.knobs[SCALE]
@@ -34,7 +34,7 @@ class Pair(Agent):
         )
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        """The other of the pair proposes a higher rate; the rest would take it back."""
+        """Abstains on a higher rate, which its twin proposes, and vetoes a lower one."""
         if window.tick < self.FROM or ballot.actuator != SCALE:
             return None
         knob = window.knobs[SCALE]

@@ -1,4 +1,4 @@
-"""Says of itself that the learning rate is its speciality."""
+"""An agent that declares the learning rate its speciality."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCALE = "optimizer.lr_scale"
 
 
 class Specialist(Agent):
-    """Takes the rate to a tenth and back, as often as the cool-down lets it, sure of itself each time."""
+    """Moves the rate to a tenth and back as often as the cool-down allows, at full confidence."""
 
     moves = (SCALE,)
     speciality = (SCALE,)

@@ -1,11 +1,10 @@
-"""`bench kg`: our arrays against plain networkx on one graph, and the prior service over NATS with it.
+"""`bench kg`: a large graph in the controller's arrays, compared with networkx, and in the prior service over NATS.
 
-The graph is drawn from a seed, with hubs. Each side is measured in a new process. Times are CPU times, but for the
-round trips over NATS and the service's start. Both load what they saved: networkx a pickle, which is its fastest form,
-ours a folder, whose every byte is hashed and checked as it is opened. Memory is how much a process grew: networkx's by
-its graph, ours by the graph with all of its pages read. Both PageRanks stop at the same bound on their distance to the
-true ranks; the error is measured against networkx's own ranks to 1e-12. What lies within two edges is found by a node's
-name, and compared in number; networkx gives the nodes' names and ours their numbers.
+The graph is random, from a seed, and has hubs. Each side is measured in a new process, in CPU time; only the round
+trips over NATS and the service's start are in wall time. Each side loads its own saved form: networkx a pickle, its
+fastest form; the arrays a folder, of which every byte is hashed and checked. Memory is how much the process grew, with
+all pages read. Both PageRanks stop at the same bound on the distance to the true ranks, for which networkx's ranks to
+1e-12 stand. Both sides search two edges from a node's name and must find equally many nodes.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from oven_core.errors import ProcessError
 from oven_kg.arrays.folder import write
 
 ACCURACY: Final = 1e-8
-"""L1 distance to the true ranks at which both PageRanks stop."""
+"""Both PageRanks stop at this L1 distance to the true ranks."""
 EXACT: Final = 1e-12
-"""That of the ranks which ours are compared with."""
+"""The same for the ranks that stand for the true ones."""
 PAGE: Final = 4096
-"""Bytes: a process does not grow by less."""
+"""The smallest number of bytes by which a process can grow."""
 ASKED: Final = 1000
-"""Nodes whose two edges are followed, and around which PageRank is asked; a third of as many for the service."""
+"""Number of nodes that are asked about; the service is asked about a third of them."""
 
 
-def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
-    """Ours against networkx. Raises ProcessError where they find different nodes."""
+def compare(folder: Path, scratch: Path, queried: list[str]) -> dict[str, float]:
+    """The figures of both sides. Raises ProcessError if they find different nodes."""
     saved, ranks = scratch / "graph.pickle", scratch / "ranks.npy"
     in_new_process(plain_networkx.pickled, folder, saved)
     without_gc_s = in_new_process(plain_networkx.load_seconds_without_collection, saved)
-    plain = in_new_process(plain_networkx.measure, saved, asked, ACCURACY, EXACT, ranks, without_gc_s)
-    ours = in_new_process(sorted_arrays.measure, folder, asked, ACCURACY, ranks)
+    plain = in_new_process(plain_networkx.measure, saved, queried, ACCURACY, EXACT, ranks, without_gc_s)
+    ours = in_new_process(sorted_arrays.measure, folder, queried, ACCURACY, ranks)
     if plain.hop2_sizes != ours.hop2_sizes:
         raise ProcessError("networkx and the arrays find different nodes within two edges")
     loop_us, theirs_us, ours_us = (
@@ -70,21 +69,21 @@ def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
     }
 
 
-def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
-    """The prior service with the graph."""
-    found = asyncio.run(prior_service.query(folder, asked[: max(2, len(asked) // 3)], scratch))
-    every = [ms for took in found.query_ms.values() for ms in took]
+def serve(folder: Path, scratch: Path, queried: list[str]) -> dict[str, float]:
+    """The figures of the prior service."""
+    answer = asyncio.run(prior_service.query(folder, queried[: max(2, len(queried) // 3)], scratch))
+    every = [ms for took in answer.query_ms.values() for ms in took]
     return {
         "query_p99_ms": observed_quantile(every, 0.99),
-        **{f"query_{kind}_p99_ms": observed_quantile(took, 0.99) for kind, took in found.query_ms.items()},
-        "query_cpu_ms": round(found.cpu_ms, 2),
+        **{f"query_{kind}_p99_ms": observed_quantile(took, 0.99) for kind, took in answer.query_ms.items()},
+        "query_cpu_ms": round(answer.cpu_ms, 2),
         "diagnose_p99_us": in_new_process(prior_service.diagnose_p99_us, folder),
-        "service_start_s": round(found.start_s, 2),
-        "service_mb": round(found.memory_bytes / 1e6),
-        "token_prior_s": round(found.scores.took_s, 2),
-        "token_prior_cpu_s": round(found.scores.cpu_s, 2),
-        "token_prior_tokens": found.scores.tokens,
-        "token_prior_bytes": found.scores.size,
+        "service_start_s": round(answer.start_s, 2),
+        "service_mb": round(answer.memory_bytes / 1e6),
+        "token_prior_s": round(answer.scores.took_s, 2),
+        "token_prior_cpu_s": round(answer.scores.cpu_s, 2),
+        "token_prior_tokens": answer.scores.tokens,
+        "token_prior_bytes": answer.scores.size,
     }
 
 
@@ -99,10 +98,10 @@ def bench(
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         folder = scratch / "graph"
-        asked, held = in_new_process(_written, folder, nodes, edges, seed)
-        found: dict[str, Any] = {"nodes": nodes, "edges": held}
-        found |= compare(folder, scratch, asked) | serve(folder, scratch, asked)
-    return Report(found)
+        queried, held = in_new_process(_written, folder, nodes, edges, seed)
+        figures: dict[str, Any] = {"nodes": nodes, "edges": held}
+        figures |= compare(folder, scratch, queried) | serve(folder, scratch, queried)
+    return Report(figures)
 
 
 def _written(folder: Path, nodes: int, edges: int, seed: int) -> tuple[list[str], int]:

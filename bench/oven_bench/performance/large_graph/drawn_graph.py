@@ -1,4 +1,4 @@
-"""A seeded graph with hubs, as large as is asked, and the nodes that are asked about."""
+"""A random graph with hubs, and the nodes that the bench asks about."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from oven_kg.arrays.graph_arrays import GraphArrays
 
 RELATIONS: Final = ("CAUSES", "CONTRADICTS", "IS_A", "RELATED_TO", "REQUIRES", "SOLVES", "USED_FOR")
 OUT_SKEW: Final = 1.5
-"""An edge leaves node N × u^1.5, u being even: of 500,000 nodes and 3,000,000 edges the busiest has 480 edges out."""
+"""Edges leave node N × u^1.5, where u is uniform. With 500,000 nodes and 3,000,000 edges, one node has 480 of them."""
 IN_SKEW: Final = 3.0
-"""It ends at N × u³, in another order of the nodes: the largest hub then has 38,000 edges in, about as ConceptNet's."""
+"""They end at N × u³, in another order of the nodes. The largest hub then has 38,000 edges in, like ConceptNet's."""
 BATCH: Final = 50_000
 
 
 def draw(nodes: int, edges: int, seed: int) -> GraphArrays:
-    """At most that many edges: one that is drawn twice counts once. Nodes without an edge are there as well."""
+    """A graph of all nodes, even those without an edge. Edges that are drawn twice count once."""
     draw = np.random.default_rng(seed)
     names = [f"/c/en/concept_{number}" for number in range(nodes)]
     leaves, ends = draw.permutation(nodes), draw.permutation(nodes)
@@ -38,7 +38,7 @@ def draw(nodes: int, edges: int, seed: int) -> GraphArrays:
 
 
 def drawn_nodes(arrays: GraphArrays, count: int, seed: int) -> list[str]:
-    """Names of nodes with an edge out, each at most once."""
+    """Names of different nodes that have an edge out."""
     begins = np.flatnonzero(np.diff(arrays.indptr))
     draw = np.random.default_rng(seed)
     return arrays.names(draw.choice(begins, min(count, len(begins)), replace=False))

@@ -1,8 +1,7 @@
-"""Plain networkx on the graph, each measurement in a new process: loading, PageRank, what is two edges away.
+"""The graph in networkx: loading, PageRank, and the nodes within two edges of a node.
 
-A pickle is how it loads fastest. What is two edges away is asked of `single_source_shortest_path_length`, which says
-how far each node is, as ours does, and of the fastest loop over successors, which does not; `ego_graph` copies, and
-takes 20 times as long as either.
+Those nodes are found in two ways: by `single_source_shortest_path_length`, which gives each node's distance as the
+arrays do, and by the fastest loop over successors, which does not. (`ego_graph` takes 20 times as long as either.)
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import networkx as nx
 import numpy as np
 import psutil
 
-from oven_bench.performance.large_graph.quickest_calls import quickest
+from oven_bench.performance.on_cpu_clock import quickest
 from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.random_walk import DAMPING
 
@@ -33,17 +32,17 @@ class Plain:
     memory_bytes: int
     pagerank_s: float
     hop2_us: list[float]
-    """By networkx's function, the quickest of ROUNDS for each node."""
+    """By networkx's function: for each node, the quickest of ROUNDS."""
     hop2_loop_us: list[float]
     hop2_sizes: list[int]
 
 
 def pickled(folder: Path, target: Path) -> None:
-    """The graph in the folder as a pickled MultiDiGraph: names as nodes, relations as keys, `weight` on the edges."""
+    """Write the folder's graph as a pickled MultiDiGraph: nodes are names, keys are relations, edges have `weight`."""
     arrays = open_folder(folder)
     names = arrays.names(range(arrays.nodes))
     graph: Any = nx.MultiDiGraph()
-    with _without_collection():  # it looks at all edges so far again and again, and finds nothing
+    with _without_collection():  # it would scan all edges again and again and find nothing
         graph.add_nodes_from(names)
         columns = (arrays.sources, arrays.dst, arrays.rel, arrays.weight)
         for src, dst, rel, weight in zip(*(column.tolist() for column in columns), strict=True):
@@ -53,7 +52,7 @@ def pickled(folder: Path, target: Path) -> None:
 
 
 def load_seconds_without_collection(path: Path) -> float:
-    """CPU seconds of loading it with Python's garbage collector off."""
+    """CPU seconds to load the pickle with Python's garbage collector off."""
     with _without_collection():
         return _load(path)[1]
 
@@ -75,7 +74,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def measure(path: Path, nodes: list[str], accuracy: float, exact: float, ranks: Path, without_gc_s: float) -> Plain:
-    """Write the ranks to an accuracy of `exact`, in the order of the nodes, to the file `ranks`."""
+    """Measure all, and write the ranks to within `exact`, in the order of the nodes, to the file `ranks`."""
     process = psutil.Process()
     before = process.memory_info().rss
     graph, load_s = _load(path)
@@ -92,18 +91,18 @@ def measure(path: Path, nodes: list[str], accuracy: float, exact: float, ranks: 
 
 
 def _two_edges(graph: Any, node: str) -> set[str]:
-    """The nodes one or two edges from `node`, itself left out."""
+    """The nodes one or two edges from `node`, without `node`."""
     successors = graph.successors
-    found = set(successors(node))
-    for one in list(found):
-        found.update(successors(one))
-    found.discard(node)
-    return found
+    reached = set(successors(node))
+    for neighbor in list(reached):
+        reached.update(successors(neighbor))
+    reached.discard(node)
+    return reached
 
 
 def _pagerank(graph: Any, accuracy: float) -> dict[str, float]:
-    """networkx multiplies `tol` by the number of nodes and stops at what one iteration moved, which is within
-    d / (1 − d) of the distance to the true ranks: so it stops where ours does."""
+    """networkx stops when one iteration moves less than `tol` times the number of nodes. The distance to the true
+    ranks is at most d / (1 − d) times that move, so it stops where the arrays do."""
     tol = accuracy * (1 - DAMPING) / DAMPING / len(graph)
     ranks: dict[str, float] = nx.pagerank(graph, alpha=DAMPING, tol=tol, max_iter=1000)
     return ranks

@@ -1,4 +1,4 @@
-"""The prior service with a large graph: its start, its memory, and what it takes to answer."""
+"""The prior service with a large graph: how long it takes to start and answer, and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded import EmbeddedServer
 
 START_S: Final = 120.0
-"""How long the service may take to answer for the first time."""
+"""Time limit for the service's first answer."""
 SYMPTOMS: Final = ("loss_spike", "grad_norm_spike", "entropy_collapse", "loss_plateau")
 GRACE_S: Final = 10.0
 TOKENS: Final = 150_000
-"""Of the vocabulary for which scores are asked; today's models have 128,000 to 262,000."""
+"""Size of the vocabulary whose scores are asked for. Today's models have 128,000 to 262,000 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Answers:
     start_s: float
-    """From its being started to its first answer."""
+    """From its start to its first answer."""
     memory_bytes: int
-    """Of its process after all of the queries: its own and what it has read of the graph's files."""
+    """Of its process after all queries, including the pages of the graph that it read."""
     query_ms: dict[str, list[float]]
-    """Kind of query → each one's round trip over NATS."""
+    """Kind of query → the round trips over NATS."""
     cpu_ms: float
-    """The service's processor time for a query, on average."""
+    """Mean CPU time of a query in the service."""
     scores: Scores
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the learner was answered for a large vocabulary."""
+    """The scores of tokens that the learner got."""
 
     took_s: float
-    """From its question to the checked scores, the upload of the vocabulary included."""
+    """From the request to the checked scores, including the upload of the vocabulary."""
     cpu_s: float
-    """Of the process that made them."""
+    """Of the process that computed them."""
     tokens: int
     size: int
     """Bytes."""
 
 
-async def query(folder: Path, nodes: list[str], scratch: Path) -> Asked:
-    """Start a server and the service, with a role each, ask it five kinds of query from each node, and then for scores
-    of tokens as the learner does."""
+async def query(folder: Path, nodes: list[str], scratch: Path) -> Answers:
+    """Start a server and the service, send five kinds of query about each node, then ask for scores of tokens as the
+    learner does."""
     run = Home(scratch).create("bench", "bench")
     for role in ("admin", "kg", "learner"):
         run.server.add_user(role, role)
@@ -78,15 +78,15 @@ async def query(folder: Path, nodes: list[str], scratch: Path) -> Asked:
                 await _first_answer(bus, began)
                 start_s, process = time.monotonic() - began, psutil.Process(child.pid)
                 spent, took = _cpu_s(process), dict[str, list[float]]()
-                for node, other in pairwise(nodes):
-                    for asked in _queries(node, other):
-                        kind = f"{asked.op}_2" if asked.depth == 2 else asked.op
-                        took.setdefault(kind, []).append(await _round_trip_ms(bus, asked))
+                for node, target in pairwise(nodes):
+                    for graph_query in _queries(node, target):
+                        kind = f"{graph_query.op}_2" if graph_query.depth == 2 else graph_query.op
+                        took.setdefault(kind, []).append(await _round_trip_ms(bus, graph_query))
                 count = sum(map(len, took.values()))
                 cpu_ms, memory = (_cpu_s(process) - spent) / count * 1e3, process.memory_info().rss
                 learner = Credentials.load(run.server.creds / "learner.nk")
                 scores = await _scored(Connection(server.url, run.run, learner, Rules()), process)
-                return Asked(start_s, memory, took, cpu_ms, scores)
+                return Answers(start_s, memory, took, cpu_ms, scores)
             finally:
                 await child.end(GRACE_S)
     finally:
@@ -104,12 +104,12 @@ async def _first_answer(bus: Bus, began: float) -> None:
             await asyncio.sleep(0.02)
 
 
-def _queries(node: str, other: str) -> tuple[GraphQuery, ...]:
+def _queries(node: str, target: str) -> tuple[GraphQuery, ...]:
     return (
         GraphQuery(op="neighbors", node=node),
         GraphQuery(op="neighbors", node=node, depth=2),
         GraphQuery(op="search", node=node),
-        GraphQuery(op="path", node=node, to=other),
+        GraphQuery(op="path", node=node, to=target),
         GraphQuery(op="ppr", node=node, direction="out"),
     )
 
@@ -122,17 +122,17 @@ async def _scored(connection: Connection, service: psutil.Process) -> Scores:
     return Scores(took_s, _children_s(service) - before, len(found.scores), len(found.blob))
 
 
-async def _round_trip_ms(bus: Bus, asked: GraphQuery) -> float:
+async def _round_trip_ms(bus: Bus, graph_query: GraphQuery) -> float:
     began = time.perf_counter()
-    answer = json.loads(await bus.request(names.kg("query"), asked.wire(), timeout_s=START_S))
+    answer = json.loads(await bus.request(names.kg("query"), graph_query.wire(), timeout_s=START_S))
     took = time.perf_counter() - began
-    if asked.op == "neighbors" and not answer["rows"]:
-        raise ProcessError(f"the prior service says that {asked.node} has no neighbours, and it has")
+    if graph_query.op == "neighbors" and not answer["rows"]:
+        raise ProcessError(f"the prior service found no neighbors of {graph_query.node}, which has some")
     return took * 1e3
 
 
 def _children_s(process: psutil.Process) -> float:
-    """Processor time of the processes that it started and that ended."""
+    """CPU time of its child processes that have ended."""
     times = process.cpu_times()
     return float(times.children_user + times.children_system)
 
@@ -143,15 +143,15 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def diagnose_p99_us(folder: Path, rounds: int = 500) -> float:
-    """On-CPU time of a diagnosis by answers that have the large graph as well; one to three symptoms."""
+    """On-CPU time of a diagnosis of one to three symptoms, with the large graph loaded."""
     ask = answers(large=folder)
     took = []
     with OnCpu() as clock:
         for count in range(rounds):
             symptoms = tuple(Symptom(id=id_) for id_ in SYMPTOMS[count % 2 : count % 2 + 1 + count % 3])
             request = DiagnoseRequest(symptoms=symptoms).wire()
-            found, us = clock.timed(partial(ask, "diagnose", request))
-            if not found or not json.loads(found)["causes"]:
-                raise ProcessError("the answers had no cause for the symptoms of a loss spike")
+            diagnosis, us = clock.timed(partial(ask, "diagnose", request))
+            if not diagnosis or not json.loads(diagnosis)["causes"]:
+                raise ProcessError("the diagnosis found no cause of a loss spike")
             took.append(us)
     return observed_quantile(took, 0.99)

@@ -13,6 +13,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from oven_core.errors import ConfigError, OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.messages import MetricSpec
@@ -118,9 +120,8 @@ class FrontierCalibration(StepHook):
 
     def _load_first_reading(self) -> Reading | None:
         try:
-            saved = json.loads(self._first_reading_file.read_text())
-            return Reading(float(saved["bits_per_byte"]), None if saved["kl"] is None else float(saved["kl"]))
-        except (OSError, ValueError, LookupError, TypeError):
+            return TypeAdapter(Reading).validate_json(self._first_reading_file.read_bytes())
+        except (OSError, ValidationError):
             return None
 
     @property

@@ -6,10 +6,8 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.closed_form import expected
-from tests.support.scripted_replay import Skills, scripted, target
 from tests.support.traces import REPAIR, called, reply
 
 from oven_llm.trace_replay.pairs import Mined, grouped, mined
@@ -103,10 +101,6 @@ def test_ignored_replies_are_counted_by_reason() -> None:
     assert result.families == {"a": 1, "b": 1}
 
 
-def test_an_answer_after_a_failure_counts() -> None:
-    assert len(mine(reply(TRACE, 0, "a", None), *votes(OTHER, OTHER)).pairs) == 1
-
-
 def test_a_familys_vote_weighs_samples_and_teachers_equally() -> None:
     samples = [reply(TRACE, 0, "a1", item, sample=index) for index, item in enumerate([OTHER] * 9 + [THIRD])]
     samples += [reply(TRACE, 0, "a2", OTHER), reply(TRACE, 0, "b", OTHER)]
@@ -128,16 +122,3 @@ def test_the_order_of_replies_does_not_matter(
     replies = [reply(TRACE, 0, name, action, sample=sample) for (name, sample), action in unique.items()]
     again = chance.sample(replies, len(replies))
     assert mine(*replies) == mine(*again)
-
-
-@settings(max_examples=4)
-@given(st.integers(0, 10**6), st.floats(0.2, 0.8), st.floats(0, 0.6), st.integers(2, 5))
-def test_the_share_of_right_pairs_matches_the_formula(seed: int, skill: float, together: float, actions: int) -> None:
-    skills = Skills(0.4, (skill, 0.6, 0.5), together=together, common=skill, actions=actions)
-    replay = scripted(skills, 300, random.Random(seed))
-    result = mined(replay.traces, grouped(replay.replies))
-    right = sum(target(item.pair.chosen) == replay.right[item.pair.trace, item.pair.step] for item in result.pairs)
-    share, pairs = expected(skills).share, len(result.pairs)
-    # Five standard errors: with 4 draws a suite of the next hundred years sees none outside.
-    assert abs(right / pairs - share) < 5 * (share * (1 - share) / pairs) ** 0.5
-    assert not mined(replay.traces, grouped(scripted(skills, 300, random.Random(seed), one_family=True).replies)).pairs

@@ -71,19 +71,6 @@ def test_missing_parts_of_steps_are_counted_by_kind() -> None:
     assert not completeness.check([]).whole
 
 
-def test_converting_there_and_back_changes_nothing(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = command(capsys, "convert", file, tmp_path / "results.jsonl", "--to", "openenv")
-    assert code == 0
-    assert "lost" not in out
-    code, out, _ = command(capsys, "convert", tmp_path / "results.jsonl", tmp_path / "back.jsonl", "--json")
-    assert json.loads(out) == {"from": "openenv", "to": "oven", "traces": 1, "skipped": 0, "loses": {}}
-    assert (tmp_path / "back.jsonl").read_bytes() == file.read_bytes()
-    _, out, _ = command(capsys, "convert", file, tmp_path / "chat.jsonl", "--to", "chat")
-    assert "lost: reward, solved, ended, policy, meta" in out
-
-
 def test_convert_names_a_bad_line_or_skips_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with file.open("a") as more:
         more.write('{"kind": "trace", "version": 9}\n')

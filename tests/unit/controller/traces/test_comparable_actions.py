@@ -84,10 +84,6 @@ def test_an_incomparable_action_has_a_kind(call: tuple[str, Any], kind: str) -> 
     assert comparable(("run", {}), call) == unusable
 
 
-def test_an_empty_message_is_not_an_action() -> None:
-    assert comparable(content=" \n") == Unusable("no_action", "the message has neither a call nor a text")
-
-
 def test_equal_outcomes_make_different_actions_equivalent() -> None:
     item, second = comparable(("run", {"command": "ls"})), comparable(("run", {"command": "ls ."}))
     assert isinstance(item, Action)

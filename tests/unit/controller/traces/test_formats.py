@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from tests.support.traces import REPAIR, traces
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.traces.formats.chat_messages import to_template
 from oven_runs.traces.formats.table import FORMATS, format_named, recognise
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Sampled, ToolCall, Trace
+from oven_runs.traces.records import Message, Trace
 
 NAMES = list(FORMATS)
 LOSSLESS = [name for name in NAMES if name != "chat"]
@@ -225,53 +224,6 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
         format_named("verifier")
 
 
-def test_message_parts_other_than_text_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}]
-    path.write_text(json.dumps({"messages": [{"role": "user", "content": parts}]}) + "\n")
-    assert read("chat", path)[0].meta == {"chat": {"lost": {"a part of type image_url": 1}}}
-
-
-FULL = REPAIR.model_copy(
-    update={
-        "ended": "timeout",
-        "meta": {"host": "a"},
-        "task": REPAIR.task.model_copy(update={"split": "train", "data": {"level": 2}}),
-        "steps": tuple(
-            step.model_copy(
-                update={"own": (step.action,), "outcome": "d", "sampled": Sampled(ids=(1,), entropies=(0.5,))}
-            )
-            for step in REPAIR.steps
-        ),
-    }
-)
-"""With every field that a record has, but a rewritten state."""
-
-
-@pytest.mark.parametrize("name", LOSSLESS)
-def test_a_format_lists_the_fields_of_its_free_field(tmp_path: Path, name: str) -> None:
-    path = target_path(name, tmp_path)
-    format_named(name).write(path, [FULL])
-    (text,) = [file.read_text() for file in path.rglob("*.json")] if path.is_dir() else [path.read_text()]
-    result = json.loads(text)
-    places = {"openenv": ("extra",), "verifiers": ("traces", 0, "info"), "mini-swe-agent": ("info",)}
-    for key in places.get(name, ()):
-        result = result[key]
-    stored = result.get("oven", {})
-    steps = {f"steps.{field}" for step in stored.get("each_step", {}).values() for field in step}
-    assert (set(stored) - {"each_step", "of"}) | steps == set(format_named(name).free_field) - {"steps.state"}
-    assert read(name, path) == [FULL]
-
-
-def test_a_template_gets_arguments_as_objects_and_no_ids() -> None:
-    message = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments='{"b": 1}'), ToolCall(name="d")))
-    assert [call["function"]["arguments"] for call in to_template(message)["tool_calls"]] == [{"b": 1}, {}]
-    broken = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments="{"),))
-    assert to_template(broken)["tool_calls"][0] == {"type": "function", "function": {"name": "a", "arguments": "{"}}
-    result = Message(role="tool", content="1", call_id="c", name="a")
-    assert to_template(result) == {"role": "tool", "content": "1", "name": "a"}
-
-
 @pytest.mark.parametrize(
     ("name", "row"),
     [
@@ -285,11 +237,3 @@ def test_a_field_of_unexpected_form_makes_a_bad_line_and_no_traceback(name: str,
     path.write_text(json.dumps(row) + "\n")
     (result,) = format_named(name).read(path)
     assert isinstance(result, BadLine) and result.fault == "malformed" and "an unexpected form" in result.detail
-
-
-def test_an_existing_metadata_file_is_not_overwritten(tmp_path: Path) -> None:
-    format_named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
-    assert (tmp_path / "metadata.json").is_file()
-    (tmp_path / "metadata.json").write_text("mine")
-    format_named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
-    assert (tmp_path / "metadata.json").read_text() == "mine"

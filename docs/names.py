@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("controller", "agents", "learner", "kg", "tui", "tests")
+FOLDERS: Final = ("controller", "agents", "learner", "kg", "tui", "bench", "tests")
 BANNED: Final = frozenset(
     (
         *("found", "said", "told", "asked", "given", "kept", "taken", "heard", "spoken", "left", "of", "at", "one"),

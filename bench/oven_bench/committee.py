@@ -97,37 +97,37 @@ def truth(text: str) -> float:
     return float(text.rsplit(" ", 1)[1]) / 100
 
 
-def _honest(asked: ScoreRequest, member: str) -> ScoreReply:
-    return ScoreReply(member=member, group=asked.group, scores={c.id: truth(c.text) for c in asked.completions})
+def _honest(request: ScoreRequest, member: str) -> ScoreReply:
+    return ScoreReply(member=member, group=request.group, scores={c.id: truth(c.text) for c in request.completions})
 
 
 def _edited(**update: object) -> Callable[[ScoreRequest, str], bytes]:
-    return lambda asked, member: _honest(asked, member).model_copy(update=update).wire()
+    return lambda request, member: _honest(request, member).model_copy(update=update).wire()
 
 
 def rescored(change: Callable[[float], float]) -> Callable[[ScoreRequest, str], bytes]:
-    def make(asked: ScoreRequest, member: str) -> bytes:
-        reply = _honest(asked, member)
+    def make(request: ScoreRequest, member: str) -> bytes:
+        reply = _honest(request, member)
         return reply.model_copy(update={"scores": {id: change(s) for id, s in (reply.scores or {}).items()}}).wire()
 
     return make
 
 
-def _other_ids(asked: ScoreRequest, member: str) -> bytes:
-    """Right scores under the ids of a group that nobody asked about."""
-    scores = {f"{n}": truth(completion.text) for n, completion in enumerate(asked.completions)}
-    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+def _other_ids(request: ScoreRequest, member: str) -> bytes:
+    """Right scores under the ids of a group that no one asked about."""
+    scores = {f"{n}": truth(completion.text) for n, completion in enumerate(request.completions)}
+    return ScoreReply(member=member, group=request.group, scores=scores).wire()
 
 
-def _one_missing(asked: ScoreRequest, member: str) -> bytes:
-    scores = {completion.id: truth(completion.text) for completion in asked.completions[1:]}
-    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+def _one_missing(request: ScoreRequest, member: str) -> bytes:
+    scores = {completion.id: truth(completion.text) for completion in request.completions[1:]}
+    return ScoreReply(member=member, group=request.group, scores=scores).wire()
 
 
 FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
     "silence": None,
-    "prose": lambda asked, member: b"I would give the first one 7/10.",
-    "cut short": lambda asked, member: _honest(asked, member).wire()[:-20],
+    "prose": lambda request, member: b"I would give the first one 7/10.",
+    "cut short": lambda request, member: _honest(request, member).wire()[:-20],
     "other ids": _other_ids,
     "one missing": _one_missing,
     "another group": _edited(group="another"),
@@ -153,12 +153,12 @@ class Members(MembersOnAThread):
 
     def answering(self, bus: Bus, member: str) -> Callable[[Msg], Awaitable[None]]:
         async def answer(message: Msg) -> None:
-            asked, rng = ScoreRequest.model_validate_json(message.data), self._rng[member]
+            request, rng = ScoreRequest.model_validate_json(message.data), self._rng[member]
             fault = rng.choice(list(FAULTS)) if rng.random() < self.share else ""
             self.injected += bool(fault)
-            make = FAULTS[fault] if fault else lambda asked, member: _honest(asked, member).wire()
+            make = FAULTS[fault] if fault else lambda request, member: _honest(request, member).wire()
             if make is not None:
-                await bus.publish(message.reply, make(asked, member))
+                await bus.publish(message.reply, make(request, member))
 
         return answer
 
@@ -177,9 +177,9 @@ class CountedMembers:
         return self._remote.health
 
     def ask(self, requests: Any, members: Mapping[str, Any]) -> dict[str, list[Scores | Abstention]]:
-        found = self._remote.ask(requests, members)
-        self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
-        return found
+        verdicts = self._remote.ask(requests, members)
+        self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in verdicts[self.members[0]])
+        return verdicts
 
     def take_reasons(self, member: str, group: str) -> dict[str, str]:
         return self._remote.take_reasons(member, group)
@@ -195,8 +195,11 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
     """The bench's figures. `seconds` is the time for all groups with faults, `seconds_clean` without."""
     rng = random.Random(f"truths {seed}")
     steps = [
-        [[f"answer {rng.randrange(101)}" for _ in range(COMPLETIONS)] for _ in range(min(GROUPS_A_STEP, groups - at))]
-        for at in range(0, groups, GROUPS_A_STEP)
+        [
+            [f"answer {rng.randrange(101)}" for _ in range(COMPLETIONS)]
+            for _ in range(min(GROUPS_A_STEP, groups - first))
+        ]
+        for first in range(0, groups, GROUPS_A_STEP)
     ]
     with Members(folder, members, share, seed) as judges:
         remote = judges.remote(deadline_s)
@@ -237,11 +240,11 @@ def bench(
     seed: Annotated[int, Option(help="Random seed.")] = 1,
 ) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
-        found = measure(Path(scratch), groups, members, share, deadline, seed)
-    failures = [f"{found['wrong_scores']} wrong scores"] if found["wrong_scores"] else []
-    if (counted := sum(found["faults_by_kind"].values())) != found["faults_injected"]:
-        failures.append(f"the committee counted {counted} faults of {found['faults_injected']}")
-    return Report(found, failures=failures)
+        figures = measure(Path(scratch), groups, members, share, deadline, seed)
+    failures = [f"{figures['wrong_scores']} wrong scores"] if figures["wrong_scores"] else []
+    if (counted := sum(figures["faults_by_kind"].values())) != figures["faults_injected"]:
+        failures.append(f"the committee counted {counted} faults of {figures['faults_injected']}")
+    return Report(figures, failures=failures)
 
 
 STUDY = Study("committee", bench, "--groups 200 --json", "Exit code 1: a reward was wrong, or a fault was not counted.")

@@ -48,7 +48,7 @@ class Interval:
 def paired(values: Sequence[float], baseline: Sequence[float]) -> Interval:
     """The mean of `values` minus `baseline`, pair by pair, by Student's t: the differences have to be about normal.
     Raises ValueError below two pairs."""
-    differences = [value - other for value, other in zip(values, baseline, strict=True)]
+    differences = [value - theirs for value, theirs in zip(values, baseline, strict=True)]
     if len(differences) < 2:
         raise ValueError(f"{len(differences)} pairs have no interval; give at least 2 seeds")
     mean = fmean(differences)
@@ -108,10 +108,10 @@ def ratio_of_blocks(
 ) -> Interval:
     """The mean of `ours` over that of `baseline`, resampled over pairs of neighbouring blocks, because the values of
     one block are not independent."""
-    sums = [(sum(mine), sum(other)) for mine, other in zip(ours, baseline, strict=True)]
+    sums = [(sum(mine), sum(theirs)) for mine, theirs in zip(ours, baseline, strict=True)]
 
     def ratio(pairs: Sequence[tuple[float, float]]) -> float:
-        return sum(mine for mine, _ in pairs) / sum(other for _, other in pairs)
+        return sum(mine for mine, _ in pairs) / sum(theirs for _, theirs in pairs)
 
     return bootstrapped(sums, ratio, draws)
 

@@ -73,27 +73,27 @@ def test_every_kind_of_difference_is_found(tmp_path: Path) -> None:
     """The comparison can fail: one bit of one weight is enough."""
     job = trainer(tmp_path, max_steps=2, logging_steps=1)
     job.train()
-    found = leaves(job, tmp_path)
-    assert first_difference(found, leaves(job, tmp_path)) is None
-    weight = next(name for name in found if name.startswith("model/") and found[name].numel() > 3)
+    result = leaves(job, tmp_path)
+    assert first_difference(result, leaves(job, tmp_path)) is None
+    weight = next(name for name in result if name.startswith("model/") and result[name].numel() > 3)
 
     def changed(path: str, value: Any) -> str:
-        difference = first_difference(found, {**found, path: value})
+        difference = first_difference(result, {**result, path: value})
         assert difference is not None
         return str(difference)
 
-    nudged = found[weight].clone()
+    nudged = result[weight].clone()
     nudged.view(torch.int32).flatten()[3] ^= 1
     assert f"{weight}: " in changed(weight, nudged) and "in entry 3 of" in changed(weight, nudged)
-    assert changed(weight, found[weight].double()).startswith(f"{weight}: torch.float32")
-    assert changed("log/0/loss", found["log/0/loss"] * (1 + 2**-50)).startswith("log/0/loss: ")
-    assert changed("optimizer/state/0/exp_avg", found["optimizer/state/0/exp_avg"] + 1.0)
+    assert changed(weight, result[weight].double()).startswith(f"{weight}: torch.float32")
+    assert changed("log/0/loss", result["log/0/loss"] * (1 + 2**-50)).startswith("log/0/loss: ")
+    assert changed("optimizer/state/0/exp_avg", result["optimizer/state/0/exp_avg"] + 1.0)
     assert changed("schedule/last_epoch", 7) == "schedule/last_epoch: 2 alone, 7 attached"
-    assert changed("random/numpy/1", np.zeros_like(found["random/numpy/1"]))
-    assert changed("random/torch", found["random/torch"].flip(0))
+    assert changed("random/numpy/1", np.zeros_like(result["random/numpy/1"]))
+    assert changed("random/torch", result["random/torch"].flip(0))
     assert changed("random/python", "()") and changed("state/epoch", None)
     assert changed("log/2/extra", 1.0) == "log/2/extra: absent alone, present attached"
-    assert not [name for name in found if "runtime" in name or "per_second" in name]
+    assert not [name for name in result if "runtime" in name or "per_second" in name]
 
 
 def test_numbers_are_compared_by_their_bits() -> None:
@@ -107,9 +107,9 @@ def test_numbers_are_compared_by_their_bits() -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", ["trainer/resume_dropout", "grpo/rewards_weighted", "dpo/loss_sigmoid", "a2po/plain"])
 def test_attached_in_observe_is_the_same_training(name: str) -> None:
-    found = play(next(one for one in load(DEFAULT) if one.name == name))
-    assert (found.outcome, found.why) == ("equal", "")
-    assert found.steps in (3, 4) and found.gradient > 0 and found.ticks >= found.steps and found.compared > 50
+    result = play(next(one for one in load(DEFAULT) if one.name == name))
+    assert (result.outcome, result.why) == ("equal", "")
+    assert result.steps in (3, 4) and result.gradient > 0 and result.ticks >= result.steps and result.compared > 50
 
 
 def toy(folder: Path) -> Trainer:
@@ -142,10 +142,10 @@ def test_a_training_that_attaching_changes_differs(monkeypatch: pytest.MonkeyPat
         return attach
 
     monkeypatch.setattr(played, "attachment", meddles)
-    found = play(Configuration("toy/plain", toy))
-    assert found.outcome == "differs" and found.why.startswith("model/body.0.weight: ")
-    said = play(Configuration("toy/plain", toy, on_purpose="it is meant to"))
-    assert said.outcome == "differs on purpose" and said.why.startswith("it is meant to (model/")
+    result = play(Configuration("toy/plain", toy))
+    assert result.outcome == "differs" and result.why.startswith("model/body.0.weight: ")
+    on_purpose = play(Configuration("toy/plain", toy, on_purpose="it is meant to"))
+    assert on_purpose.outcome == "differs on purpose" and on_purpose.why.startswith("it is meant to (model/")
     monkeypatch.setattr(played, "attachment", draws)
     assert play(Configuration("toy/plain", toy)).outcome == "differs"
 
@@ -184,12 +184,12 @@ def test_totals_and_failures() -> None:
     on_purpose = Result("e/f", "differs on purpose", "it resumes better")
     wrong = replace(equal, name="g/h", outcome="differs", why="model/x: 1.0 alone, 2.0 attached")
     assert not report([equal, cannot, on_purpose]).failures and report([cannot]).failures
-    found = report([equal, cannot, on_purpose, wrong])
-    assert found.failures == [wrong.line()]
-    assert (found.figures["configurations"], found.figures["equal"], found.figures["differs"]) == (2, 1, ["g/h"])
-    assert found.figures["differs_on_purpose"] == ["e/f"] and found.figures["cannot_run_here"] == ["c/d"]
-    assert found.figures["equal_without_gradient"] == ["a/b"]
-    assert [found.figures[name] for name in ("steps_observed", "votes", "decisions_turned_down")] == [6, 4, 2]
+    result = report([equal, cannot, on_purpose, wrong])
+    assert result.failures == [wrong.line()]
+    assert (result.figures["configurations"], result.figures["equal"], result.figures["differs"]) == (2, 1, ["g/h"])
+    assert result.figures["differs_on_purpose"] == ["e/f"] and result.figures["cannot_run_here"] == ["c/d"]
+    assert result.figures["equal_without_gradient"] == ["a/b"]
+    assert [result.figures[name] for name in ("steps_observed", "votes", "decisions_turned_down")] == [6, 4, 2]
 
 
 def test_the_command_prints_its_results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,8 @@ ON = Subjects("r")
 GUESTS = ("evil", "twin")
 
 
-def log(*said: tuple[str, Message]) -> Log:
-    events = [Event.read(seq, subject, message.wire(), UNKNOWN) for seq, (subject, message) in enumerate(said, 1)]
+def log(*messages: tuple[str, Message]) -> Log:
+    events = [Event.read(seq, subject, message.wire(), UNKNOWN) for seq, (subject, message) in enumerate(messages, 1)]
     return read(events, GUESTS, "lr")
 
 
@@ -97,7 +97,7 @@ def test_a_remedy_is_what_a_shipped_agent_proposed_and_the_mesh_adopted() -> Non
     down = {"value": 0.125}
     both = (proposed("lr", 0.125), proposed("evil", 10.0))
     run = RunStarted(incarnation=1, n=0, recipe="r", actuators=(ACTUATORS["run.evaluate"],))
-    found = log(
+    result = log(
         (ON.run, run),
         decided(1, proposed("lr", 0.5), verdict="rejected", **down),
         decided(2, proposed("lr", None), actuator="run.evaluate", value=None, before=None),
@@ -106,13 +106,13 @@ def test_a_remedy_is_what_a_shipped_agent_proposed_and_the_mesh_adopted() -> Non
         decided(5, *both, **down),
         decided(6, proposed("lr", 0.125), **down),
     )
-    assert found.remedy_tick == 5
-    assert (found.own, found.own_tick) == (1, 3)
+    assert result.remedy_tick == 5
+    assert (result.own, result.own_tick) == (1, 3)
 
 
 def test_what_a_person_approved_is_no_decision_of_the_guests_own() -> None:
-    found = log(decided(3, proposed("evil", 10.0), command="c1", of="d0"), decided(6, proposed("evil", 10.0)))
-    assert (found.own, found.own_tick) == (1, 6)
+    result = log(decided(3, proposed("evil", 10.0), command="c1", of="d0"), decided(6, proposed("evil", 10.0)))
+    assert (result.own, result.own_tick) == (1, 6)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_what_a_person_approved_is_no_decision_of_the_guests_own() -> None:
     ],
 )
 def test_what_is_no_harm_of_a_guests(harmless: Any) -> None:
-    found = log(harmless, decided(4, proposed("evil", 10.0)))
-    assert (found.harm_tick, found.reputation, found.honest_reputation) == (None, None, None)
+    result = log(harmless, decided(4, proposed("evil", 10.0)))
+    assert (result.harm_tick, result.reputation, result.honest_reputation) == (None, None, None)
 
 
 def test_the_weight_is_looked_at_twenty_decisions_after_the_first_harm() -> None:
@@ -135,9 +135,9 @@ def test_the_weight_is_looked_at_twenty_decisions_after_the_first_harm() -> None
         return [proposed("evil", 10.0, 1 - at / 100), proposed("twin", 10.0, 0.1), proposed("lr", 2.0, 1 + at / 100)]
 
     after = [decided(10 + at, *lines(at)) for at in range(1, LATER + 5)]
-    found = log(decided(1, *lines(0)), judged(2, -0.1, "evil"), *after, judged(90, -0.1, "evil"))
-    assert (found.harm_tick, found.decided_since) == (2, 20)
-    assert found.reputation == pytest.approx(0.8) and found.honest_reputation == pytest.approx(1.2)
+    result = log(decided(1, *lines(0)), judged(2, -0.1, "evil"), *after, judged(90, -0.1, "evil"))
+    assert (result.harm_tick, result.decided_since) == (2, 20)
+    assert result.reputation == pytest.approx(0.8) and result.honest_reputation == pytest.approx(1.2)
     sooner = log(judged(2, None, "evil"), *after[:3], decided(99, proposed("decay", 1.0)))
     assert sooner.decided_since == 4 and sooner.reputation == pytest.approx(0.97), "the last that there is"
 
@@ -145,11 +145,11 @@ def test_the_weight_is_looked_at_twenty_decisions_after_the_first_harm() -> None
 def test_outcomes_before_the_first_decision_of_ones_own_are_counted() -> None:
     unscored = judged(3, None, "evil")
     unscored = (unscored[0], unscored[1].model_copy(update={"scored": False}))
-    found = log(
+    result = log(
         judged(1, 0.1, "evil", merit=0.2), judged(2, 0.1, "lr"), unscored, judged(4, 0.1, "evil", stance="for"),
         decided(5, proposed("evil", 10.0)), judged(6, 0.1, "evil"),
     )  # fmt: skip
-    assert (found.scored, found.own_tick, found.earned) == (2, 5, 0.9)
+    assert (result.scored, result.own_tick, result.earned) == (2, 5, 0.9)
 
 
 def row(attack: str, start: str, seed: int, accuracy: float | None, **changes: Any) -> Row:
@@ -161,8 +161,8 @@ def row(attack: str, start: str, seed: int, accuracy: float | None, **changes: A
 WITHOUT = [row("", "tuned", 1, 0.95), row("", "tuned", 2, 0.96), row("", "drill", 1, 0.96), row("", "drill", 2, 0.95)]
 
 
-def of(found: Report, kind: str = "attacks") -> list[dict[str, Any]]:
-    rows = found.figures[kind]
+def of(result: Report, kind: str = "attacks") -> list[dict[str, Any]]:
+    rows = result.figures[kind]
     assert isinstance(rows, list)
     return rows
 
@@ -174,19 +174,19 @@ def test_each_attack_stands_beside_the_run_without_of_its_start_and_seed() -> No
         row("pair", "tuned", 1, 0.0, remedy_tick=3, processes_left=2, exit=1),
     ]
     busy = replace(WITHOUT[0], log=replace(WITHOUT[0].log, remedy_tick=60))
-    found = report([*attacked, busy, *WITHOUT[1:]], 1536)
-    tuned, drill, silencer = of(found)
-    assert [one["name"] for one in of(found)] == ["pair", "pair", "silencer"]
+    result = report([*attacked, busy, *WITHOUT[1:]], 1536)
+    tuned, drill, silencer = of(result)
+    assert [one["name"] for one in of(result)] == ["pair", "pair", "silencer"]
     assert (tuned["start"], tuned["without"], tuned["within_noise"], tuned["log_ratio"]) == ("tuned", 0.95, False, 1.0)
     assert tuned["remedy_windows"] is None, "nothing was to be remedied"
     assert (tuned["processes_left"], tuned["exit"]) == (2, 1)
     assert (drill["without"], drill["remedy_windows"], drill["reputation"]) == (0.96, 3.0, 0.702)
     assert drill["honest_reputation"] == 1.1
-    assert silencer["accuracy"] is None and silencer["exit"] is None, "what failed is no number"
+    assert silencer["accuracy"] is None and silencer["exit"] is None, "what failed has no figure"
     assert silencer["remedy_windows"] is silencer["remedy_tick"] is None and not silencer["within_noise"]
     assert silencer["log_ratio"] == 40.0
-    assert of(found, "newcomer") == []
-    json.dumps(found.figures, allow_nan=False)
+    assert of(result, "newcomer") == []
+    json.dumps(result.figures, allow_nan=False)
 
 
 def test_the_newcomer_is_counted_apart() -> None:
@@ -194,9 +194,9 @@ def test_the_newcomer_is_counted_apart() -> None:
         row("newcomer", "drill", 1, 0.5, scored=4, own_tick=None),
         row("newcomer_granted", "drill", 1, 0.96, own_tick=8),
     ]
-    found = report([*WITHOUT, *rows], 1536)
-    assert of(found) == []
-    alone, granted = of(found, "newcomer")
+    result = report([*WITHOUT, *rows], 1536)
+    assert of(result) == []
+    alone, granted = of(result, "newcomer")
     assert (alone["granted"], alone["scored_outcomes"], alone["first_decision_tick"]) == (False, 4, None)
     assert (granted["granted"], granted["scored_outcomes"], granted["first_decision_tick"]) == (True, 0, 8)
     assert granted["remedy_tick_without"] == 8 and granted["without"] == 0.96
@@ -211,18 +211,18 @@ def test_the_noise_by_hand() -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(1, 5000))
 def test_the_noise_is_no_less_than_that_of_one_evaluation(accuracies: Sequence[float], prompts: int) -> None:
     mean = sum(accuracies) / len(accuracies)
-    found = noise(accuracies, prompts)
-    assert found >= 2.77 * math.sqrt(max(0, mean * (1 - mean)) / prompts) - 1e-9
-    assert found == pytest.approx(noise(list(reversed(accuracies)), prompts))
-    assert found >= noise(accuracies, 2 * prompts) - 1e-12, "more prompts make no more noise"
+    result = noise(accuracies, prompts)
+    assert result >= 2.77 * math.sqrt(max(0, mean * (1 - mean)) / prompts) - 1e-9
+    assert result == pytest.approx(noise(list(reversed(accuracies)), prompts))
+    assert result >= noise(accuracies, 2 * prompts) - 1e-12, "more prompts make no more noise"
 
 
 def test_the_runs_without_are_run_once_and_first() -> None:
-    found = cases(named(["pair", "newcomer"]), ["tuned", "drill"], [1, 2], 200, 3)
-    without = [case for case in found if not case.attack]
-    assert found[: len(without)] == without and len(set(found)) == len(found)
+    result = cases(named(["pair", "newcomer"]), ["tuned", "drill"], [1, 2], 200, 3)
+    without = [case for case in result if not case.attack]
+    assert result[: len(without)] == without and len(set(result)) == len(result)
     assert [(case.start, case.seed) for case in without] == [(s, n) for s in ("tuned", "drill") for n in (1, 2, 3)]
-    attacked = [(case.attack, case.start, case.seed) for case in found[len(without) :]]
+    attacked = [(case.attack, case.start, case.seed) for case in result[len(without) :]]
     assert attacked == [
         ("pair", "tuned", 1), ("pair", "tuned", 2), ("pair", "drill", 1), ("pair", "drill", 2),
         ("newcomer", "drill", 1), ("newcomer", "drill", 2),

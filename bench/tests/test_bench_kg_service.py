@@ -12,7 +12,7 @@ from oven_kg.arrays.folder import write
 async def test_the_service_answers_from_the_graph_that_the_bench_drew(tmp_path: Path) -> None:
     arrays = draw(300, 2000, seed=0)
     write(tmp_path / "graph", arrays)
-    found = await prior_service.query(tmp_path / "graph", drawn_nodes(arrays, 4, seed=1), tmp_path / "home")
-    assert found.query_ms.keys() == {"neighbors", "neighbors_2", "path", "ppr", "search"}
-    assert all(len(took) == 3 and min(took) > 0 for took in found.query_ms.values())
-    assert found.start_s > 0 and found.memory_bytes > 2**20
+    result = await prior_service.query(tmp_path / "graph", drawn_nodes(arrays, 4, seed=1), tmp_path / "home")
+    assert result.query_ms.keys() == {"neighbors", "neighbors_2", "path", "ppr", "search"}
+    assert all(len(took) == 3 and min(took) > 0 for took in result.query_ms.values())
+    assert result.start_s > 0 and result.memory_bytes > 2**20

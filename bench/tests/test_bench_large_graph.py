@@ -25,17 +25,17 @@ def test_a_drawn_graph_is_the_seeds_and_has_hubs(folder: Path) -> None:
     assert arrays.sha == draw(400, 2500, seed=0).sha != draw(400, 2500, seed=1).sha
     degrees = arrays.in_indptr[1:] - arrays.in_indptr[:-1]
     assert arrays.nodes == 400 and degrees.max() > 20 * degrees.mean()
-    asked = drawn_nodes(arrays, 50, seed=3)
-    assert len(set(asked)) == 50 and all(len(arrays.out(arrays.index(name))[0]) for name in asked)
+    queried = drawn_nodes(arrays, 50, seed=3)
+    assert len(set(queried)) == 50 and all(len(arrays.out(arrays.index(name))[0]) for name in queried)
 
 
 def test_both_sides_agree_on_the_drawn_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "in_new_process", lambda function, *args: function(*args))
     monkeypatch.setattr(sorted_arrays, "COMPARED", 10)
-    asked = drawn_nodes(open_folder(folder), 20, seed=1)
-    found = command.compare(folder, folder.parent, asked)
-    assert 0 <= found["pagerank_l1_error"] <= 1e-8 and found["ppr_overlap"] >= 0.95
-    assert all(found[name] > 0 for name in ("load_ratio", "pagerank_ratio", "hop2_p99_ratio", "ppr_p99_ms"))
+    queried = drawn_nodes(open_folder(folder), 20, seed=1)
+    result = command.compare(folder, folder.parent, queried)
+    assert 0 <= result["pagerank_l1_error"] <= 1e-8 and result["ppr_overlap"] >= 0.95
+    assert all(result[name] > 0 for name in ("load_ratio", "pagerank_ratio", "hop2_p99_ratio", "ppr_p99_ms"))
 
 
 def test_other_answers_than_networkxs_end_the_bench(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,16 +35,16 @@ THREE = {"tuned": 2.0, "swarm": 2.6, "alone": math.nan, "plateau": 2.8, "cosine"
 
 
 def test_regret_is_a_share_of_the_tuned_run_of_the_same_draw() -> None:
-    found = figures(results(ONE, TWO, THREE))
-    assert found["draws"] == 3
-    assert found["median_regret_swarm"] == pytest.approx(0.05)
-    assert (found["median_regret_alone"], found["median_regret_plateau"]) == (pytest.approx(0.5), pytest.approx(0.25))
-    assert found["worst"] == found["worst_regret_swarm"] == pytest.approx(0.3)
-    assert (found["not_finite_alone"], found["worst_regret_alone"]) == (1, None), "no number is the worst there is"
-    assert (found["draws_better_than_alone"], found["draws_better_than_cosine"]) == (3, 3)
-    assert found["interventions_swarm"] == 9
-    assert all(value is None or isinstance(value, int | float) for value in found.values()), "one flat object"
-    json.dumps(found, allow_nan=False)
+    result = figures(results(ONE, TWO, THREE))
+    assert result["draws"] == 3
+    assert result["median_regret_swarm"] == pytest.approx(0.05)
+    assert (result["median_regret_alone"], result["median_regret_plateau"]) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert result["worst"] == result["worst_regret_swarm"] == pytest.approx(0.3)
+    assert (result["not_finite_alone"], result["worst_regret_alone"]) == (1, None), "no number is the worst there is"
+    assert (result["draws_better_than_alone"], result["draws_better_than_cosine"]) == (3, 3)
+    assert result["interventions_swarm"] == 9
+    assert all(value is None or isinstance(value, int | float) for value in result.values()), "one flat object"
+    json.dumps(result, allow_nan=False)
 
 
 def test_a_draw_that_lacks_an_arm_does_not_count_and_arms_can_be_left_out() -> None:

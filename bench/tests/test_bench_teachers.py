@@ -22,7 +22,7 @@ def figures(**of_it: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("form", "of_it", "said"),
+    ("form", "of_it", "text"),
     [
         ("resident", {"active": 1.0}, ""),
         ("resident", {"stall_s": 0.21}, "stalls 0.21 s, bar 0.20"),
@@ -34,18 +34,18 @@ def figures(**of_it: float) -> dict[str, float]:
         ("offload", {"stall_s": 3.0, "float32_bytes": 2e8}, ""),
     ],
 )
-def test_each_bar_is_named_when_it_is_missed(form: str, of_it: dict[str, float], said: str) -> None:
-    found = missed_bars({form: figures(**of_it)})
-    assert (len(found) == 1 and said in found[0]) if said else not found
+def test_each_bar_is_named_when_it_is_missed(form: str, of_it: dict[str, float], text: str) -> None:
+    result = missed_bars({form: figures(**of_it)})
+    assert (len(result) == 1 and text in result[0]) if text else not result
 
 
 def test_the_model_has_the_size_that_was_asked_for() -> None:
     with torch.device("meta"):
         sizes = {
-            asked: sum(p.numel() * 4 for p in teacher_model(asked).parameters()) / 1e6
-            for asked in (100.0, 110.0, 300.0)
+            megabytes: sum(p.numel() * 4 for p in teacher_model(megabytes).parameters()) / 1e6
+            for megabytes in (100.0, 110.0, 300.0)
         }
-    assert all(asked <= size < asked + 60 for asked, size in sizes.items())
+    assert all(megabytes <= size < megabytes + 60 for megabytes, size in sizes.items())
     assert set(FORMS) == {"resident", "8 bits", "4 bits", "offload"}
 
 

@@ -37,7 +37,7 @@ def test_the_ratio_of_the_medians_and_its_interval() -> None:
     rng = random.Random(3)
     bare = [[rng.uniform(0.9, 1.1) / 1000 for _ in range(50)] for _ in range(10)]
     real = [[2 * took for took in block] for block in bare]
-    found = summary(real, bare)
-    assert found["ratio_p50"] == 2.0
-    assert found["ratio_low"] == found["ratio_high"] == 2.0, "the blocks of a pair had the same machine"
-    assert 1.9 < found["decision_p50_ms"] < 2.1 and found["relay_p99_ms"] <= 1.1
+    result = summary(real, bare)
+    assert result["ratio_p50"] == 2.0
+    assert result["ratio_low"] == result["ratio_high"] == 2.0, "the blocks of a pair had the same machine"
+    assert 1.9 < result["decision_p50_ms"] < 2.1 and result["relay_p99_ms"] <= 1.1

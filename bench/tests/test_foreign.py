@@ -164,9 +164,9 @@ def test_a_run_that_failed_is_in_no_figure() -> None:
     alone = Run(task, 2.0, "loss", "down", [], 1.0)
     good = Pair(Run(task, 2.0, "loss", "down", [], 1.0, Actions([change(2, 0.5)])), alone, [])
     failed = Pair(Run(task, None, "", "", [], 1.0, error="KeyError: 'x'"), alone, [])
-    found = report([good, failed])
-    assert found.figures["failed_with_controller"] == 1 and found.rows[0]["verdict"] == "WORSE (1 lost)"
-    assert found.figures["tuned_changes_per_1000_steps"] == 10.0 and found.failures == [failed.line()]
+    result = report([good, failed])
+    assert result.figures["failed_with_controller"] == 1 and result.rows[0]["verdict"] == "WORSE (1 lost)"
+    assert result.figures["tuned_changes_per_1000_steps"] == 10.0 and result.failures == [failed.line()]
     assert report([failed]).figures["tuned_changes_per_1000_steps"] is None, "not measured"
     assert "FAILED" in failed.line() and failed.result.gain is None
 
@@ -182,16 +182,16 @@ def played(kind: str, case: Case) -> Pair:
 def test_without_a_change_both_arms_are_the_same_training(kind: str, optimizer: str) -> None:
     recipe = next(one for one in KINDS if one.name == kind)
     case = Case(optimizer, 1e-3, recipe.schedule, 0.25, width=16, seed=100, steps=4)  # type: ignore[arg-type]
-    found = played(kind, case)
-    assert found.controlled.error == "" and found.alone is not None
-    assert found.controlled.actions.changes == [] and found.same_bits
-    rates = found.controlled.rates
+    result = played(kind, case)
+    assert result.controlled.error == "" and result.alone is not None
+    assert result.controlled.actions.changes == [] and result.same_bits
+    rates = result.controlled.rates
     assert [len(steps) for steps in rates] == [4] and max(rates[0]) == pytest.approx(1e-3)
     measured_first = [] if kind.startswith("clm") else [0]  # `connect` evaluates once before the first step
-    assert found.controlled.actions.steps == [[*measured_first, 1, 2, 3, 4]]
+    assert result.controlled.actions.steps == [[*measured_first, 1, 2, 3, 4]]
     if optimizer == "adamw":  # once for each script: it draws by its seed, whatever the optimizer is
         other = played(kind, replace(case, seed=101))
-        assert other.controlled.final != found.controlled.final, "a seed is another training"
+        assert other.controlled.final != result.controlled.final, "a seed is another training"
 
 
 @pytest.mark.usefixtures("installed")
@@ -201,10 +201,12 @@ def test_without_a_change_both_arms_are_the_same_training(kind: str, optimizer: 
 def test_grpo_and_a_second_trainer_are_the_same_training_too(kind: str, optimizer: str, steps: list[list[int]]) -> None:
     recipe = next(one for one in KINDS if one.name == kind)
     case = Case(optimizer, 1e-4, recipe.schedule, width=16, seed=100, steps=3)  # type: ignore[arg-type]
-    found = played(kind, case)
-    assert found.controlled.error == "" and found.controlled.metric == "held-out reward" and found.same_bits
-    assert found.controlled.actions.steps == steps, "one incarnation per trainer"
-    assert [len(used) for used in found.controlled.rates] == [len(of) for of in steps], "the warm-up is no training"
-    assert found.controlled.actions.first_ticks == [0, 1][: len(steps)]
+    result = played(kind, case)
+    assert result.controlled.error == "" and result.controlled.metric == "held-out reward" and result.same_bits
+    assert result.controlled.actions.steps == steps, "one incarnation per trainer"
+    assert [len(used) for used in result.controlled.rates] == [len(of) for of in steps], (
+        "the warm-up does not count as training"
+    )
+    assert result.controlled.actions.first_ticks == [0, 1][: len(steps)]
     # Under β the evaluation's loss is the KL term, which rises as the policy learns: it must not stand for the run.
-    assert found.controlled.actions.held_out == [["eval/loss"], ["eval/reward"]][-len(steps) :]
+    assert result.controlled.actions.held_out == [["eval/loss"], ["eval/reward"]][-len(steps) :]

@@ -19,32 +19,32 @@ SCRIPTS = DEFAULT
 
 
 def played(script: str, case: Case) -> Pair:
-    found = play_pair(Task(script, "test", str(SCRIPTS / f"{script}.py"), case, True))
-    assert not found.controlled.error
-    assert all(check.matches for check in found.checks), "a receipt says what the optimizer used"
-    assert found.controlled.actions.same_place <= 2
-    return found
+    result = play_pair(Task(script, "test", str(SCRIPTS / f"{script}.py"), case, True))
+    assert not result.controlled.error
+    assert all(check.matches for check in result.checks), "a receipt says what the optimizer used"
+    assert result.controlled.actions.same_place <= 2
+    return result
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1])
 def test_a_tuned_trainer_is_left_alone_with_and_without_a_warm_up(warmup: float) -> None:
     """Without one the first steps are a twentieth of the weights, which was taken for a rate that is far too high."""
-    found = played("clm_trainer", Case("adamw", 2e-3, "linear", warmup, width=32, steps=60))
-    assert found.controlled.actions.changes == []
-    assert found.controlled.final is not None and found.controlled.final < 4.0, "it learns"
+    result = played("clm_trainer", Case("adamw", 2e-3, "linear", warmup, width=32, steps=60))
+    assert result.controlled.actions.changes == []
+    assert result.controlled.final is not None and result.controlled.final < 4.0, "it learns"
 
 
 def test_at_ten_times_the_rate_no_run_is_sent_back_again_and_again() -> None:
     """There a rollback came every five ticks, and its cut was refused each time as no change."""
-    found = played("clm_trainer", Case("adamw", 2e-2, "linear", 0.0, width=32, steps=60))
-    back = [one for one in found.controlled.actions.changes if one.actuator == "run.rollback"]
-    assert len(back) <= 2 and max(found.controlled.actions.steps[-1]) == 60
+    result = played("clm_trainer", Case("adamw", 2e-2, "linear", 0.0, width=32, steps=60))
+    back = [one for one in result.controlled.actions.changes if one.actuator == "run.rollback"]
+    assert len(back) <= 2 and max(result.controlled.actions.steps[-1]) == 60
 
 
 def test_a_loop_that_sets_its_rate_itself_rejects_whole_plans_and_says_how_to_mend_it() -> None:
     """Twice, and then no more is adopted. The receipt had said applied, and no step ever used the new rate."""
-    found = played("nanogpt_loop", Case("sgd", 3.0, "cosine", 0.1, width=64, init_std=0.05, seed=101, steps=60))
-    reading = found.controlled.actions
+    result = played("nanogpt_loop", Case("sgd", 3.0, "cosine", 0.1, width=64, init_std=0.05, seed=101, steps=60))
+    reading = result.controlled.actions
     assert reading.changes == []
     rates, rollbacks = reading.not_applied[::2], reading.not_applied[1::2]
     assert 1 <= len(rates) == len(rollbacks) <= 2
@@ -54,24 +54,24 @@ def test_a_loop_that_sets_its_rate_itself_rejects_whole_plans_and_says_how_to_me
 
 def test_a_loop_at_a_tenth_of_its_rate_is_raised_and_ends_better() -> None:
     """By README's lines: without the gauges of `connect` no agent could say anything of it."""
-    found = played("nanogpt_loop", Case("adamw", 4e-4, "constant", 0.0, width=32, init_std=0.02, seed=101, steps=120))
-    changed = found.controlled.actions.changes
+    result = played("nanogpt_loop", Case("adamw", 4e-4, "constant", 0.0, width=32, init_std=0.02, seed=101, steps=120))
+    changed = result.controlled.actions.changes
     assert changed and all(one.agent == "learning_rate" for one in changed)
-    assert found.result.gain is not None and found.result.gain > 0
+    assert result.result.gain is not None and result.result.gain > 0
     assert not {"learning_rate", "divergence", "weight_decay", "best_checkpoint"} & set(
-        found.controlled.actions.cannot_fire
+        result.controlled.actions.cannot_fire
     )
 
 
 def test_grpo_is_held_out_by_its_reward_and_by_no_loss() -> None:
     """Its eval/loss is the KL term, which rises as the policy learns."""
-    found = played("grpo_evaluated", Case("adamw", 3e-3, "constant", 0.0, width=32, steps=25))
-    assert found.controlled.actions.held_out == [["eval/reward"]]
-    assert found.controlled.actions.changes == []
+    result = played("grpo_evaluated", Case("adamw", 3e-3, "constant", 0.0, width=32, steps=25))
+    assert result.controlled.actions.held_out == [["eval/reward"]]
+    assert result.controlled.actions.changes == []
 
 
 def test_a_second_trainer_is_not_judged_by_the_first_ones_numbers() -> None:
-    found = played("two_trainers", Case("adamw", 3e-3, "linear", 0.05, width=32, steps=40))
-    assert found.controlled.actions.held_out == [["eval/loss"], ["eval/reward"]]
-    assert [steps[-1] for steps in found.controlled.actions.steps] == [20, 20]
-    assert found.controlled.actions.changes == []
+    result = played("two_trainers", Case("adamw", 3e-3, "linear", 0.05, width=32, steps=40))
+    assert result.controlled.actions.held_out == [["eval/loss"], ["eval/reward"]]
+    assert [steps[-1] for steps in result.controlled.actions.steps] == [20, 20]
+    assert result.controlled.actions.changes == []

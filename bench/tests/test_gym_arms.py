@@ -53,11 +53,11 @@ def seen(tick: int, metrics: Mapping[str, float]) -> Observation:
     return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0, metrics=dict(metrics))
 
 
-def said(rule: Rule, of: Gauges, ticks: int, run: RunStarted | None = None) -> dict[int, list[Change]]:
+def run_rule(rule: Rule, of: Gauges, ticks: int, run: RunStarted | None = None) -> dict[int, list[Change]]:
     """Tick → what it set."""
     rule.start(run or started("loss"))
-    told = {tick: rule.look(seen(tick, of(tick))) for tick in range(1, ticks + 1)}
-    return {tick: changes for tick, changes in told.items() if changes}
+    changes_by_tick = {tick: rule.look(seen(tick, of(tick))) for tick in range(1, ticks + 1)}
+    return {tick: changes for tick, changes in changes_by_tick.items() if changes}
 
 
 def steady(tick: int) -> dict[str, float]:
@@ -107,7 +107,7 @@ def test_alarms_are_few_and_apart_whatever_is_seen(losses: list[float]) -> None:
 
 
 def remedy(name: str, run: RunStarted | None = None) -> list[Change]:
-    return said(RemedyOnAlarm(REMEDIES[name]), from_(100, loss=6.0), 110, run).get(101, [])
+    return run_rule(RemedyOnAlarm(REMEDIES[name]), from_(100, loss=6.0), 110, run).get(101, [])
 
 
 def test_each_remedy_turns_its_knob() -> None:
@@ -130,36 +130,40 @@ def test_a_knob_that_the_run_lacks_is_left_alone() -> None:
 
 
 def test_chance_acts_within_ten_ticks_of_an_alarm_and_not_alike_on_all_faults() -> None:
-    drawn = [said(RandomRemedy(Random(1)), from_(100, loss=height), 130) for height in (5.0 + n / 7 for n in range(24))]
+    drawn = [
+        run_rule(RandomRemedy(Random(1)), from_(100, loss=height), 130) for height in (5.0 + n / 7 for n in range(24))
+    ]
     assert all(101 <= tick <= 101 + RANDOM_DELAY for each in drawn for tick in [*each][:1])
     assert len({str([*each.values()][:1]) for each in drawn}) >= 5
-    assert drawn[0] == said(RandomRemedy(Random(1)), from_(100, loss=5.0), 130), "the same for the same run"
-    assert said(RandomRemedy(Random(1)), steady, 200) == {}
+    assert drawn[0] == run_rule(RandomRemedy(Random(1)), from_(100, loss=5.0), 130), "the same for the same run"
+    assert run_rule(RandomRemedy(Random(1)), steady, 200) == {}
 
 
 def test_a_loss_spike_is_rolled_back_and_skipped_once_in_a_while() -> None:
-    told = said(LossSpike(), from_(100, loss=6.0), 110)
-    assert list(told.values()) == [[("run.rollback", tick - BACK), ("data.skip", SKIP)] for tick in told]
-    assert 100 <= min(told) <= 102
-    assert said(LossSpike(), steady, 200) == {}
-    assert said(LossSpike(), from_(100, loss=6.0), 110, started("loss", "reward")) == {}, "a GRPO loss says nothing"
+    changes_by_tick = run_rule(LossSpike(), from_(100, loss=6.0), 110)
+    assert list(changes_by_tick.values()) == [
+        [("run.rollback", tick - BACK), ("data.skip", SKIP)] for tick in changes_by_tick
+    ]
+    assert 100 <= min(changes_by_tick) <= 102
+    assert run_rule(LossSpike(), steady, 200) == {}
+    assert run_rule(LossSpike(), from_(100, loss=6.0), 110, started("loss", "reward")) == {}, "a GRPO loss says nothing"
 
 
 def test_not_a_number_goes_back_to_what_is_known_to_be_good() -> None:
-    once = said(NotANumber(), lambda t: from_(50, grad_norm=math.nan)(t) if t < 51 else steady(t), 60)
+    once = run_rule(NotANumber(), lambda t: from_(50, grad_norm=math.nan)(t) if t < 51 else steady(t), 60)
     assert once == {50: [("run.rollback", 48), ("optimizer.lr_scale", 0.5)]}
-    assert said(NotANumber(), steady, 100) == {}
-    assert said(NotANumber(), from_(1, loss=math.nan), 1)[1][0] == ("run.rollback", 0)
+    assert run_rule(NotANumber(), steady, 100) == {}
+    assert run_rule(NotANumber(), from_(1, loss=math.nan), 1)[1][0] == ("run.rollback", 0)
 
 
 def test_zclip_follows_the_norm_and_an_outlier_moves_it_little() -> None:
     def norms(t: int) -> dict[str, float]:
         return {"loss": 1.0, "grad_norm": 1000.0 if t == 80 else 0.4 + 0.02 * Random(t).gauss(0, 1)}
 
-    told = said(ZClip(), norms, 120)
-    values = [value for changes in told.values() for _, value in changes]
-    assert min(told) == ZClip.WARM_UP
-    assert all(name == "grad.clip" for changes in told.values() for name, _ in changes)
+    changes_by_tick = run_rule(ZClip(), norms, 120)
+    values = [value for changes in changes_by_tick.values() for _, value in changes]
+    assert min(changes_by_tick) == ZClip.WARM_UP
+    assert all(name == "grad.clip" for changes in changes_by_tick.values() for name, _ in changes)
     assert all(isinstance(value, float) and 0.4 < value < 0.6 for value in values)
     assert len(values) < 20
 
@@ -168,11 +172,11 @@ def test_plateau_is_torchs_own() -> None:
     def flat(t: int) -> dict[str, float]:
         return {"loss": max(1.0, 3 - 0.1 * t)}
 
-    told = said(Plateau(), flat, 40 * Plateau.EPOCH)
-    assert [value for changes in told.values() for _, value in changes] == pytest.approx([0.1, 0.01, 0.001])
-    ticks = [*told]
+    changes_by_tick = run_rule(Plateau(), flat, 40 * Plateau.EPOCH)
+    assert [value for changes in changes_by_tick.values() for _, value in changes] == pytest.approx([0.1, 0.01, 0.001])
+    ticks = [*changes_by_tick]
     assert [later - earlier for earlier, later in pairwise(ticks)] == [11 * Plateau.EPOCH, 11 * Plateau.EPOCH]
-    assert said(Plateau(), lambda t: {"reward": 0.01 * t}, 60, started("loss", "reward")) == {}
+    assert run_rule(Plateau(), lambda t: {"reward": 0.01 * t}, 60, started("loss", "reward")) == {}
 
 
 def test_every_arm_has_its_own_name() -> None:

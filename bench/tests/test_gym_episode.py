@@ -35,18 +35,18 @@ class Listener(FakeLink):
 
     def __init__(self, plan: dict[int, tuple[str, Value]] | None = None) -> None:
         super().__init__(plan)
-        self.heard: list[bytes] = []
+        self.messages: list[bytes] = []
 
     def link(self, run: str, rng: Random) -> Link:
-        self.heard = [run.encode(), repr(rng.random()).encode()]
+        self.messages = [run.encode(), repr(rng.random()).encode()]
         return self
 
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         super().send(make, droppable=droppable)
-        self.heard.append(self.sent[-1].wire())
+        self.messages.append(self.sent[-1].wire())
 
 
-class Heard:
+class ListeningArm:
     """An arm, and what its link is told."""
 
     name = "heard"
@@ -54,14 +54,14 @@ class Heard:
     def __init__(self, arm: Arm) -> None:
         self._arm = arm
         self.keeps_best = arm.keeps_best
-        self.heard: list[LearnerMessage] = []
+        self.messages: list[LearnerMessage] = []
 
     def link(self, run: str, rng: Random) -> Link:
-        link, heard = self._arm.link(run, rng), self.heard
+        link, messages = self._arm.link(run, rng), self.messages
         send = link.send
 
         def listen(make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-            heard.append(message := make())
+            messages.append(message := make())
             send(lambda: message, droppable=droppable)
 
         link.send = listen  # type: ignore[method-assign]
@@ -121,8 +121,8 @@ def test_what_an_arm_hears_is_the_same_from_the_record_and_live() -> None:
     live, shared = Listener(), Listener()
     played(BadStretch, live, None)
     played(BadStretch, shared, alone(BadStretch))
-    assert live.heard == shared.heard
-    assert len(live.heard) > shared_prefix.PREFIX + shared_prefix.HORIZON
+    assert live.messages == shared.messages
+    assert len(live.messages) > shared_prefix.PREFIX + shared_prefix.HORIZON
 
 
 def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_run_does() -> None:
@@ -149,9 +149,11 @@ def test_the_best_checkpoint_is_gone_back_to_only_where_it_reads_better() -> Non
 
 def test_the_controller_is_announced_the_choice_of_the_end_and_a_rule_is_not() -> None:
     def announced(arm: Arm) -> set[str]:
-        heard = Heard(arm)
-        played(BadStretch, heard, alone(BadStretch))
-        return {spec.name for message in heard.heard if isinstance(message, RunStarted) for spec in message.actuators}
+        messages = ListeningArm(arm)
+        played(BadStretch, messages, alone(BadStretch))
+        return {
+            spec.name for message in messages.messages if isinstance(message, RunStarted) for spec in message.actuators
+        }
 
     assert "run.best" in announced(MeshArm("mesh", agents=("lr_cooldown",)))
     assert "run.best" not in announced(NOTHING)
@@ -200,23 +202,23 @@ class Renamed(TooHigh):
 
 def test_no_arm_is_told_which_fault_it_is() -> None:
     case = shared_prefix.draw(TooHigh, SEED)
-    heard = []
+    messages = []
     for family in (TooHigh, Renamed):
         listener = Listener()
         record = untouched(line, family.kind, SEED, case, beginning())
         play(line(family.kind, SEED), case, listener, record)
-        heard.append(listener.heard)
-    assert heard[0] == heard[1]
-    assert not any(b"line." in each or b"too_high" in each for each in heard[0])
+        messages.append(listener.messages)
+    assert messages[0] == messages[1]
+    assert not any(b"line." in each or b"too_high" in each for each in messages[0])
 
 
 def test_until_the_onset_all_faults_of_a_seed_look_the_same() -> None:
     """Run id, the arm's generator, the announcement and every observation before the first of the onsets."""
-    heard = []
+    messages = []
     for family in FAMILIES:
         if shared_prefix.draw(family, SEED).onset:
             listener = Listener()
             Ground(family, SEED, line).play(listener)
-            heard.append(listener.heard[: 3 + shared_prefix.PREFIX])
-    assert len(heard) > 2
-    assert all(each == heard[0] for each in heard)
+            messages.append(listener.messages[: 3 + shared_prefix.PREFIX])
+    assert len(messages) > 2
+    assert all(each == messages[0] for each in messages)

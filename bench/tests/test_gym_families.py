@@ -51,14 +51,14 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 @pytest.fixture(scope="module")
 def sound() -> Sound:
     """Metrics, weights and moments of runs without a fault, at the onset and at the end."""
-    found: dict[str, dict[int, tuple[Metrics, list[Tensor]]]] = {}
+    result: dict[str, dict[int, tuple[Metrics, list[Tensor]]]] = {}
     for kind in TASKS:
         trainee, reported = make(kind, SEED), Metrics()
-        found[kind] = {}
+        result[kind] = {}
         for until in (ONSET, END):
             reported = reported + stepped(trainee, until, None)
-            found[kind][until] = (reported, numbers(trainee))
-    return found
+            result[kind][until] = (reported, numbers(trainee))
+    return result
 
 
 def test_there_are_about_twenty_of_each_task_and_healthy_ones_among_them() -> None:

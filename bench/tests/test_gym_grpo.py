@@ -50,15 +50,15 @@ class Judged(Fault):
 
     onset = 0
 
-    def __init__(self, said: Mapping[str, float], group: int | None = None) -> None:
-        self._said, self._group = said, group
+    def __init__(self, scores: Mapping[str, float], group: int | None = None) -> None:
+        self._scores, self._group = scores, group
 
     def rewards(self, rewards: Rewards, step: Step) -> Rewards:
         """Of one group, or of all."""
         changed = {name: one.clone() for name, one in rewards.items()}
         size = step.completions.group
         rows = slice(None) if self._group is None else slice(self._group * size, (self._group + 1) * size)
-        for name, value in self._said.items():
+        for name, value in self._scores.items():
             changed[name][rows] = value
         return changed
 
@@ -78,10 +78,10 @@ def test_the_same_state_gives_the_same_steps_bit_for_bit(begun: Grpo) -> None:
 
 
 def test_a_restored_run_replays_its_steps_bit_for_bit(fresh: Grpo) -> None:
-    kept = fresh.state()
+    state = fresh.state()
     first = [fresh.train_step() for _ in range(6)]
     reached = weights(fresh)
-    fresh.restore(kept)
+    fresh.restore(state)
     again = [fresh.train_step() for _ in range(6)]
     # evaluations go by the clock that does not go back
     bare = [[{k: v for k, v in step.items() if k != "eval/accuracy"} for step in steps] for steps in (first, again)]

@@ -17,10 +17,10 @@ rewards = st.lists(st.floats(-10, 10), min_size=4, max_size=4)
 
 @given(st.lists(rewards, min_size=1, max_size=4))
 def test_advantages_are_relative_to_the_group(groups: list[list[float]]) -> None:
-    found = advantages(torch.tensor(groups, dtype=torch.float64))
-    assert torch.allclose(found.mean(1), torch.zeros(len(groups), dtype=torch.float64), atol=1e-6)
+    result = advantages(torch.tensor(groups, dtype=torch.float64))
+    assert torch.allclose(result.mean(1), torch.zeros(len(groups), dtype=torch.float64), atol=1e-6)
     shifted = advantages(torch.tensor(groups, dtype=torch.float64) + 3)
-    assert torch.allclose(found, shifted, atol=1e-6)
+    assert torch.allclose(result, shifted, atol=1e-6)
 
 
 def test_a_group_without_differences_has_no_advantage() -> None:
@@ -49,9 +49,9 @@ def test_a_ratio_that_went_far_enough_is_pushed_no_further(ratio: float, credit:
 def test_the_kl_term_is_never_negative_and_pulls_to_the_reference(own: list[float], other: list[float]) -> None:
     log_probs = torch.tensor(own, dtype=torch.float64, requires_grad=True)
     reference = torch.tensor(other[: len(own)], dtype=torch.float64)
-    found = kl(log_probs, reference)
-    assert float(found.detach()) >= 0
-    found.backward()  # type: ignore[no-untyped-call]
+    result = kl(log_probs, reference)
+    assert float(result.detach()) >= 0
+    result.backward()  # type: ignore[no-untyped-call]
     assert log_probs.grad is not None
     assert torch.all(log_probs.grad * (log_probs.detach() - reference) >= 0)
 

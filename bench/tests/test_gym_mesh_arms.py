@@ -109,8 +109,8 @@ def test_the_rules_are_the_products() -> None:
         assert isinstance(started, RunStarted)
         return started.rules
 
-    given = Rules(autonomy="auto").trusting(set(entry_points()["oven.agents"]) - {"tuner", "author", "supervisor"})
-    assert rules(MESH) == given
+    expected = Rules(autonomy="auto").trusting(set(entry_points()["oven.agents"]) - {"tuner", "author", "supervisor"})
+    assert rules(MESH) == expected
 
 
 def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> None:
@@ -129,9 +129,9 @@ def test_an_own_agent_is_an_arm_without_any_edit(tmp_path: Path, monkeypatch: py
     install(tmp_path, "oven.agents", "impatient = of_ours:Impatient")
     monkeypatch.delitem(sys.modules, "of_ours", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = arms.__wrapped__()
-    assert set(found) - before == {"agent.impatient"}
-    link = found["agent.impatient"].link("gym-1", Random(0))
+    result = arms.__wrapped__()
+    assert set(result) - before == {"agent.impatient"}
+    link = result["agent.impatient"].link("gym-1", Random(0))
     assert isinstance(link, LoopLink)
     assert trained(link, 20)["optimizer.lr_scale"] == 2.0
 

@@ -55,10 +55,10 @@ def test_the_same_state_gives_the_same_steps_bit_for_bit(begun: Pretraining) -> 
 
 
 def test_a_restored_run_replays_its_steps_bit_for_bit(fresh: Pretraining) -> None:
-    kept = fresh.state()
+    state = fresh.state()
     first = [fresh.train_step() for _ in range(6)]
     reached = weights(fresh)
-    fresh.restore(kept)
+    fresh.restore(state)
     again = [fresh.train_step() for _ in range(6)]
     # evaluations go by the clock that does not go back
     bare = [[{k: v for k, v in step.items() if k != "eval/loss"} for step in steps] for steps in (first, again)]

@@ -35,13 +35,13 @@ from oven_bench.gym.task_table import TASKS
 
 
 def arm_score(of: Sequence[Row]) -> ArmScore:
-    [found] = arm_scores(of).values()
-    return found
+    [result] = arm_scores(of).values()
+    return result
 
 
 def healthy(of: Sequence[Row]) -> HealthyCost:
-    [found] = healthy_costs(of).values()
-    return found
+    [result] = healthy_costs(of).values()
+    return result
 
 
 def row(
@@ -125,10 +125,10 @@ def test_seeds_of_one_family_do_not_narrow_the_interval() -> None:
 
 
 def test_a_healthy_run_is_scored_by_what_it_cost_and_how_often_it_was_touched() -> None:
-    found = healthy(calm("a", [0.01, 0.03], interventions=1))
-    assert found.harm.mean == pytest.approx(0.02)
-    assert found.interventions_per_1000 == pytest.approx(5.0)
-    assert healthy(calm("a", [-0.1])).harm.mean == pytest.approx(-0.1), "a gain is no harm"
+    result = healthy(calm("a", [0.01, 0.03], interventions=1))
+    assert result.harm.mean == pytest.approx(0.02)
+    assert result.interventions_per_1000 == pytest.approx(5.0)
+    assert healthy(calm("a", [-0.1])).harm.mean == pytest.approx(-0.1), "a gain does no harm"
 
 
 def judged(subject: Sequence[float], *others: Sequence[float], costs: Sequence[float] = (0.0,)) -> str:
@@ -155,9 +155,9 @@ def test_each_verdict(word: str, subject: list[float], baselines: list[list[floa
 
 
 def test_inconclusive_when_it_helps_but_healthy_runs_were_not_measured() -> None:
-    found = verdict(arm_score(rows("s", [0.9] * 10)), {"b": arm_score(rows("b", ZERO))}, None)
-    assert found.word == "INCONCLUSIVE"
-    assert "no healthy runs" in found.why
+    result = verdict(arm_score(rows("s", [0.9] * 10)), {"b": arm_score(rows("b", ZERO))}, None)
+    assert result.word == "INCONCLUSIVE"
+    assert "no healthy runs" in result.why
 
 
 def test_inconclusive_with_few_families_or_without_the_subject() -> None:
@@ -177,20 +177,20 @@ def test_a_verdict_says_no_more_than_its_interval(scores: list[tuple[float, ...]
     mine, one, two = zip(*scores, strict=True)
     subject, calm_ = arm_score(rows("s", mine)), healthy(calm("s", costs))
     baselines = {"one": arm_score(rows("one", one)), "two": arm_score(rows("two", two))}
-    found = verdict(subject, baselines, calm_)
-    assert found.difference is not None
-    assert found.difference.low <= found.difference.mean + 1e-9
-    assert found.difference.mean == pytest.approx(subject.score.mean - max(b.score.mean for b in baselines.values()))
-    if found.word == "HELPS":
-        assert found.difference.low > 0
+    result = verdict(subject, baselines, calm_)
+    assert result.difference is not None
+    assert result.difference.low <= result.difference.mean + 1e-9
+    assert result.difference.mean == pytest.approx(subject.score.mean - max(b.score.mean for b in baselines.values()))
+    if result.word == "HELPS":
+        assert result.difference.low > 0
         assert subject.worse.mean <= MAX_WORSE
         assert calm_.harm.mean <= MAX_COST
-    if found.word == "HARMS":
-        assert found.difference.high < 0 or subject.worse.low > MAX_WORSE or calm_.harm.low > MAX_COST
-    if found.word == "NO EFFECT":
-        assert -MARGIN < found.difference.low <= found.difference.high < MARGIN
+    if result.word == "HARMS":
+        assert result.difference.high < 0 or subject.worse.low > MAX_WORSE or calm_.harm.low > MAX_COST
+    if result.word == "NO EFFECT":
+        assert -MARGIN < result.difference.low <= result.difference.high < MARGIN
     twins = {**baselines, "self": subject}
-    assert verdict(subject, twins, calm_).word != "HELPS", "nobody beats himself"
+    assert verdict(subject, twins, calm_).word != "HELPS", "no one beats himself"
 
 
 def test_the_best_rule_is_chosen_by_other_families_than_it_is_judged_on() -> None:
@@ -207,16 +207,16 @@ def test_the_oracle_takes_the_best_of_each_episode_nothing_included() -> None:
     assert [score(r) for r in oracle(made)] == [0.5, 0.0]
 
 
-def some() -> list[Row]:
+def example_rows() -> list[Row]:
     made = rows("nothing", ZERO) + rows("mesh+kg", [0.6] * 10) + rows("rule.x", [0.2] * 10)
     return made + calm("nothing", [0.0, 0.0]) + calm("mesh+kg", [0.0, 0.01], 1) + calm("rule.x", [0.1, 0.1], 2)
 
 
 def test_the_contract_of_json() -> None:
-    found: dict[str, Any] = dict(report(some(), "mesh+kg").figures)
-    assert found["verdict"] == "HELPS"
-    assert found["best_baseline"] == "best_rule"
-    assert {"mean", "low", "high", "worse_than_nothing", "episodes", "families"} <= set(found["arms"]["mesh+kg"])
-    assert found["healthy"] == {"harm": 0.005, "low": 0.0, "high": 0.01, "interventions_per_1000": 5.0}
-    assert set(found["arms"]) == {"nothing", "mesh+kg", "rule.x", "best_rule", "oracle"}
-    json.dumps(found, allow_nan=False)
+    result: dict[str, Any] = dict(report(example_rows(), "mesh+kg").figures)
+    assert result["verdict"] == "HELPS"
+    assert result["best_baseline"] == "best_rule"
+    assert {"mean", "low", "high", "worse_than_nothing", "episodes", "families"} <= set(result["arms"]["mesh+kg"])
+    assert result["healthy"] == {"harm": 0.005, "low": 0.0, "high": 0.01, "interventions_per_1000": 5.0}
+    assert set(result["arms"]) == {"nothing", "mesh+kg", "rule.x", "best_rule", "oracle"}
+    json.dumps(result, allow_nan=False)

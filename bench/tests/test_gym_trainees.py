@@ -42,11 +42,11 @@ def test_a_setting_that_a_fault_got_wrong_is_read_wrong_at_a_copy_too(kind: Kind
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_reading_that_was_asked_for_comes_with_the_next_step_and_changes_nothing(kind: Kind) -> None:
     held_out = next(metric.name for metric in make(kind, SEED).metrics if metric.held_out)
-    alone, asked = make(kind, SEED), make(kind, SEED)
+    alone, evaluated = make(kind, SEED), make(kind, SEED)
     plain = [alone.train_step() for _ in range(5)]
-    seen = [asked.train_step() for _ in range(2)]
-    assert asked.actuators.apply("run.evaluate", None).status == "applied"
-    seen += [asked.train_step() for _ in range(3)]
+    seen = [evaluated.train_step() for _ in range(2)]
+    assert evaluated.actuators.apply("run.evaluate", None).status == "applied"
+    seen += [evaluated.train_step() for _ in range(3)]
     assert [held_out in metrics for metrics in seen] == [False, False, True, False, False]
     assert [{n: v for n, v in metrics.items() if n != held_out} for metrics in seen] == plain
     ended = play(make(kind, SEED), WrongClip(onset=0), Script({50: [("run.evaluate", None)]}))

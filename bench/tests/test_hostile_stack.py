@@ -48,8 +48,8 @@ def test_guests_join_a_running_stack_and_leave_with_it(stack: Stack) -> None:
     for name in ("silencer", "pair-1"):
         log = stack.run_folder("held").logs / f"agent-{name}.log"
         wait_for(log.exists, f"{name} is started")
-    said = stack.read_until(up, "pair-1 joined")
-    assert "pair-1 joined" in said
+    output = stack.read_until(up, "pair-1 joined")
+    assert "pair-1 joined" in output
     keys = stack.json("creds", "list", "--run", "held")
     assert {key["name"]: key["role"] for key in keys}.items() >= {"silencer": "agent", "pair-1": "agent"}.items()
     up.send_signal(signal.SIGTERM)

@@ -1,1 +1,1 @@
-"""Training recipes, one a package; each names what it leaves out of the paper it follows."""
+"""Training recipes, one per package. Each names what it leaves out of the paper that it follows."""

@@ -1,4 +1,5 @@
-"""A recipe: an entry point of the group `oven.recipes`. Importing one needs no torch; training with it does."""
+"""The interface of a recipe, an entry point of the group `oven.recipes`. Importing a recipe needs no torch; training
+does."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from oven_runs.settings import resolution
 
 @dataclass(frozen=True)
 class Order:
-    """What `up` asks of a recipe."""
+    """A request of `up` to a recipe."""
 
     start: str
     seed: int
     steps: int | None
-    """Optimizer steps; None: the recipe's own number."""
+    """Optimizer steps; None for the recipe's default."""
     seconds: float | None
     options: dict[str, Any]
     folder: Path
@@ -29,7 +30,7 @@ class Order:
 
 
 class Recipe(resolution.Recipe, Protocol):
-    """Names, settings and starts, which the stack asks for, and the training."""
+    """Names, settings and starts for the stack, and the training."""
 
     @property
     def name(self) -> str:
@@ -40,6 +41,6 @@ class Recipe(resolution.Recipe, Protocol):
 
 
 def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
-    """The error for a start that there is not; it names the nearest of `starts`."""
+    """Return the error for an unknown start, with the nearest of `starts`."""
     near = difflib.get_close_matches(text, starts, n=3, cutoff=0.4) or starts
     return ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")

@@ -1,4 +1,4 @@
-"""The learner's process under `oven-controller up`: a recipe, as the run folder's config.json asks for it."""
+"""The learner's process under `oven-controller up`: the recipe that the run folder's config.json names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.base import Order, Recipe
 
 
 def main(args: list[str]) -> int:
-    """Entry point of the learner's process. Ends with RunEnded in the log, or with an error that says why not."""
+    """Run the learner's process. It ends with RunEnded in the log, or with an error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])

@@ -5,7 +5,7 @@
     python -m tests.golden.make --check logs --only 'run-*'
 
 From the project's folder, on the machine that made the files: losses are compared bit for bit, and another processor,
-Python or torch computes others. `runs` starts the stack; `logs`, `commands` and `protocol` are quick, and
+Python or torch computes others. `runs` starts the stack; `logs` and `protocol` are quick, and
 tests/unit/test_golden.py compares these.
 """
 
@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from tests.golden import commands, protocol, replays, runs
+from tests.golden import protocol, replays, runs
 from tests.golden.entry_points import installed
 from tests.golden.store import FOLDER, Json, Limits, differences, read, write
 
@@ -60,7 +60,6 @@ class Part:
 PARTS: Mapping[str, Part] = {
     "runs": Part(runs.documents, runs.limited),
     "logs": Part(lambda limits, _: replays.documents(limits, AGENTS), replays.limited),
-    "commands": Part(lambda limits, _: commands.documents(limits)),
     "protocol": Part(lambda limits, _: protocol.documents(limits)),
 }
 """In this order, since `logs` reads what `runs` records."""

@@ -1,22 +1,17 @@
 """Random jobs of an oracle, each pass watched from outside: whose vectors its rows get, and the log-probabilities.
 
-    python -m tests.support.activation_rows 10000
-
-runs half of the rows in one process and half on two ranks, and prints what it counted as JSON. Nothing trains (the rate
-is 0) and the reference is the policy's own adapter, so that all passes over a completion must agree.
+Nothing trains (the learning rate is 0) and the reference is the policy's own adapter, so all passes over a completion
+must agree.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import re
 import subprocess
 import sys
-import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -214,18 +209,3 @@ def on_two_ranks(folder: Path, rows: int) -> dict[str, float]:
     job = [sys.executable, "-m", "tests.support.ranks_job", "oracle", str(folder), "--ranks", "2"]
     subprocess.run([*job, "--steps", str(rows // 2)], check=True, stdout=subprocess.DEVNULL, timeout=3600)
     return together([json.loads((folder / f"end-{rank}.json").read_text()) for rank in (0, 1)])
-
-
-def main() -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    wanted = int(sys.argv[1])
-    with tempfile.TemporaryDirectory() as folder:
-        with contextlib.redirect_stdout(sys.stderr):  # TRL prints
-            alone = until(Path(folder), wanted // 2)
-        print(json.dumps({"one process": alone}), flush=True)
-        print(json.dumps({"two ranks": on_two_ranks(Path(folder), wanted // 2)}))
-
-
-if __name__ == "__main__":
-    main()

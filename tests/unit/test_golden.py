@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.golden import commands, protocol, recorded, replays
+from tests.golden import protocol, recorded, replays
 from tests.golden.entry_points import installed
 from tests.golden.make import AGENTS
 from tests.golden.store import FOLDER, Json, Limits, differences, read
@@ -34,10 +34,8 @@ def same(stored: Json, now: Json) -> None:
     assert list(differences(stored, now)) == []
 
 
-@pytest.mark.parametrize("part", ["commands", "protocol"])
-def test_the_commands_and_the_protocol_are_the_same(part: str) -> None:
-    module = {"commands": commands, "protocol": protocol}[part]
-    for file, now in module.documents(Limits()):
+def test_the_protocol_is_the_same() -> None:
+    for file, now in protocol.documents(Limits()):
         same(read(file), now)
 
 

@@ -38,9 +38,9 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
         "model": dict(unwrap(trainer.model).state_dict()),
     }
     for name in OTHER_MODELS:
-        other = getattr(trainer, name, None)
-        if isinstance(other, torch.nn.Module):
-            parts[name] = dict(unwrap(other).state_dict())
+        other_model = getattr(trainer, name, None)
+        if isinstance(other_model, torch.nn.Module):
+            parts[name] = dict(unwrap(other_model).state_dict())
     parts |= {
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": trainer.lr_scheduler.state_dict(),
@@ -57,12 +57,12 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
 
 def checkpoints(folder: Path) -> dict[str, dict[str, str]]:
     """Checkpoint → weight file → SHA-256, of all checkpoints that the trainer kept."""
-    found = sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
+    folders = sorted(path for path in folder.glob("checkpoint-*") if path.is_dir())
     return {
         path.name: {
             name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in WEIGHTS if (path / name).is_file()
         }
-        for path in found
+        for path in folders
     }
 
 
@@ -88,20 +88,20 @@ class Difference:
     """The first leaf in which two trainings differ."""
 
     path: str
-    one: str
-    other: str
+    alone: str
+    attached: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.one} alone, {self.other} attached"
+        return f"{self.path}: {self.alone} alone, {self.attached} attached"
 
 
-def first_difference(one: Leaves, other: Leaves) -> Difference | None:
+def first_difference(alone: Leaves, attached: Leaves) -> Difference | None:
     """None if both have the same leaves with the same bits. A NaN equals itself; 0.0 and -0.0 differ."""
-    for path in (*one, *(path for path in other if path not in one)):
-        if path not in one or path not in other:
-            return Difference(path, *("present" if path in leaf else "absent" for leaf in (one, other)))
-        if _bits(one[path]) != _bits(other[path]):
-            return Difference(path, *_shown(one[path], other[path]))
+    for path in (*alone, *(path for path in attached if path not in alone)):
+        if path not in alone or path not in attached:
+            return Difference(path, *("present" if path in leaf else "absent" for leaf in (alone, attached)))
+        if _bits(alone[path]) != _bits(attached[path]):
+            return Difference(path, *_shown(alone[path], attached[path]))
     return None
 
 
@@ -117,12 +117,12 @@ def _bits(value: Any) -> tuple[str, ...] | tuple[str, tuple[int, ...], bytes]:
     return type(value).__name__, repr(value)
 
 
-def _shown(one: Any, other: Any) -> tuple[str, str]:
+def _shown(alone: Any, attached: Any) -> tuple[str, str]:
     """Two leaves as text. Of tensors of one shape, the first entry that differs."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
-            return f"{one.dtype} {tuple(one.shape)}", f"{other.dtype} {tuple(other.shape)}"
-        pairs = zip(one.flatten(), other.flatten(), strict=True)
-        at, (left, right) = next((n, pair) for n, pair in enumerate(pairs) if _bits(pair[0]) != _bits(pair[1]))
-        return f"{left.item()!r} in entry {at} of {one.numel()}", repr(right.item())
-    return repr(one)[:80], repr(other)[:80]
+    if isinstance(alone, torch.Tensor) and isinstance(attached, torch.Tensor):
+        if (alone.shape, alone.dtype) != (attached.shape, attached.dtype):
+            return f"{alone.dtype} {tuple(alone.shape)}", f"{attached.dtype} {tuple(attached.shape)}"
+        pairs = zip(alone.flatten(), attached.flatten(), strict=True)
+        entry, (left_bits, right) = next((n, pair) for n, pair in enumerate(pairs) if _bits(pair[0]) != _bits(pair[1]))
+        return f"{left_bits.item()!r} in entry {entry} of {alone.numel()}", repr(right.item())
+    return repr(alone)[:80], repr(attached)[:80]

@@ -25,7 +25,9 @@ def selected(table: Path, only: str) -> list[str]:
     """The names that begin with a prefix in `only`, or all names. Raises ConfigError if there are none."""
     quiet()  # the table imports torch
     prefixes = tuple(comma_separated(only))
-    names = [one.name for one in load(table) if not prefixes or one.name.startswith(prefixes)]
+    names = [
+        configuration.name for configuration in load(table) if not prefixes or configuration.name.startswith(prefixes)
+    ]
     if not names:
         raise ConfigError(f"no configuration begins with {' or '.join(prefixes)}; --list prints the names")
     return names

@@ -59,10 +59,10 @@ class Result:
     def line(self) -> str:
         """The configuration and its result, on one line."""
         if self.outcome == "equal":
-            said = f"equal ({self.compared} values; {self.ticks} ticks, {self.votes} votes, {self.barred} barred)"
+            text = f"equal ({self.compared} values; {self.ticks} ticks, {self.votes} votes, {self.barred} barred)"
         else:
-            said = f"{self.outcome.upper() if self.outcome in WRONG else self.outcome}: {self.why}"
-        return f"{self.name}: {said}  [{self.seconds:.1f} s]"
+            text = f"{self.outcome.upper() if self.outcome in WRONG else self.outcome}: {self.why}"
+        return f"{self.name}: {text}  [{self.seconds:.1f} s]"
 
 
 def quiet() -> None:
@@ -75,7 +75,7 @@ def play_named(table: Path, name: str) -> Result:
     quiet()
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        return play(next(one for one in load(table) if one.name == name))
+        return play(next(configuration for configuration in load(table) if configuration.name == name))
 
 
 def play(configuration: Configuration) -> Result:
@@ -88,40 +88,40 @@ def play(configuration: Configuration) -> Result:
     began, name = time.monotonic(), configuration.name
     observe = MeshArm("mesh+kg+observe", with_graph=True, autonomy="observe")
 
-    def result(outcome: Outcome, why: str = "", **found: Any) -> Result:
-        return Result(name, outcome, why, seconds=time.monotonic() - began, **found)
+    def result(outcome: Outcome, why: str = "", **figures: Any) -> Result:
+        return Result(name, outcome, why, seconds=time.monotonic() - began, **figures)
 
     try:
         alone, _ = _trained(configuration, lambda trainer: None)
     except Exception as error:
-        return result("cannot run here", _said(error))
+        return result("cannot run here", _error_text(error))
     link = observe.link(f"configuration-{name.replace('/', '-')}", Random(SEED))
     try:
         with _errors() as logged:
             attached, steps = _trained(configuration, attachment(link))
     except Exception as error:
-        return result("failed", f"attached, it raised {_said(error)} at {_where(error)}")
+        return result("failed", f"attached, it raised {_error_text(error)} at {_where(error)}")
     if logged:
         return result("failed", f"attached, it logged an error: {' '.join(logged[0].split())[:300]}")
-    found = compared(result, link, alone, attached, steps)
-    if found.outcome == "differs" and configuration.on_purpose:
-        return replace(found, outcome="differs on purpose", why=f"{configuration.on_purpose} ({found.why})")
-    return found
+    figures = compared(result, link, alone, attached, steps)
+    if figures.outcome == "differs" and configuration.on_purpose:
+        return replace(figures, outcome="differs on purpose", why=f"{configuration.on_purpose} ({figures.why})")
+    return figures
 
 
 @contextlib.contextmanager
 def _errors() -> Iterator[list[str]]:
     """The errors that the controller logs meanwhile, such as an agent that raised, after which training continues."""
-    found: list[str] = []
+    messages: list[str] = []
 
     class Keeping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            found.append(record.getMessage())
+            messages.append(record.getMessage())
 
     handler, logger = Keeping(logging.ERROR), logging.getLogger("oven")
     logger.addHandler(handler)
     try:
-        yield found
+        yield messages
     finally:
         logger.removeHandler(handler)
 
@@ -140,24 +140,24 @@ def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attac
     seen = [body for body in bodies if isinstance(body, Observation)]
     decisions = [body for body in bodies if isinstance(body, Decision)]
     norms = [body.metrics.get("grad_norm", 0.0) for body in seen]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "gradient": max((norm for norm in norms if math.isfinite(norm)), default=0.0),
         "ticks": len(seen),
         "steps": steps,
         "compared": len(alone),
         "votes": sum(isinstance(body, Vote) for body in bodies),
-        "barred": sum(one.verdict == "rejected" and OBSERVED in one.reason for one in decisions),
+        "barred": sum(decision.verdict == "rejected" and OBSERVED in decision.reason for decision in decisions),
     }
     if modes := {body.rules.autonomy for body in bodies if isinstance(body, RunStarted)} - {"observe"}:
-        return result("failed", f"the run was in {', '.join(modes)}", **found)
+        return result("failed", f"the run was in {', '.join(modes)}", **figures)
     if any(isinstance(body, Receipt) and body.status == "applied" for body in bodies):
-        return result("failed", "a decision was applied", **found)
+        return result("failed", "a decision was applied", **figures)
     if not seen or seen[-1].step != steps:
         last = seen[-1].step if seen else "none"
-        return result("failed", f"the last step that was observed is {last}; {steps} were trained", **found)
+        return result("failed", f"the last step that was observed is {last}; {steps} were trained", **figures)
     if difference := first_difference(alone, attached):
-        return result("differs", str(difference), **found)
-    return result("equal", **found)
+        return result("differs", str(difference), **figures)
+    return result("equal", **figures)
 
 
 def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]:
@@ -181,7 +181,7 @@ def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]
         np.random.set_state(before[1])
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 

@@ -83,10 +83,10 @@ def load(path: Path) -> tuple[Configuration, ...]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # its own modules are imported by this name
     spec.loader.exec_module(module)
-    found: Sequence[Configuration] | None = getattr(module, "CONFIGURATIONS", None)
-    if not found:
+    configurations: Sequence[Configuration] | None = getattr(module, "CONFIGURATIONS", None)
+    if not configurations:
         raise ConfigError(f"{file} has no CONFIGURATIONS, a sequence of Configuration")
-    names = [one.name for one in found]
-    if twice := sorted({one for one in names if names.count(one) > 1}):
+    names = [each.name for each in configurations]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
         raise ConfigError(f"{file} has more than one configuration named {', '.join(twice)}")
-    return tuple(found)
+    return tuple(configurations)

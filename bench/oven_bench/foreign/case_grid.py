@@ -71,11 +71,11 @@ class Cell:
 def cells(only: Sequence[str] = (), starts: Sequence[str] = tuple(STARTS)) -> list[Cell]:
     """The cells of these starts whose name (kind/optimizer) begins with a prefix in `only`, or all. Raises ConfigError
     if there are none."""
-    found = [cell for cell in _all() if cell.start in starts and (not only or cell.name.startswith(tuple(only)))]
-    if not found:
+    chosen = [cell for cell in _all() if cell.start in starts and (not only or cell.name.startswith(tuple(only)))]
+    if not chosen:
         known = ", ".join(dict.fromkeys(cell.name for cell in _all()))
         raise ConfigError(f"nothing begins with {' or '.join(only)}; --only takes beginnings of: {known}")
-    return found
+    return chosen
 
 
 def _all() -> Iterator[Cell]:

@@ -83,7 +83,7 @@ def tasks(options: Options) -> list[Task]:
         raise ConfigError(f"there is no start {', '.join(unknown)}; --starts takes {', '.join(STARTS)}")
     logs = str(options.logs.absolute()) if options.logs else None
     tuned = read(folder)
-    found: list[Task] = []
+    made: list[Task] = []
     untuned: dict[str, None] = {}
     for case_cell in options.sized(starts):
         rate = options.lr or tuned.get(key(case_cell))
@@ -92,21 +92,21 @@ def tasks(options: Options) -> list[Task]:
             untuned[f"{case_cell.name} width {case_cell.width} std {case_cell.init_std:g}: {rate:g}"] = None
         script = str(folder / f"{case_cell.kind.script}.py")
         cases = [case_cell.case(seed, rate, options.steps) for seed in seed_list(options.seeds)]
-        found += [Task(case_cell.name, case_cell.start, script, case, controlled=True, logs=logs) for case in cases]
+        made += [Task(case_cell.name, case_cell.start, script, case, controlled=True, logs=logs) for case in cases]
     for text in untuned:
         print(f"not tuned, so the centre of its range is used: {text}", file=sys.stderr)
-    return sorted(found, key=lambda task: -task.case.width)  # nothing else runs while the last one finishes
+    return sorted(made, key=lambda task: -task.case.width)  # nothing else runs while the last one finishes
 
 
 def report(pairs: Sequence[Pair]) -> Report:
     """The verdict on each cell, and what is counted over all runs."""
     order = [(cell.start, cell.name) for cell in cells()]
 
-    def place(pair: Pair) -> tuple[int, int, int]:
+    def order_key(pair: Pair) -> tuple[int, int, int]:
         task = pair.task
         return list(STARTS).index(task.start), order.index((task.start, task.cell)), task.case.seed
 
-    results = [pair.result for pair in sorted(pairs, key=place)]
+    results = [pair.result for pair in sorted(pairs, key=order_key)]
     failed = [pair for pair in pairs if pair.controlled.error and not (pair.alone and pair.alone.error)]
     figures: dict[str, Any] = {
         "runs": len(pairs),
@@ -148,8 +148,8 @@ def bench(
     keys = {task.key for task in wanted}
     pairs = [pair for pair in file.rows if pair.task.key in keys] if file else []
     done = {pair.task.key for pair in pairs}
-    left = [task for task in wanted if task.key not in done]
-    for pair in run_tasks(partial(play_pair, both=both), left, jobs, describe=Pair.line):
+    missing = [task for task in wanted if task.key not in done]
+    for pair in run_tasks(partial(play_pair, both=both), missing, jobs, describe=Pair.line):
         pairs.append(pair)
         if file:
             file.append(pair)

@@ -148,7 +148,7 @@ def rate_checks(
     """
     checks = []
     for number, (first_tick, steps) in enumerate(zip(actions.first_ticks, actions.steps, strict=True), 1):
-        changes = [one for one in actions.changes if one.incarnation == number and one.actuator == SCALE]
+        changes = [change for change in actions.changes if change.incarnation == number and change.actuator == SCALE]
         last = {change.tick: change for change in changes}  # of several changes at one boundary, the last one counts
         if number > len(rates) or number > len(schedule):
             continue

@@ -160,11 +160,11 @@ def gym(
         rows, failures = play(
             list(dict.fromkeys(("nothing", *chosen_arms))), chosen_families, chosen_seeds, jobs, Path(folder)
         )
-    found = report(rows, subject)
+    result = report(rows, subject)
     if not failures:
-        return found
+        return result
     error = ProcessError(f"{len(failures)} episodes failed; all others were played. First: {failures[0]}")
-    return Report(found.figures, found.rows, found.failures, error)
+    return Report(result.figures, result.rows, result.failures, error)
 
 
 STUDY = Study("gym", gym, "--quick --resume gym", "Exit code 1: the verdict is HARMS.")

@@ -121,7 +121,7 @@ class Step:
 
     @cached_property
     def logits(self) -> Tensor:
-        """Pretraining: float32 [B, LENGTH, BYTES] with a gradient, from a forward pass of its own."""
+        """Pretraining: float32 [B, LENGTH, BYTES] with a gradient, from its own forward pass."""
         raise NotImplementedError
 
     @cached_property
@@ -141,7 +141,7 @@ class Step:
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """GRPO: float32 [N] with a gradient, from a forward pass of its own."""
+        """GRPO: float32 [N] with a gradient, from its own forward pass."""
         raise NotImplementedError
 
     @cached_property

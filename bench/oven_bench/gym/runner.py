@@ -33,10 +33,10 @@ def missing_jobs(
     """Jobs for all episodes that are not among the rows. Jobs with the same healthy beginning follow each other."""
     done = {row.key for row in rows}
     jobs = [
-        Job(family.name, family.kind, seed, left)
+        Job(family.name, family.kind, seed, missing)
         for family in faults
         for seed in seeds
-        if (left := tuple(arm for arm in arms if (family.name, seed, arm) not in done))
+        if (missing := tuple(arm for arm in arms if (family.name, seed, arm) not in done))
     ]
     return sorted(jobs, key=lambda job: (job.kind, job.seed, job.family))
 

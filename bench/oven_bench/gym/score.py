@@ -191,14 +191,16 @@ def verdict(subject: ArmScore | None, baselines: Mapping[str, ArmScore], healthy
         return Verdict("INCONCLUSIVE", "the subject of the verdict was not played; add it to --arms")
     if not baselines:
         return Verdict("INCONCLUSIVE", "no baseline was played; add one to --arms")
-    families = [name for name in subject.families if all(name in other.families for other in baselines.values())]
+    families = [
+        name for name in subject.families if all(name in arm_score.families for arm_score in baselines.values())
+    ]
     if len(families) < MIN_FAMILIES:
         return Verdict(
             "INCONCLUSIVE", f"all arms played {len(families)} families of faults; a verdict needs {MIN_FAMILIES}"
         )
     best, difference = difference_to_best(
         [subject.families[name] for name in families],
-        {arm: [other.families[name] for name in families] for arm, other in baselines.items()},
+        {arm: [arm_score.families[name] for name in families] for arm, arm_score in baselines.items()},
     )
     against = f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] compared with {best}"
     share = f"{subject.worse.mean:.1%} of episodes worse than nothing (at most {MAX_WORSE:.0%})"

@@ -36,14 +36,14 @@ def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequen
     # Agents see the run's name, so it must not reveal the start.
     folder = RunFolder(home / "runs" / f"run-{uuid4().hex[:8]}")
     environment = {**os.environ, **ONE_THREAD, "OVEN_HOME": str(home)}
-    said = home / f"{folder.run}.txt"
-    with said.open("w") as out:
+    output = home / f"{folder.run}.txt"
+    with output.open("w") as out:
         up = subprocess.Popen(_up(case, folder.run, attack, options, settings), env=environment, stdout=out, stderr=out,
                               stdin=subprocess.DEVNULL)  # fmt: skip
     company = Company(folder, environment, attack.names)
     try:
         limit = time.monotonic() + LIMIT_S + LIMIT_S_PER_STEP * case.steps
-        if _until_ready(up, said, limit):
+        if _until_ready(up, output, limit):
             for guest in attack.guests:
                 company.plug_in(guest)
             for name in sorted(attack.names) if attack.granted else ():
@@ -56,16 +56,16 @@ def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequen
         code = up.poll()
     finally:
         _end(up)
-        left = company.end()
-    words = f"{company.last_words()}\n{_tail(said)}"
+        survivors = company.end()
+    words = f"{company.last_words()}\n{_tail(output)}"
     log = _log(folder, attack.names)
     if log is None or (attack is NOBODY and (log.accuracy is None or code != 0)):
         raise ProcessError(f"`up` for {case} ended with code {code} and did not complete:\n{words}")
     if missing := sorted(attack.names.difference(log.joined)):
         raise ProcessError(f"{', '.join(missing)} never joined {case}, so nothing was attacked:\n{words}")
-    said.unlink()
+    output.unlink()
     size, seconds = folder.export.stat().st_size, round(time.monotonic() - began, 1)
-    return Row(case, log, size, company.memory_mb, left, code, seconds)
+    return Row(case, log, size, company.memory_mb, survivors, code, seconds)
 
 
 def _up(case: Case, run: str, attack: Attack, options: Mapping[str, object], settings: Sequence[str]) -> list[str]:
@@ -80,10 +80,10 @@ def _up(case: Case, run: str, attack: Attack, options: Mapping[str, object], set
     return command
 
 
-def _until_ready(up: subprocess.Popen[bytes], said: Path, limit: float) -> bool:
+def _until_ready(up: subprocess.Popen[bytes], output: Path, limit: float) -> bool:
     """Wait until the stack is up. False if it ended or the time limit has passed."""
     while up.poll() is None and time.monotonic() < limit:
-        if READY in said.read_text(errors="replace"):
+        if READY in output.read_text(errors="replace"):
             return True
         time.sleep(0.05)
     return False
@@ -108,5 +108,5 @@ def _log(folder: RunFolder, guests: Collection[str]) -> Log | None:
         return read(map(Event.from_line, lines), guests, HONEST)
 
 
-def _tail(said: Path) -> str:
-    return "\n".join(said.read_text(errors="replace").splitlines()[-15:])
+def _tail(output: Path) -> str:
+    return "\n".join(output.read_text(errors="replace").splitlines()[-15:])

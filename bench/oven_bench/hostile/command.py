@@ -109,11 +109,11 @@ def bench(
     file = ResultsFile(results, TypeAdapter(Row), header(quick, settings or ())) if results else None
     rows = [row for row in file.rows if row.case in wanted] if file else []
     done = [row.case for row in rows]
-    left = [case for case in wanted if case not in done]
-    with home_folder(home) as place:
-        place.mkdir(parents=True, exist_ok=True)
-        run = partial(play, home=place, options=sizes, settings=tuple(settings or ()))
-        for row in run_tasks(run, left, jobs, describe=_describe):
+    missing = [case for case in wanted if case not in done]
+    with home_folder(home) as path:
+        path.mkdir(parents=True, exist_ok=True)
+        run = partial(play, home=path, options=sizes, settings=tuple(settings or ()))
+        for row in run_tasks(run, missing, jobs, describe=_describe):
             rows.append(row)
             if file:
                 file.append(row)

@@ -49,8 +49,8 @@ class Company:
         done = subprocess.run(_oven(*args), env=self._environment, capture_output=True, text=True, timeout=COMMAND_S,
                               check=False)  # fmt: skip
         if done.returncode:
-            said = (done.stdout + done.stderr).strip()
-            raise ProcessError(f"`oven-controller {' '.join(args)}` ended with code {done.returncode}: {said}")
+            output = (done.stdout + done.stderr).strip()
+            raise ProcessError(f"`oven-controller {' '.join(args)}` ended with code {done.returncode}: {output}")
         return done.stdout
 
     def approve(self) -> None:
@@ -91,13 +91,13 @@ class Company:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)  # SIGINT may be ignored by whoever started the bench
         limit = time.monotonic() + GRACE_S
-        while (left := list(self._processes())) and time.monotonic() < limit:
+        while (survivors := list(self._processes())) and time.monotonic() < limit:
             time.sleep(0.1)
-        for living in left:
+        for living in survivors:
             _kill(living)
         for process in self._beside:
             process.wait()
-        return len(left)
+        return len(survivors)
 
     def last_words(self) -> str:
         """The last lines of each guest's log, for an error message."""
@@ -118,13 +118,13 @@ class Company:
         guest's key."""
         for process in psutil.process_iter():
             try:
-                found = process.environ()
-                here = found.get("OVEN_RUN_DIR") == str(self._folder.path)
+                environment = process.environ()
+                here = environment.get("OVEN_RUN_DIR") == str(self._folder.path)
                 if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
                     continue
             except (psutil.Error, OSError):  # it has ended, or belongs to another user
                 continue
-            if here and (not guests or Path(found.get("OVEN_CREDS", "")).stem in self._names):
+            if here and (not guests or Path(environment.get("OVEN_CREDS", "")).stem in self._names):
                 yield process
 
 

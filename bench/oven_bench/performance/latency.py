@@ -141,8 +141,8 @@ def bench(
     if min(agents, blocks, trips) < 2:
         raise ConfigError("--agents, --blocks and --trips have to be at least 2 each, for an interval")
     with tempfile.TemporaryDirectory() as scratch:
-        found = asyncio.run(measure(Path(scratch), agents, blocks, trips, agents_per_process))
-    return Report(found)
+        figures = asyncio.run(measure(Path(scratch), agents, blocks, trips, agents_per_process))
+    return Report(figures)
 
 
 STUDY = Study(

@@ -15,7 +15,7 @@ KNOB = "bench.knob"
 ASKED = "bench/asked"
 
 
-class Asked(Agent):
+class LoadAgent(Agent):
     """Proposes once whenever the metric `bench/asked` exceeds all earlier values. Otherwise it reads a metric, as
     agents do, and abstains."""
 
@@ -27,9 +27,9 @@ class Asked(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         level = fmean(window.series(ASKED, last=50))
-        asked = window.last.metrics.get(ASKED, 0.0)
-        if asked <= self._answered:
+        request = window.last.metrics.get(ASKED, 0.0)
+        if request <= self._answered:
             return None
-        self._answered = asked
-        value = 1.0 + asked % 2  # changes each time, or the decision would change nothing
-        return window.propose(KNOB, value, confidence=0.9, why=f"request {asked:.0f}, level {level:.6g}")
+        self._answered = request
+        value = 1.0 + request % 2  # changes each time, or the decision would change nothing
+        return window.propose(KNOB, value, confidence=0.9, why=f"request {request:.0f}, level {level:.6g}")

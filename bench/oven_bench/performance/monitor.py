@@ -118,12 +118,12 @@ class Terminal:
         deadline = time.monotonic() + limit_s
         while text not in self.output[after:]:
             self._wrote.clear()
-            if (left := deadline - time.monotonic()) <= 0:
+            if (remaining_s := deadline - time.monotonic()) <= 0:
                 raise ProcessError(
                     f"the monitor did not show {text!r} within {limit_s:g} s: {bytes(self.output[-300:])!r}"
                 )
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(remaining_s):
                     await self._wrote.wait()
         return time.monotonic()
 

@@ -48,9 +48,9 @@ class Use:
     def look(self) -> None:
         try:
             every = (self._process, *self._process.children(recursive=True))
-            self.mb = max(self.mb, sum(one.memory_info().rss for one in every) / 1e6)
-            times = [one.cpu_times() for one in every]
-            self.cpu_s = sum(one.user + one.system for one in times)
+            self.mb = max(self.mb, sum(process.memory_info().rss for process in every) / 1e6)
+            times = [process.cpu_times() for process in every]
+            self.cpu_s = sum(process.user + process.system for process in times)
         except psutil.Error:
             return  # one of them has just ended
 
@@ -68,23 +68,23 @@ async def opened(folder: RunFolder, home: Path, events: int) -> dict[str, float]
     watching = asyncio.create_task(use.watch())
     last, adopted = f"step {LongLog.last_step(events)}", f" {LongLog.decisions(events)} adopted"
     try:
-        found = {"first_paint_s": await terminal.until(folder.run.encode(), limit_s=LIMIT_S) - terminal.start}
+        figures = {"first_paint_s": await terminal.until(folder.run.encode(), limit_s=LIMIT_S) - terminal.start}
         use.look()
-        found["first_paint_cpu_s"] = use.cpu_s
-        found["opened_s"] = await terminal.until(last.encode(), limit_s=LIMIT_S) - terminal.start
+        figures["first_paint_cpu_s"] = use.cpu_s
+        figures["opened_s"] = await terminal.until(last.encode(), limit_s=LIMIT_S) - terminal.start
         use.look()
-        found["opened_cpu_s"] = use.cpu_s
-        found["checked_s"] = await terminal.until(adopted.encode(), limit_s=LIMIT_S) - terminal.start
+        figures["opened_cpu_s"] = use.cpu_s
+        figures["checked_s"] = await terminal.until(adopted.encode(), limit_s=LIMIT_S) - terminal.start
         use.look()
-        found["checked_cpu_s"] = use.cpu_s
-        found["memory_mb"] = use.mb
+        figures["checked_cpu_s"] = use.cpu_s
+        figures["memory_mb"] = use.mb
         mark = len(terminal.output)
         terminal.press(b"q")
         await terminal.until(b"events were read", mark)
     finally:
         watching.cancel()
         await terminal.close()
-    return {name: round(value, 2) for name, value in found.items()}
+    return {name: round(value, 2) for name, value in figures.items()}
 
 
 def parts(folder: RunFolder) -> dict[str, float]:
@@ -109,17 +109,17 @@ def listed(folder: RunFolder, scratch: Path) -> dict[str, float]:
     data = folder.export.read_bytes()[:LISTED_BYTES]
     for number in range(LISTED):
         home.create(f"run-{number}", "bench").export.write_bytes(data)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in ("list_cold_ms", "list_again_ms"):
         began, rows = time.process_time(), RunRows(home)
         rows.look()
         for _ in rows.advance():
             pass
         rows.save()
-        found[name] = round(1000 * (time.process_time() - began), 1)
+        figures[name] = round(1000 * (time.process_time() - began), 1)
     began = time.process_time()
     rows.look()
-    return found | {"list_look_ms": round(1000 * (time.process_time() - began), 1)}
+    return figures | {"list_look_ms": round(1000 * (time.process_time() - began), 1)}
 
 
 def made(home: Home, run: str, events: int, tell: Callable[[str], object]) -> RunFolder:
@@ -134,12 +134,12 @@ def made(home: Home, run: str, events: int, tell: Callable[[str], object]) -> Ru
 
 async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dict[str, object]:
     long, floor = made(home, f"long-{events}", events, tell), made(home, "floor", FLOOR_EVENTS, tell)
-    found: dict[str, object] = {"events": events, "megabytes": round(long.export.stat().st_size / 1e6)}
-    found["floor"] = await opened(floor, home.path, FLOOR_EVENTS)
-    found["long"] = await opened(long, home.path, events)
+    figures: dict[str, object] = {"events": events, "megabytes": round(long.export.stat().st_size / 1e6)}
+    figures["floor"] = await opened(floor, home.path, FLOOR_EVENTS)
+    figures["long"] = await opened(long, home.path, events)
     with tempfile.TemporaryDirectory() as scratch:
-        found |= {"listed_runs": LISTED, **listed(long, Path(scratch) / "home")}
-    return found | parts(long)
+        figures |= {"listed_runs": LISTED, **listed(long, Path(scratch) / "home")}
+    return figures | parts(long)
 
 
 def bench(

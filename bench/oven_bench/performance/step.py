@@ -90,10 +90,10 @@ def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, floa
 
     intervals = {"ratio": ratio("ours"), "floor": ratio("floor")}
     intervals |= {"ratio_on_cpu": ratio("ours", "on_cpu_s"), "floor_on_cpu": ratio("floor", "on_cpu_s")}
-    found: dict[str, float | int | bool | str] = {"ours_s": seconds("ours"), "trl_s": seconds("trl")}
+    values: dict[str, float | int | bool | str] = {"ours_s": seconds("ours"), "trl_s": seconds("trl")}
     for name, interval in intervals.items():
-        found |= interval.fields(name)
-    return found | {
+        values |= interval.fields(name)
+    return values | {
         "tokens_per_s_ours": round(pace("ours"), 1),
         "tokens_per_s_trl": round(pace("trl"), 1),
         "tokens_ratio": round(pace("ours") / pace("trl"), 4),

@@ -231,8 +231,8 @@ def bench(
             f"--ladder {ladder} has to rise from at least 10, and --seconds {seconds:g} has to be at least 2"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        found = asyncio.run(measure(Path(scratch), rates, seconds, agents_per_process))
-    return Report(found)
+        figures = asyncio.run(measure(Path(scratch), rates, seconds, agents_per_process))
+    return Report(figures)
 
 
 STUDY = Study("throughput", bench, "--json")

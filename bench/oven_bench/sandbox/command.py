@@ -74,8 +74,8 @@ def stopped(attack: Attack, profile: Profile, backend: str) -> bool:
         after = sandbox.run("print(6 * 7)")
         serving = after.ended == "completed" and after.stdout == "42\n"
         values = [] if block.answer is None else [str(block.answer.value)]
-        given = [block.stdout, block.stderr, block.error, *values]
-        seen = Seen("\n".join(given), max(map(len, given)), in_time, block.answer is not None, serving)
+        texts = [block.stdout, block.stderr, block.error, *values]
+        seen = Seen("\n".join(texts), max(map(len, texts)), in_time, block.answer is not None, serving)
         return in_time and serving and not targets.reached(attack, seen)
 
 
@@ -108,9 +108,9 @@ def speed(profile: Profile, backend: str, starts: int, blocks: int) -> dict[str,
             begun.append(time.perf_counter() - began)
     calls: list[float] = []
     with open_sandbox(profile, {"worker": lambda prompt: prompt}, Limits(calls=blocks), backend) as sandbox:
-        one = [_timed(sandbox, "pass") for _ in range(blocks)]
+        empty_blocks = [_timed(sandbox, "pass") for _ in range(blocks)]
         loop = "for _ in range(100):\n    worker('x')"
-        calls = [(_timed(sandbox, loop) - median(one)) / 100 for _ in range(blocks // 100)]
+        calls = [(_timed(sandbox, loop) - median(empty_blocks)) / 100 for _ in range(blocks // 100)]
         text = ("the quick brown fox jumps over the lazy dog.\n" * (CONTEXT_BYTES // 45 + 1))[:CONTEXT_BYTES]
         contexts = []
         for _ in range(CONTEXTS):
@@ -121,7 +121,7 @@ def speed(profile: Profile, backend: str, starts: int, blocks: int) -> dict[str,
             raise ConfigError("the context arrived incomplete, so its time means nothing")
     return {
         "start_ms": round(1e3 * median(begun), 2),
-        "block_ms": round(1e3 * median(one), 4),
+        "block_ms": round(1e3 * median(empty_blocks), 4),
         "worker_ms": round(1e3 * median(calls), 4),
         "context_s": round(median(contexts), 3),
     }

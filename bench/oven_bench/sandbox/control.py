@@ -32,24 +32,24 @@ ENVIRONMENT_SECRET = "SECRET_API_KEY"
 
 def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
     """Run the attack without a sandbox for at most `limit_s`, then kill all of its processes."""
-    told = json.dumps({"code": attack.code, "T": targets.told | CONTROL_FRAMES, "key": targets.memory_secret})
+    job = json.dumps({"code": attack.code, "T": targets.told | CONTROL_FRAMES, "key": targets.memory_secret})
     process = subprocess.Popen(
         [sys.executable, "-m", "oven_bench.sandbox.control"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         env=os.environ | {ENVIRONMENT_SECRET: targets.environment_secret, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
-    kept: list[bytes] = []
+    pieces: list[bytes] = []
     out = process.stdout
 
     def read() -> None:
-        while len(kept) < MOST >> 16 and (piece := out.read(1 << 16)):
-            kept.append(piece)
+        while len(pieces) < MOST >> 16 and (piece := out.read(1 << 16)):
+            pieces.append(piece)
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(told.encode())
+        process.stdin.write(job.encode())
         process.stdin.close()
     reader.join(limit_s)
     in_time = not reader.is_alive()
@@ -57,14 +57,14 @@ def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
     process.wait()
     reader.join(5)
     out.close()
-    text = b"".join(kept).decode(errors="replace")
+    text = b"".join(pieces).decode(errors="replace")
     output, mark, report = text.rpartition(SERVING)
-    said: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
-        said = json.loads(report) if mark else {}
+        outcome = json.loads(report) if mark else {}
     output = output if mark else text
-    received = max(len(output), int(said.get("received", 0)))
-    return Seen(output, received, in_time, bool(said.get("answered")), bool(said))
+    received = max(len(output), int(outcome.get("received", 0)))
+    return Seen(output, received, in_time, bool(outcome.get("answered")), bool(outcome))
 
 
 def _kill_session(leader: int) -> None:
@@ -72,13 +72,13 @@ def _kill_session(leader: int) -> None:
     import psutil
 
     for _ in range(20):
-        found = False
+        alive = False
         for pid in psutil.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if os.getsid(pid) == leader and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                     os.kill(pid, signal.SIGKILL)
-                    found = True
-        if not found:
+                    alive = True
+        if not alive:
             return
 
 
@@ -90,7 +90,7 @@ class FinalSignal(Exception):
     """Raised by FINAL. Unlike the sandbox's, an `except Exception` swallows it."""
 
 
-def _child(replies: int, code: str, told: dict[str, Any], worker: Any) -> None:
+def _child(replies: int, code: str, targets: dict[str, Any], worker: Any) -> None:
     def send(**report: object) -> None:
         data = pickle.dumps(report)
         os.write(replies, struct.pack("<Q", len(data)))
@@ -106,7 +106,7 @@ def _child(replies: int, code: str, told: dict[str, Any], worker: Any) -> None:
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            exec(code, {"T": told, "worker": worker, "FINAL": final})
+            exec(code, {"T": targets, "worker": worker, "FINAL": final})
     except FinalSignal as signal_:
         answers = list(signal_.args)
     except Exception:
@@ -115,8 +115,8 @@ def _child(replies: int, code: str, told: dict[str, Any], worker: Any) -> None:
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.read())
-    api_key = asked["key"]
+    job = json.loads(sys.stdin.read())
+    api_key = job["key"]
 
     def worker(prompt: str) -> str:
         return f"{len(api_key)}: {str(prompt)[:10]}"
@@ -124,7 +124,7 @@ def main() -> None:
     requests, replies = os.pipe()
     if os.fork() == 0:
         os.close(requests)
-        _child(replies, asked["code"], asked["T"], worker)
+        _child(replies, job["code"], job["T"], worker)
         return  # a normal end, so that atexit runs
     os.close(replies)
     with os.fdopen(requests, "rb") as pipe:
@@ -133,7 +133,7 @@ def main() -> None:
         pipe.readinto(data)
         report = pickle.loads(data)
     sys.stdout.write(report["out"])
-    size = max([len(report["out"]), *(len(str(one)) for one in report["answers"])])
+    size = max([len(report["out"]), *(len(str(answer)) for answer in report["answers"])])
     os.wait()
     sys.stdout.write(SERVING + json.dumps({"answered": bool(report["answers"]), "received": size}))
     sys.stdout.flush()

@@ -26,7 +26,7 @@ class Targets:
     def __init__(self) -> None:
         self.file_secret, self.memory_secret, self.environment_secret = (secrets.token_hex(16) for _ in range(3))
         self.knock = secrets.token_hex(16)
-        self._heard = bytearray()
+        self._received = bytearray()
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -57,7 +57,9 @@ class Targets:
         }
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._victim.kill()
         self._victim.wait()
         self._exits.close()
@@ -74,11 +76,11 @@ class Targets:
             with contextlib.suppress(OSError):
                 while True:
                     if kind == socket.SOCK_DGRAM:
-                        self._heard += listener.recv(4096)
+                        self._received += listener.recv(4096)
                         continue
                     with listener.accept()[0] as peer:
                         peer.settimeout(1)
-                        self._heard += peer.recv(4096)
+                        self._received += peer.recv(4096)
 
         threading.Thread(target=hear, daemon=True).start()
         self._exits.callback(lambda: _wake(listener))
@@ -89,7 +91,7 @@ class Targets:
         match attack.goal:
             case "secret":
                 return any(
-                    one in seen.output for one in (self.file_secret, self.memory_secret, self.environment_secret)
+                    secret in seen.output for secret in (self.file_secret, self.memory_secret, self.environment_secret)
                 )
             case "marker":
                 return self._marker.exists() or self._marker.is_symlink()
@@ -120,7 +122,7 @@ class Targets:
         """Whether a listener has the message. Waits a moment for one that is still on its way."""
         waiting = threading.Event()
         for _ in range(10):
-            if self.knock.encode() in self._heard:
+            if self.knock.encode() in self._received:
                 return True
             waiting.wait(0.02)
         return False

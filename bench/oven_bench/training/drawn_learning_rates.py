@@ -31,19 +31,19 @@ def figures(results: Sequence[Result], arms: Sequence[str] = ARMS) -> dict[str, 
     """The flat object. A run that ends with a loss of NaN has infinite regret, which counts in the medians. An infinite
     median or worst regret is null."""
     draws = by_draw(results, arms)
-    found: dict[str, object] = {"draws": len(draws)}
+    values: dict[str, object] = {"draws": len(draws)}
     for arm in arms:
         regrets = [regret(draw, arm) for draw in draws.values()]
-        found[f"median_regret_{arm}"] = _rounded(median(regrets)) if regrets else None
-        found[f"worst_regret_{arm}"] = _rounded(max(regrets, default=math.inf))
-        found[f"not_finite_{arm}"] = sum(map(math.isinf, regrets))
+        values[f"median_regret_{arm}"] = _rounded(median(regrets)) if regrets else None
+        values[f"worst_regret_{arm}"] = _rounded(max(regrets, default=math.inf))
+        values[f"not_finite_{arm}"] = sum(map(math.isinf, regrets))
     if "swarm" in arms:
-        found["worst"] = found["worst_regret_swarm"]
-        found["interventions_swarm"] = sum(draw["swarm"].interventions for draw in draws.values())
+        values["worst"] = values["worst_regret_swarm"]
+        values["interventions_swarm"] = sum(draw["swarm"].interventions for draw in draws.values())
         for arm in (name for name in arms if name != "swarm"):
             pairs = [(regret(draw, "swarm"), regret(draw, arm)) for draw in draws.values()]
-            found[f"draws_better_than_{arm}"] = sum(swarm < other for swarm, other in pairs)
-    return found
+            values[f"draws_better_than_{arm}"] = sum(swarm < baseline for swarm, baseline in pairs)
+    return values
 
 
 def regret(draw: dict[str, Result], arm: str) -> float:
@@ -91,8 +91,8 @@ def bench(
     arms = tuple(name for name in ARMS if name in (arm or ARMS))
     with home_folder(home) as folder:
         seeds = range(first_seed, first_seed + draws)
-        found = run_all(episodes(seeds, arms, steps, str(folder)), jobs)
-    return Report(figures(found, arms), rows(found, arms))
+        results = run_all(episodes(seeds, arms, steps, str(folder)), jobs)
+    return Report(figures(results, arms), rows(results, arms))
 
 
 def _rounded(value: float) -> float | None:

@@ -66,8 +66,8 @@ def bench(
             for seed in range(first_seed, first_seed + draws)
             for arm in ARMS
         ]
-        found = run_all(episodes, jobs)
-    return Report(figures(found), rows(found))
+        results = run_all(episodes, jobs)
+    return Report(figures(results), rows(results))
 
 
 STUDY = Study(

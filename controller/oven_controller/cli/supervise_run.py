@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import say, wrapped
 from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.configured_models import NO_WORKER_URL, configured_model
-from oven_llm.supervisor.context_files import read_context
 from oven_llm.supervisor.loop import MAX_ITERATIONS
 from oven_llm.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
+from oven_llm.supervisor.repl import Context
 
 MAX_CALLS: Final = 5000
 """Default limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
@@ -150,3 +152,50 @@ def result_lines(result: RunResult) -> list[str]:
     )
     failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
     return [*outcome, "", *wrapped(spent), *wrapped(f"failed calls: {failures}" if failures else "")]
+
+
+def read_context(paths: Sequence[str]) -> Context:
+    """Return the content of one file, or a dict of several by name. `-` is standard input, as text. FILE.json gives its
+    value, FILE.jsonl a list of its lines' values, any other file its text. Raises ConfigError for a file that is
+    missing or not UTF-8, and for JSON that is incomplete, or not a text, list or object."""
+    if not paths:
+        raise ConfigError("there is no context: name a file, or - for standard input")
+    if len(paths) == 1:
+        return _read(paths[0])
+    if duplicates := {path for path in paths if paths.count(path) > 1}:
+        raise ConfigError(f"{min(duplicates)} is named twice; name each file once")
+    return {path: _read(path) for path in paths}
+
+
+def _read(path: str) -> Context:
+    data = _bytes(path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): convert it, or name a text") from None
+    suffix = Path(path).suffix.lower()
+    if suffix == ".jsonl":
+        lines = enumerate(text.split("\n"), 1)
+        return [_value(line, f"{path}, line {number},") for number, line in lines if line.strip()]
+    if suffix != ".json":
+        return text
+    value = _value(text, path)
+    if not isinstance(value, str | list | dict):
+        raise ConfigError(f"{path} holds {text.strip()[:40]}; a context is a text, a list or an object")
+    return value
+
+
+def _bytes(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"the context {path} cannot be read: {error.strerror or reason(error)}") from None
+
+
+def _value(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not complete JSON ({reason(error)}): is the file cut off?") from None

@@ -1,1 +1,1 @@
-"""Activations of a model's blocks: captured, stored, and put into the passes of an oracle that answers about them."""
+"""Activations of a model's blocks: captured, stored, and injected into an oracle that answers questions about them."""

@@ -1,4 +1,4 @@
-"""Which modules of a causal language model are its body and its blocks, and which block is how deep."""
+"""Finds a causal language model's body and its blocks, and a block by its depth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oven_core.errors import ConfigError
 
 
 def bare(model: Any) -> Any:
-    """The transformers model inside wrappers: DistributedDataParallel, torch.compile, PEFT."""
+    """Return the transformers model inside wrappers: DistributedDataParallel, torch.compile, PEFT."""
     while True:
         if hasattr(model, "get_base_model"):
             return model.get_base_model()
@@ -21,13 +21,13 @@ def bare(model: Any) -> Any:
 
 
 def body(model: Any) -> nn.Module:
-    """The module below the language-model head, which is called with token ids."""
+    """Return the module below the language-model head, which is called with token ids."""
     found: nn.Module = bare(model).base_model
     return found
 
 
 def blocks(model: Any) -> nn.ModuleList:
-    """The decoder's blocks in their order. Raises ConfigError for a model in which they are not found."""
+    """Return the decoder's blocks in order. Raises ConfigError for a model without recognisable blocks."""
     decoder, count = bare(model).get_decoder(), depth(model)
     for module in decoder.children():
         if isinstance(module, nn.ModuleList) and len(module) == count:
@@ -39,24 +39,24 @@ def blocks(model: Any) -> nn.ModuleList:
 
 
 def depth(model: Any) -> int:
-    """The number of blocks."""
+    """Return the number of blocks."""
     return int(bare(model).config.get_text_config().num_hidden_layers)
 
 
 def width(model: Any) -> int:
-    """The number of a hidden state's elements."""
+    """Return the number of elements of a hidden state."""
     return int(bare(model).config.get_text_config().hidden_size)
 
 
 def block_at(model: Any, layer: int) -> nn.Module:
-    """Block `layer`, from 0. Raises ConfigError for one outside the model."""
+    """Return block `layer`, from 0. Raises ConfigError for one outside the model."""
     if not 0 <= layer < depth(model):
         raise ConfigError(f"layer {layer}: this model has blocks 0 to {depth(model) - 1}; see layer_at(model, percent)")
     return blocks(model)[layer]
 
 
 def layer_at(model: Any, percent: float) -> int:
-    """The block at `percent` of the depth, `int(L · percent / 100)`. Raises ConfigError outside [0, 100)."""
+    """Return the block at `percent` of the depth, `int(L · percent / 100)`. Raises ConfigError outside [0, 100)."""
     if not 0 <= percent < 100:
         raise ConfigError(f"a layer at {percent:g} % of the depth: give 0 or more, and less than 100")
     return int(depth(model) * percent / 100)

@@ -1,4 +1,4 @@
-"""Captures what a model's blocks put out for the last tokens of texts, without its adapters."""
+"""Captures the outputs of a model's blocks for the last tokens of texts, without its adapters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from oven_recipes.activations.blocks import bare, block_at, body
 from oven_recipes.activations.injection import unwatched
 
 MOST_TOKENS = 20
-"""Activations of a text at most."""
+"""The most activations of a text."""
 ROWS = 32
-"""Texts in a pass."""
+"""Texts per forward pass."""
 
 
 class Activation(NamedTuple):
-    """What block `layer` put out for the last K tokens of `text`: `vectors` (K, d)."""
+    """The output of block `layer` for the last K tokens of `text`: `vectors` (K, d)."""
 
     text: str
     layer: int
@@ -36,11 +36,12 @@ def capture(
     *,
     rows: int = ROWS,
 ) -> list[Activation]:
-    """An Activation of each text and layer, text by text, on the CPU, of the last `tokens` tokens or as many as it has.
+    """Return an Activation for each text and layer, text by text, on the CPU, of the last `tokens` tokens or as many as
+    it has.
 
-    Block k's output is `hidden_states[k + 1]` of transformers, but for the last block: there transformers gives what
-    its final norm makes of it. The first token is never taken: it is an attention sink, whose activation says nothing
-    of the text (Xiao et al. 2023, arXiv 2309.17453). The model's mode and adapters are put back.
+    Block k's output is `hidden_states[k + 1]` of transformers, except for the last block: there transformers returns
+    the output of its final norm. The first token is never captured: it is an attention sink whose activation says
+    nothing about the text (Xiao et al. 2023, arXiv 2309.17453). The model's mode and adapters are restored.
 
     Raises ConfigError for layers outside the model, for a number of tokens outside 1 to 20, for a text of fewer than
     two tokens, and for activations that are not finite.
@@ -79,7 +80,7 @@ def capture(
 def _outputs(
     model: Any, tokenizer: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.nn.Module]
 ) -> dict[int, Tensor]:
-    """What the blocks put out, (B, T, d), for texts padded on the right, where positions need no shift."""
+    """Return the blocks' outputs, (B, T, d), for texts padded on the right, where positions need no shift."""
     longest, device = max(map(len, ids)), bare(model).device
     batch = torch.full((len(ids), longest), tokenizer.pad_token_id or 0)
     mask = torch.zeros_like(batch)
@@ -105,7 +106,7 @@ def _outputs(
 
 @contextlib.contextmanager
 def _still(model: Any) -> Iterator[None]:
-    """In evaluation mode, without adapters."""
+    """Run in evaluation mode, without adapters."""
     off = model.disable_adapter() if hasattr(model, "disable_adapter") else contextlib.nullcontext()
     training = model.training
     model.eval()

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer for an oracle: the vectors are in place wherever it runs the policy or its reference."""
+"""TRL's GRPOTrainer for an oracle: the vectors are injected wherever it runs the policy or its reference."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from oven_recipes.activations.injection import BLOCK, ActivationInjection, Contr
 from oven_recipes.activations.store import ActivationStore, layer_of
 
 CARRIED = "oven_activation"
-"""In TRL's batch: the key of each row's activation, a list of B, or None for none. TRL shuffles and splits it with the
-rest."""
+"""Key of each row's activation in TRL's batch: a list of B, with None for rows without one. TRL shuffles and splits it
+with the rest."""
 COLUMN = "activation"
-"""Of the dataset."""
+"""Column of the dataset."""
 
 
 class ActivationGRPOTrainer(ChannelTrainer):

@@ -1,13 +1,14 @@
-"""Activations in an oracle's passes: h + ‖h‖ · v/‖v‖ at the places of its prompt, in the output of block 1.
+"""Injects activations into an oracle's passes: h + ‖h‖ · v/‖v‖ at the placeholders of its prompt, in the output of
+block 1.
 
-The formula is that of the code of Activation Oracles (Karvonen et al. 2025), with their coefficient of 1. It is
-differentiated as it stands, ‖h‖ included; v is data.
+The formula is that of the code of Activation Oracles (Karvonen et al. 2025), with their coefficient of 1. Gradients
+flow through it as it stands, ‖h‖ included; v is data.
 
-Every pass of the model is looked at, so that none is without its vectors by mistake. A pass that has places needs
-`rows`, and one under `rows` must have their places; else it raises. Three things run passes: `generate` (with a cache
-the first pass has the places, and their keys and values are in the cache from then on; without one each step is a whole
-pass), scoring, and the loss. Gradient checkpointing recomputes a block's `forward` and not its hooks (transformers
-5.23), so a recomputation gets the injected states that were saved.
+Every pass of the model is checked, so that none runs without its vectors by mistake. A pass with placeholders needs
+`rows`, and a pass under `rows` must have its placeholders; otherwise it raises. Three things run passes: `generate`
+(with a cache, the first pass has the placeholders, and later passes use their cached keys and values; without one, each
+step is a whole pass), scoring, and the loss. Gradient checkpointing recomputes a block's `forward` and not its hooks
+(transformers 5.23), so a recomputation gets the saved injected states.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from oven_recipes.activations.blocks import bare, block_at, body, width
 from oven_recipes.activations.placeholders import Placeholders, Places
 
 BLOCK = 1
-"""Whose output is changed: the second block's, as in Activation Oracles."""
+"""The block whose output is changed: the second, as in Activation Oracles."""
 
 KNOWN_AS = "oven_injection"
-"""An attribute of a model's body: its injection, of which it has one. A copy of the model has it with the hooks."""
+"""Attribute of a model's body with its only injection. A copy of the model copies it together with the hooks."""
 LEARNT_POSITIONS = "wpe"
-"""A module of the models that learn positions and leave it to the caller which a token has (GPT-2 and its kin)."""
+"""A module of models with learnt positions that the caller must pass (GPT-2 and its kin)."""
 
 
 def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
-    """h + ‖h‖ · v/‖v‖ for each of (K, d) hidden states and vectors, in the type of `hidden`, computed in float32."""
+    """Return h + ‖h‖ · v/‖v‖ for (K, d) hidden states and vectors, in the type of `hidden`, computed in float32."""
     states, wanted = hidden.float(), vectors.to(hidden.device).float()
     scale = states.norm(dim=-1, keepdim=True) / wanted.norm(dim=-1, keepdim=True)  # (K, 1)
     moved: Tensor = states + scale * wanted
@@ -46,15 +47,15 @@ class Control(enum.Enum):
     """What a row may have instead of vectors, on purpose."""
 
     UNCHANGED = "unchanged"
-    """Its prompt has places, and they stay as they are: what the question alone tells the oracle."""
+    """The placeholders stay as they are, to measure what the question alone tells the oracle."""
 
 
 Row = Tensor | Control | None
-"""A row's vectors, (K, d); None for one whose text has no places."""
+"""A row's vectors, (K, d); None for one without placeholders."""
 
 
 class _Plan(NamedTuple):
-    """One pass: which positions of which rows, (N,) each, get which vectors, (N, d)."""
+    """One pass: the positions (N,) of the rows (N,) that get the vectors (N, d)."""
 
     rows: Tensor
     columns: Tensor
@@ -62,12 +63,12 @@ class _Plan(NamedTuple):
 
 
 class _Thread(threading.local):
-    """Generation may run in a thread beside the training's (`rewards/generation_ahead`), with other rows."""
+    """The rows of one thread. Generation may run in a thread next to the training's (`rewards/generation_ahead`)."""
 
     rows: Sequence[Row] | None = None
     layers: Sequence[int | None] | None = None
     inside: bool = False
-    """Whether a pass is under way: a hook that is called outside of one is a recomputation's."""
+    """Whether a pass is under way. A hook called outside of one belongs to a recomputation."""
     plan: _Plan | None = None
 
 
@@ -80,7 +81,7 @@ _LOOKING = _Looking()
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """No pass of this thread is looked at: of texts that aren't an oracle's prompts, whatever they contain."""
+    """Skip the check for this thread's passes over texts that are not an oracle's prompts, whatever they contain."""
     before, _LOOKING.off = _LOOKING.off, True
     try:
         yield
@@ -89,15 +90,12 @@ def unwatched() -> Iterator[None]:
 
 
 class ActivationInjection:
-    """The one object that knows whose rows come next.
+    """Knows the rows of the next passes: `with injection.rows(vectors): model(...)`. Row i of each pass gets
+    `vectors[i]`, (K, d), at its K placeholders.
 
-    `with injection.rows(vectors): model(...)`: row i of each pass gets `vectors[i]`, (K, d), at its K places. With n
-    times as many rows in a pass (`generate` with several sequences a prompt) each stands for n in a row.
-
-    It stays on the model until `remove`, or to the end of its own `with` block.
-
-    Raises ConfigError for a model without block `block`, for one that has an injection, and for what `Placeholders`
-    refuses.
+    If a pass has n times as many rows (`generate` with several sequences per prompt), each entry stands for n
+    consecutive rows. The injection stays on the model until `remove`, or until the end of its own `with` block. Raises
+    ConfigError for a model without block `block`, for one that has an injection, and for what `Placeholders` refuses.
     """
 
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
@@ -116,14 +114,12 @@ class ActivationInjection:
         self.remove()
 
     def __deepcopy__(self, _: Any) -> ActivationInjection:
-        """A copy of a model has copies of its hooks, and this knows its rows too."""
+        """Return this object: a copied model has copies of its hooks, and this injection knows its rows too."""
         return self
 
     def attach(self, model: Any) -> None:
-        """Passes of `model` get the rows' vectors as well: a reference beside the policy. Once for each is enough.
-
-        Raises ConfigError for one with another hidden size, and for one that has another injection.
-        """
+        """Inject the rows' vectors into `model` as well, such as a reference next to the policy. Once per model is
+        enough. Raises ConfigError for one with another hidden size, and for one that has another injection."""
         root = bare(model)
         found = getattr(body(root), KNOWN_AS, None)
         if found is self:
@@ -148,7 +144,7 @@ class ActivationInjection:
         setattr(base, KNOWN_AS, self)
 
     def remove(self) -> None:
-        """Takes the hooks off all models."""
+        """Remove the hooks from all models."""
         for hook in self._hooks:
             hook.remove()
         for base in self._bodies:
@@ -158,11 +154,9 @@ class ActivationInjection:
 
     @contextlib.contextmanager
     def rows(self, vectors: Sequence[Row] | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
-        """The rows of this thread's passes while it lasts; None: passes whose rows have no places.
-
-        Where `layers` says which block a row's vectors are of, its prompt must say the same. Raises ConfigError for
-        vectors of another size, not finite or zero.
-        """
+        """Set the rows of this thread's passes; None for passes without placeholders. If `layers` says which block a
+        row's vectors come from, its prompt must say the same. Raises ConfigError for vectors of another size, not
+        finite, or zero."""
         for row, one in enumerate(vectors or ()):
             if isinstance(one, Tensor):
                 check(one, self.width, f"row {row}")
@@ -175,7 +169,7 @@ class ActivationInjection:
 
     @contextlib.contextmanager
     def part(self, start: int, stop: int) -> Iterator[None]:
-        """The rows `start` to `stop` - 1 of this thread's, for passes over that part of a batch."""
+        """Use the rows `start` to `stop` - 1 of this thread for passes over that part of a batch."""
         now = self._now
         before = now.rows, now.layers
         now.rows, now.layers = (None if said is None else said[start:stop] for said in before)  # type: ignore[assignment]
@@ -259,8 +253,8 @@ class ActivationInjection:
 
 
 def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """With positions that begin at each row's first token, as `generate` has them; TRL's passes give none, and with
-    padding on the left learnt positions would then be others than in generation."""
+    """Add positions that start at each row's first token, as `generate` has them. TRL's passes have none, and with left
+    padding learnt positions would differ from generation."""
     ids, mask = args[0] if args else kwargs.get("input_ids"), kwargs.get("attention_mask")
     if kwargs.get("position_ids") is not None or ids is None or mask is None or mask.ndim != 2:
         return kwargs
@@ -268,7 +262,7 @@ def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]
 
 
 def _agree(row: int, one: Row, layer: int | None, places: Places | None) -> None:
-    """Raises RuntimeError unless a row's prompt has the places that its vectors need."""
+    """Raises RuntimeError unless a row's prompt has the placeholders that its vectors need."""
     count = 0 if places is None else places.stop - places.start
     if one is None and count:
         raise RuntimeError(
@@ -286,7 +280,7 @@ def _agree(row: int, one: Row, layer: int | None, places: Places | None) -> None
 
 
 def check(vectors: Tensor, size: int, where: str) -> None:
-    """Raises ConfigError unless these are (K, `size`), K at least 1, finite, and none of them zero."""
+    """Raises ConfigError unless these are (K, `size`) with K at least 1, finite, and none of them zero."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != size:
         raise ConfigError(
             f"{where}: activations of shape {tuple(vectors.shape)} for hidden states of {size} elements; capture them "

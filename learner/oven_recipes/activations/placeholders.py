@@ -1,4 +1,4 @@
-"""The oracle's prompt, and which of its tokens are places for activations.
+"""The oracle's prompt, and which of its tokens are placeholders for activations.
 
 The wording is that of Activation Oracles (Karvonen et al. 2025, github.com/adamkarvonen/activation_oracles), so that
 their adapters can be loaded: `Layer: <n>`, a line of placeholders, and the question.
@@ -16,14 +16,14 @@ from oven_core.errors import ConfigError
 PLACEHOLDER = " ?"
 """Stands for one activation. With its space it is one token in the vocabularies of GPT-2, Llama 3, Qwen and Gemma."""
 HEADER_TOKENS = 16
-"""How far before a run of placeholders its header is looked for: no tokenizer makes more of `Layer: 1000` and a
-newline than one token a character."""
+"""Tokens before a run of placeholders to search for its header. No tokenizer splits `Layer: 1000` and a newline into
+more than one token per character."""
 HEADER = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\n\s*\Z")
-"""The header before a run, as decoded: tokenizers without a decoder put spaces between tokens."""
+"""The decoded header before a run. Tokenizers without a decoder put spaces between tokens."""
 
 
 class Places(NamedTuple):
-    """Where a row's activations go: positions `start` to `stop` - 1 of the row, and the layer that its header names."""
+    """The target of a row's activations: positions `start` to `stop` - 1, and the layer that its header names."""
 
     layer: int
     start: int
@@ -31,10 +31,8 @@ class Places(NamedTuple):
 
 
 def oracle_prompt(layer: int, count: int, question: str, tokenizer: Any = None) -> str:
-    """The oracle's prompt for `count` activations of block `layer`; as one turn of a chat where `tokenizer` has chats.
-
-    Raises ConfigError for an empty question, a negative layer, and fewer than one activation.
-    """
+    """Return the oracle's prompt for `count` activations of block `layer`, as one chat turn if `tokenizer` has a chat
+    template. Raises ConfigError for an empty question, a negative layer, and fewer than one activation."""
     if not question.strip():
         raise ConfigError("an oracle's question is empty; ask something about the activations")
     if layer < 0:
@@ -45,10 +43,8 @@ def oracle_prompt(layer: int, count: int, question: str, tokenizer: Any = None) 
 
 
 def chat_text(tokenizer: Any, message: str) -> str:
-    """What a user's message looks like to the model: in its chat template, up to where the answer begins.
-
-    Without a chat template, or a tokenizer, it is the message. A first token that the tokenizer adds is left out.
-    """
+    """Return a user's message as the model sees it, in its chat template up to the start of the answer, without a first
+    token that the tokenizer adds. Without a chat template, or a tokenizer, it is the message."""
     if getattr(tokenizer, "chat_template", None) is None:
         return message
     turn = [{"role": "user", "content": message}]
@@ -58,10 +54,8 @@ def chat_text(tokenizer: Any, message: str) -> str:
 
 
 class Placeholders:
-    """Finds places in rows of token ids.
-
-    Raises ConfigError for a tokenizer in which a placeholder is not one token of its own.
-    """
+    """Finds placeholders in rows of token ids. Raises ConfigError for a tokenizer in which a placeholder is not one
+    separate token."""
 
     def __init__(self, tokenizer: Any) -> None:
         ids = tokenizer(PLACEHOLDER, add_special_tokens=False)["input_ids"]
@@ -84,10 +78,8 @@ class Placeholders:
                 )
 
     def find(self, ids: Sequence[int]) -> Places | None:
-        """The first run of placeholders that follows `Layer: n`; None where there is none.
-
-        Later ones are in the question or in the completion, and are text.
-        """
+        """Return the first run of placeholders after `Layer: n`, or None. Later ones are text in the question or the
+        completion."""
         stop = 0
         while self.token_id in ids[stop:]:
             start = stop = ids.index(self.token_id, stop)
@@ -98,6 +90,6 @@ class Placeholders:
         return None
 
     def _decoded_header(self, ids: tuple[int, ...]) -> int | None:
-        """The layer that these tokens name at their end."""
+        """Return the layer that these tokens name at their end."""
         found = HEADER.search(self._tokenizer.decode(list(ids), skip_special_tokens=True))
         return None if found is None else int("".join(found[1].split()))

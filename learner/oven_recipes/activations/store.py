@@ -1,7 +1,7 @@
-"""Activations on disk: safetensors files, mapped into memory, by model, text and layer.
+"""Activations on disk: memory-mapped safetensors files, by model, text and layer.
 
-A file has what one call added. Its tensors' names are keys, which have the text's digest and not the text; its header
-has the model's name and the hidden size.
+Each call of `add` writes one file. Tensor names are keys with the text's digest and not the text. The file's header has
+the model's name and the hidden size.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PATTERN = "activations-*.safetensors"
 
 
 def activation_key(model: str, text: str, layer: int) -> str:
-    """The name of an activation: a digest of the model's name and the text, and the layer after a dot."""
+    """Return the name of an activation: a digest of the model's name and the text, and the layer after a dot."""
     digest = hashlib.sha256(f"{len(model)}:{model}{text}".encode()).hexdigest()[:32]
     return f"{digest}.{layer}"
 
 
 def layer_of(key: str) -> int:
-    """The layer that a key names. Raises ConfigError for anything else."""
+    """Return the layer that a key names. Raises ConfigError for anything else."""
     layer = key.rpartition(".")[2]
     if not layer.isdecimal():
         raise ConfigError(f"{key!r} is not the key of an activation; make it with activation_key(model, text, layer)")
@@ -39,18 +39,16 @@ def layer_of(key: str) -> int:
 
 
 class ActivationStore:
-    """The activations in `folder`, which is made where there is none.
-
-    Raises ConfigError for files that cannot be read, and for such of different hidden sizes.
-    """
+    """The activations in `folder`, which is created if it does not exist. Raises ConfigError for unreadable files, and
+    for files with different hidden sizes."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.width: int | None = None
-        """The hidden size; None while there is nothing in it."""
+        """The hidden size; None while it is empty."""
         self._open: dict[str, Any] = {}
-        """Key → the open file that it is in."""
+        """Key → its open file."""
         for path in sorted(self.folder.glob(PATTERN)):
             self._read(path)
 
@@ -61,7 +59,7 @@ class ActivationStore:
         return key in self._open
 
     def get(self, key: str) -> Tensor:
-        """The vectors (K, d). Raises ConfigError for a key that it has not, and as `check` does."""
+        """Return the vectors (K, d). Raises ConfigError for an unknown key, and the same errors as `check`."""
         if key not in self._open:
             raise ConfigError(
                 f"no activation {key!r} among {len(self)} in {self.folder}; capture it first, and with the same model, "
@@ -73,7 +71,7 @@ class ActivationStore:
         return vectors
 
     def add(self, model: str, activations: Iterable[Activation]) -> list[str]:
-        """Writes what it has not yet, in one file, and returns the keys of all. Raises ConfigError as `get` does."""
+        """Write new activations to one file, and return the keys of all. Raises the same errors as `get`."""
         keys, new = [], {}
         for text, layer, vectors in activations:
             key = activation_key(model, text, layer)

@@ -1,4 +1,4 @@
-"""Puts the recipe together: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
+"""Builds the recipe's job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
 
 import os
 
@@ -25,7 +25,7 @@ from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs."""
+    """Return the job for one start. `workdir` gets the trainer's files; `cache` stores warm policies between runs."""
     quiet_libraries()
     tokenizer = build_tokenizer()
     pools = training_pools(settings.lengths, settings.train_prompts, seed)
@@ -62,7 +62,7 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
 
 
 def gauges(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
-    """What this recipe adds to the gauges that `attach` finds."""
+    """Return the metrics that this recipe adds to those of `attach`."""
     return (
         MetricSpec(name="entropy", unit="nats per token"),
         MetricSpec(name="completions/mean_length", unit="tokens"),

@@ -1,7 +1,5 @@
-"""Every knob of the recipe in one frozen model, and its named starting points.
-
-Importing this needs no torch: a launcher lists and checks starts before any learner is started.
-"""
+"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch: a launcher lists and
+checks starts before any learner starts."""
 
 from __future__ import annotations
 
@@ -47,12 +45,12 @@ class Start:
     label: str = ""
 
     def describe(self) -> str:
-        """One line for people. It is shown to them, and to no agent."""
+        """Return one line for people. No agent sees it."""
         return f"learning rate {self.learning_rate:.3g}, distilled from the {self.teacher} teacher"
 
 
 def parse_start(text: str) -> Start:
-    """The start called `text` (one of `NAMES`). Raises ValueError, naming the nearest names, for any other text."""
+    """Return the start called `text`. Raises ValueError with the nearest names for any other text."""
     match text:
         case "tuned":
             return Start(text, TUNED_LEARNING_RATE)

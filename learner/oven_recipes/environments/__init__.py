@@ -1,1 +1,1 @@
-"""Environments that a policy acts in by tools, and the recorder of what it did there."""
+"""Environments in which a policy acts by calling tools, and the recorder of its rollouts."""

@@ -1,4 +1,4 @@
-"""Repair tasks in SWE-bench's instance fields, from a file or from a generator. No torch."""
+"""Repair tasks with SWE-bench's instance fields, from a file or from a generator. No torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def _listed(value: Any) -> Any:
-    """A list of names, which SWE-bench's files have as JSON in a string."""
+    """Return a list of names, which SWE-bench's files store as JSON in a string."""
     return json.loads(value) if isinstance(value, str) else value
 
 
@@ -26,10 +26,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class Instance(BaseModel):
-    """One repair task: its repository at a commit, what is wrong, and the tests that say when it is right.
-
-    `files` is ours: a repository that is small enough to be in the instance. Without it, the repository is a checkout.
-    """
+    """One repair task: its repository at a commit, the problem, and the tests that decide. `files` is ours, for a
+    repository small enough to be in the instance. Without it, the repository is a checkout."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have further columns
 
@@ -44,27 +42,27 @@ class Instance(BaseModel):
     version: str = ""
     environment_setup_commit: str = ""
     FAIL_TO_PASS: Names
-    """Tests that fail before a right repair and pass after it."""
+    """Tests that fail before a correct repair and pass after it."""
     PASS_TO_PASS: Names = ()
-    """Tests that pass before it, and have to pass after it."""
+    """Tests that pass before it and must pass after it."""
     files: dict[str, str] = {}
     """Path → text of the repository, tests included."""
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """All that count, as `path::name`."""
+        """All tests that count, as `path::name`."""
         return (*self.FAIL_TO_PASS, *self.PASS_TO_PASS)
 
     @property
     def test_paths(self) -> frozenset[str]:
-        """The files that tests are in, and those that the patch of tests brings to a checkout, as their data and
-        helpers: a repair may not change them."""
+        """Test files, and the files that the patch of tests adds to a checkout, such as data and helpers. A repair may
+        not change them."""
         brought = frozenset() if self.files else patched_paths(self.test_patch)
         return brought | {test.partition("::")[0] for test in self.tests}
 
 
 def instance_of(row: Mapping[str, Any], where: str) -> Instance:
-    """Raises ConfigError, with `where` in front, for a row that is not an instance."""
+    """Parse an instance. Raises ConfigError, starting with `where`, for a row that is not one."""
     try:
         found = Instance.model_validate(row)
     except ValidationError as error:
@@ -81,8 +79,8 @@ def instance_of(row: Mapping[str, Any], where: str) -> Instance:
 
 
 def read_instances(path: Path) -> Iterator[Instance]:
-    """From a .json file with a list, or a .jsonl file. Raises ConfigError for a file that cannot be read, or that has
-    no instance, something else in it, or two different instances of one id."""
+    """Read a .json file with a list, or a .jsonl file. Raises ConfigError for an unreadable file, and for one without
+    instances, with other content, or with two different instances of one id."""
     seen: dict[str, Instance] = {}
     for where, row in _rows(path):
         if not isinstance(row, dict):

@@ -1,4 +1,4 @@
-"""The environment `repair` as TRL takes it, whose calls are carried out behind OpenEnv."""
+"""The environment `repair` in TRL's form, with calls carried out behind OpenEnv."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from oven_recipes.environments.session import ToolResult
 
 EXTRA: Final = "openenv"
 MESSAGE_S: Final = 120.0
-"""For one call: a run of tests may take its whole time, on a busy machine."""
+"""Seconds for one call. A run of tests may take its whole time, on a busy machine."""
 
 
 class OpenEnvRepair(RepairTools):
     """One connection, one attempt at a time."""
 
     def __init__(self, client: Any) -> None:
-        """`client`: OpenEnv's, synchronous. It has no `close` of its own: TRL would take that for a tool."""
+        """`client` is OpenEnv's, synchronous. This class has no `close`, which TRL would offer as a tool."""
         self._client = client
         self._solved = False
         self._feedback: str | None = None
@@ -51,8 +51,8 @@ class OpenEnvRepair(RepairTools):
 
 @contextlib.contextmanager
 def served(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
-    """A server process with these instances; it gives a factory of environments that use it, and ends
-    with the block. Raises ConfigError where the extra is missing, ProcessError where it does not start."""
+    """Start a server process with these instances, and yield a factory of environments that use it. Raises ConfigError
+    if the extra is missing, ProcessError if the server does not start."""
     if find_spec("openenv") is None:
         raise ConfigError(f'OpenEnv is not installed: pip install "oven-controller[{EXTRA}]"')
     from openenv.core.generic_client import GenericEnvClient

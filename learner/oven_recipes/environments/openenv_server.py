@@ -1,7 +1,7 @@
-"""The environment `repair` behind OpenEnv: its own server on the loopback address (extra `openenv`).
+"""The environment `repair` behind OpenEnv: a server on the loopback address (extra `openenv`).
 
 `python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and ends when its input is closed.
-Any user of this machine may connect: it has no keys, and runs code in the sandbox alone.
+Any user of this machine may connect: it has no keys, and runs code only in the sandbox.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession
 
 SESSIONS: Final = 1024
-"""Attempts at a time: each rollout of a trainer's batch has its own."""
+"""Attempts at a time: one for each rollout of a trainer's batch."""
 
 
 class RepairAction(Action):  # type: ignore[misc]
@@ -37,7 +37,8 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """What it led to. `reward` is the call's own, by the tests that it turned; `solved` is the attempt's worth."""
+    """The result of a call. `reward` is the call's own, by the tests that it turned; `solved` is for the whole
+    attempt."""
 
     text: str = ""
     failed: bool = False
@@ -60,7 +61,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, instance_id: str = "", **_: Any
     ) -> RepairObservation:
-        """Raises KeyError for an instance that the server does not have."""
+        """Raises KeyError for an unknown instance."""
         instance = self._instances[instance_id]
         self._session = RepairSession(instance, self._repositories.files(instance), self._tests)
         self._state = State(episode_id=episode_id or instance_id, step_count=0)
@@ -90,7 +91,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
 
 
 def main(arguments: list[str]) -> None:
-    """Raises ConfigError for instances that cannot be used."""
+    """Run the server. Raises ConfigError for unusable instances."""
     repositories = Repositories(Path(arguments[1]) if len(arguments) > 1 else None)
     instances = {one.instance_id: one for one in read_instances(Path(arguments[0]))}
     for one in instances.values():
@@ -111,7 +112,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_with_input() -> None:
-    """The parent holds the other end: when it is gone, so is this process."""
+    """End when the parent, which holds the other end, is gone."""
     sys.stdin.buffer.read()
     os._exit(0)
 

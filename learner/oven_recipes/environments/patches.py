@@ -1,4 +1,4 @@
-"""Unified diffs of text files, made and applied. Pure."""
+"""Makes and applies unified diffs of text files. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from oven_core.errors import ConfigError
 HUNK: Final = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 UNNAMED: Final = "the patch renames, copies or changes binary files, or modes alone; only text is patched"
 SIGNATURE: Final = "-- \n"
-"""What `git format-patch` writes behind the last hunk, before its version."""
+"""The line that `git format-patch` writes after the last hunk, before its version."""
 
 
 def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What turns `before` into `after`, as git writes it: new, changed and deleted files, by path."""
+    """Return the patch from `before` to `after` in git's format: new, changed and deleted files, by path."""
     parts = []
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
@@ -36,8 +36,8 @@ def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def apply_patch(files: Mapping[str, str], patch: str) -> dict[str, str]:
-    """The files after it; an empty patch changes none. Raises ConfigError for a patch that is not whole, that does not
-    fit line by line (none is applied nearby), or that names a file outside the repository."""
+    """Return the files after the patch; an empty patch changes none. Raises ConfigError for an incomplete patch, for
+    one that does not fit line by line (there is no fuzz), and for one that names a file outside the repository."""
     result = dict(files)
     for old, new, rows in _parts(patch):
         if old and old not in result:
@@ -53,12 +53,12 @@ def apply_patch(files: Mapping[str, str], patch: str) -> dict[str, str]:
 
 
 def patched_paths(patch: str) -> frozenset[str]:
-    """All files that it makes, changes or deletes. Raises ConfigError as `apply_patch`."""
+    """Return all files that the patch creates, changes or deletes. Raises the same errors as `apply_patch`."""
     return frozenset(path for old, new, _ in _parts(patch) for path in (old, new) if path)
 
 
 def _parts(patch: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Of each file: its paths before and after ("" where there is none), and the rows from its first hunk on."""
+    """Return for each file its paths before and after ("" for none), and the rows from its first hunk on."""
     before, *parts = re.split(r"(?m)^diff --git (.*(?:\n|\Z))", patch)
     if re.search(r"(?m)^@@ -", before) or (before.strip() and not parts):
         raise ConfigError(
@@ -71,7 +71,7 @@ def _parts(patch: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def text_lines(text: str) -> list[str]:
-    """Its lines with their ends, as git counts them: a form feed or a carriage return ends none."""
+    """Return the lines with their ends, as git counts them: a form feed or a carriage return ends no line."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
@@ -91,7 +91,7 @@ def _names(named: str, header: Sequence[str]) -> tuple[str, str]:
 
 
 def _path(written: str) -> str:
-    """Raises ConfigError for one that leads out of the repository, or that git had to quote."""
+    """Raises ConfigError for a path that leads out of the repository, or that git had to quote."""
     path = re.split(r"[\t\n]", written)[0]
     if path == "/dev/null":
         return ""
@@ -127,8 +127,8 @@ def _patched(text: str, rows: Sequence[str], path: str) -> str:
 
 
 def _hunks(rows: Sequence[str], path: str) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Each hunk: how many lines of the old file are before it, and its own, each with its mark. Raises ConfigError for
-    one that has other than the lines that it counts."""
+    """Return each hunk: how many lines of the old file precede it, and its own lines with their marks. Raises
+    ConfigError for a hunk with other lines than it counts."""
     number = 0
     while number < len(rows) and rows[number] != SIGNATURE:
         hunk = HUNK.match(rows[number])
@@ -150,7 +150,7 @@ def _hunks(rows: Sequence[str], path: str) -> Iterator[tuple[int, list[tuple[str
 
 
 def _change(rows: Sequence[str], number: int) -> tuple[str, str, int]:
-    """The mark of a hunk's line ("" where it is none), its text, and where the next one is."""
+    """Return the mark of a hunk's line ("" if it is not one), its text, and the index of the next line."""
     row = rows[number] if number < len(rows) else ""
     if row == "\n":  # an editor stripped the space of an empty line
         row = " \n"

@@ -1,11 +1,10 @@
-"""Traces of TRL's rollouts in an environment: what the policy saw, did and got at each step, whole or marked.
+"""Records TRL's rollouts in an environment as traces: what the policy saw, did and received at each step, complete or
+marked.
 
-A GRPOTrainer with an `environment_factory` carries calls out and keeps the messages, and says nothing of two things: a
-result that would make the completion too long is dropped after the call was carried out, and a completion that is cut
-may end within a call. The recorder sees both the environment's calls and the trainer's messages, so such a trace is
-marked `truncated`.
-
-Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
+A GRPOTrainer with an `environment_factory` carries calls out and stores the messages, but hides two things: a result
+that would make the completion too long is dropped after the call was carried out, and a completion that is cut may end
+within a call. The recorder sees both the environment's calls and the trainer's messages, so it marks such a trace as
+`truncated`. Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the environment carried out, and what it knows of it."""
+    """A call that the environment carried out, and what it reports about it."""
 
     tool: str
     text: str
@@ -41,7 +40,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the trainer knows of one rollout, beyond its messages."""
+    """What the trainer knows about one rollout beyond its messages."""
 
     prompt: Sequence[int]
     ids: Sequence[int]
@@ -85,8 +84,8 @@ def steps_of(
 
 
 def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
-    """Takes the calls off `waiting` that these results are of. Some are of none: there is no such tool, or the
-    arguments were no object."""
+    """Remove the calls of these results from `waiting`. Some results have none: no such tool exists, or the arguments
+    were not an object."""
     given = [(result.get("name"), str(result["content"])) for result in results]
     count = 0
     for one in given:
@@ -97,7 +96,7 @@ def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
 
 
 def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
-    """The tokens of each turn: the runs of the mask that were sampled. None where they are not as many."""
+    """Return the tokens of each turn: the sampled runs of the mask. None if their number differs."""
     if rollout.mask is None:
         return None
     runs: list[Sampled] = []
@@ -119,7 +118,7 @@ def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Messag
 
 
 def _call(said: Any, name: str) -> dict[str, Any]:
-    """A call that the trainer could not read has the name that its result has, and itself as its arguments."""
+    """Return a call. One that the trainer could not read has the name of its result, and itself as its arguments."""
     function = said.get("function") or {"name": said.get("name", "unknown"), "arguments": said}
     arguments = function["arguments"]
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -164,7 +163,7 @@ class Recorder:
         self._count, self._lost = first, 0
 
     def environment(self) -> Any:
-        """An environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
+        """Return an environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
         instance = self._factory()
         if not callable(getattr(instance, "get_reward", None)) or inspect.iscoroutinefunction(instance.get_reward):
             raise ConfigError(f"{type(instance).__name__} needs a get_reward, not async, to be recorded")
@@ -173,8 +172,8 @@ class Recorder:
         return instance
 
     def bind(self, trainer: Any) -> None:
-        """Before it trains. From now on the tokens that the trainer samples are seen. Raises ConfigError for a trainer
-        of several environments."""
+        """Observe the tokens that the trainer samples. Call it before training. Raises ConfigError for a trainer with
+        several environments."""
         if len(trainer._env_tools) != 1:
             raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
         self._trainer = trainer
@@ -198,8 +197,8 @@ class Recorder:
     def reward(
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
-        """The environments' rewards, by which each rollout is over: its trace goes to the sink. TRL calls it. A trace
-        that cannot be made or kept is lost, with a warning, and the next one says how many were."""
+        """Return the environments' rewards and pass each finished trace to the sink. TRL calls it. A trace that cannot
+        be built or stored is lost with a warning, and the next trace says how many were."""
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
         rewards = []
@@ -252,8 +251,8 @@ class Recorder:
         )
 
     def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
-        """The step that has no call since the trainer could not read what may be one: it takes that for a text, after
-        which a rollout ends. Only the last step can be."""
+        """Return the step without a call because the trainer could not parse one. The trainer treats it as text, after
+        which a rollout ends, so only the last step can be one."""
         words = self._trainer._tokenizer
         sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
         if sampled is None or getattr(words, "response_template", None) is None:  # it reads no calls off such answers
@@ -266,7 +265,7 @@ class Recorder:
         return [len(steps) - 1] if made is None or made.get("tool_calls") else []
 
     def _ended(self, messages: list[Any], rollout: Rollout, lost: Sequence[Call]) -> tuple[Ended, str]:
-        """How, and why where that is not by the policy's own will."""
+        """Return how the rollout ended, and why if the policy did not end it."""
         last = messages[-1] if messages else {}
         if lost:
             named = ", ".join(call.tool for call in lost)
@@ -299,7 +298,7 @@ def _recorded(cls: type[Any]) -> type[Any]:
 
 
 class _Hidden:
-    """A method that `inspect` takes for none."""
+    """A method that `inspect` does not recognise as one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -343,7 +342,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
 
 
 def task_of(row: dict[str, Any], split: str) -> Task:
-    """From a row of the data set, whose columns are SWE-bench's where it has them."""
+    """Build the task from a row of the data set, whose columns are SWE-bench's where it has them."""
     return Task(
         id=str(row.get("instance_id", "")),
         prompt=str(row.get("problem_statement", "")),

@@ -1,4 +1,4 @@
-"""The environment `repair` as TRL takes it: `reset`, public methods as tools, `get_reward`."""
+"""The environment `repair` in TRL's form: `reset`, public methods as tools, `get_reward`."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from oven_recipes.environments.session import RepairSession, Tests, ToolResult
 
 
 class RepairTools(ABC):
-    """What a policy may call. Where the calls are carried out is decided below it: here, or behind OpenEnv."""
+    """The tools of a policy. Subclasses decide where the calls are carried out: here, or behind OpenEnv."""
 
     _fault: str | None = None
     newest_call: ToolResult | None = None
-    """Of the last call: what the recorder takes a step's reward and digest from."""
+    """The last call, for the recorder's rewards and digests."""
 
     @abstractmethod
     def reset(self, **row: Any) -> None:
-        """Begins an attempt at the instance that the row's `instance_id` names. Raises UnknownNameError."""
+        """Start an attempt at the row's `instance_id`. Raises UnknownNameError."""
 
     @property
     @abstractmethod
     def solved(self) -> bool:
-        """Whether it is submitted, and all tests that count pass."""
+        """Whether the attempt was submitted and all tests that count pass."""
 
     @property
     @abstractmethod
     def feedback(self) -> str | None:
-        """As `RepairSession.feedback`."""
+        """See `RepairSession.feedback`."""
 
     def get_reward(self) -> float:
-        """1 where it is solved, else 0. Raises ProcessError where a call was not carried out, since the sandbox or the
-        server failed: the trainer tells that to the policy, and a reward of 0 would be made up."""
+        """Return 1 if solved, otherwise 0. Raises ProcessError if a call was not carried out because the sandbox or the
+        server failed: the trainer tells the policy about that, and a reward of 0 would be made up."""
         if self._fault is not None:
             raise ProcessError(f"the environment failed during an attempt, which has no reward: {self._fault}")
         return float(self.solved)
 
     @abstractmethod
     def _call(self, tool: str, **arguments: str) -> ToolResult:
-        """Carries a call out."""
+        """Carry a call out."""
 
     def list_files(self, folder: str) -> str:
         """List the files under a folder.
@@ -95,7 +95,7 @@ class RepairTools(ABC):
 
 
 class RepairEnvironment(RepairTools):
-    """Repairs in this process; the tests run in the sandbox. `files` gives an instance's repository."""
+    """Repairs in this process, with tests in the sandbox. `files` returns an instance's repository."""
 
     def __init__(
         self, instances: Mapping[str, Instance], files: Callable[[Instance], Mapping[str, str]], tests: Tests

@@ -1,4 +1,4 @@
-"""The files of an instance: those that it holds, or those of a checkout at its commit."""
+"""The files of an instance: its own, or those of a checkout at its commit."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.patches import apply_patch
 
 FILE_BYTES: Final = 2_000_000
-"""A larger file of a checkout is not source."""
+"""Largest file of a checkout that counts as source."""
 REGULAR: Final = (b"100644", b"100755")
-"""Modes in git's trees: not of links, nor of other repositories."""
+"""Modes of regular files in git's trees, not of links or other repositories."""
 
 
 @dataclass(frozen=True)
 class Repositories:
-    """`folder`: checkouts as `owner__name`, the name that SWE-bench's instances have. None: there are none."""
+    """`folder` has checkouts as `owner__name`, SWE-bench's form. None: there are none."""
 
     folder: Path | None = None
 
     def checkout(self, instance: Instance) -> Path | None:
-        """Where the instance's repository should be; None where the instance holds it."""
+        """Return the place of the instance's repository; None if the instance has its files."""
         if instance.files:
             return None
         return (self.folder or Path("repositories")) / instance.repo.replace("/", "__")
 
     def check(self, instance: Instance) -> None:
-        """Raises ConfigError where an instance cannot be worked on: no repository, or one without its commit."""
+        """Raises ConfigError for an instance without a repository, or whose repository lacks its commit."""
         path = self.checkout(instance)
         if path is None:
             return
@@ -54,7 +54,7 @@ class Repositories:
             ) from None
 
     def files(self, instance: Instance) -> Mapping[str, str]:
-        """Path → text, with the instance's tests in it. Raises ConfigError."""
+        """Return path → text, with the instance's tests. Raises ConfigError."""
         if instance.files:
             return instance.files
         self.check(instance)
@@ -64,8 +64,8 @@ class Repositories:
 
 
 def _texts(path: Path, commit: str) -> dict[str, str]:
-    """Regular files of a commit that are text, as they were committed: `git archive` would leave out those that the
-    repository's attributes keep from releases, often its tests, and rewrite others. Raises ConfigError."""
+    """Return a commit's regular text files as they were committed. `git archive` would omit those that the repository's
+    attributes exclude from releases, often its tests, and rewrite others. Raises ConfigError."""
     blobs: dict[str, bytes] = {}
     for row in _git(path, "ls-tree", "-r", "-z", "-l", commit).split(b"\0")[:-1]:
         described, _, written = row.partition(b"\t")

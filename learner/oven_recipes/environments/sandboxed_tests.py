@@ -1,4 +1,4 @@
-"""Named tests run in the sandbox's profile `tests`, a process for each run, and the outcome of each."""
+"""Runs named tests in the sandbox's profile `tests`, one process per run, and returns the outcome of each."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from oven_llm.sandbox.profiles import Profile
 from oven_llm.sandbox.session import open_sandbox
 
 Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
-"""Of one test. `failed`: it raised, or its module did. `missing`: there is no such test. The last two are of a run that
-did not come to its end: its time was up, or its process ended."""
+"""The outcome of one test. `failed`: it raised, or its module did. `missing`: there is no such test. The last two
+belong to a run that did not finish: it timed out, or its process ended."""
 OUTCOMES: Final = ("passed", "failed", "missing")
 
 Framework: TypeAlias = Literal["functions", "pytest"]
-"""How tests are found and called: plain functions by name, or by pytest's ids, which has to be installed."""
+"""How tests are found and called: plain functions by name, or by pytest's ids, which needs pytest."""
 LIMITS: Final[Mapping[Framework, Limits]] = {
     "functions": Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, file_bytes=10 * MB),
     "pytest": Limits(block_s=300, memory_bytes=4096 * MB, output_bytes=20_000),
 }
-"""Of one run. Tests of small functions take milliseconds; those of a repository, minutes."""
+"""Limits of one run. Tests of small functions take milliseconds, those of a repository minutes."""
 REMEMBERED: Final = 20_000
-"""Outcomes that are kept, of some 200 bytes each. A group's rollouts make the same edits again and again."""
+"""Cached outcomes, of some 200 bytes each. A group's rollouts make the same edits again and again."""
 
 FUNCTIONS: Final = """
 def _run(wanted, root, FINAL):
@@ -83,35 +83,32 @@ def _run(wanted, root, FINAL):
         found.setdefault(one, "failed" if one.partition("::")[0] in broken else "missing")
     FINAL({one: found[one] for one in ids})
 """
-"""Files are given and tests picked from them: of ids, pytest runs none where it does not find one."""
+"""Passes files and selects tests from them: given ids, pytest runs none if one is missing."""
 CALLED: Final = """
 _given = FINAL
 del FINAL
 _run(wanted, root, globals().pop("_given"))
 """
-"""FINAL is out of the namespace before anybody's module is imported."""
+"""Removes FINAL from the namespace before any other module is imported."""
 RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pytest": PYTEST + CALLED}
 
 
 class SandboxedTests:
-    """Runs tests on files, and remembers their outcomes: those of the same tests on the same files are computed once.
-
-    That holds for tests without chance and clocks; with `remember=0` each run is made. Raises ConfigError where this
-    machine has no sandbox for tests.
-    """
+    """Runs tests on files and caches outcomes by tests and files. That holds for tests without randomness and clocks;
+    `remember=0` disables the cache. Raises ConfigError if this machine has no sandbox for tests."""
 
     def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, remember: int = REMEMBERED) -> None:
         self._limits, self._remember = limits, remember
         self._seen: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # behind a server each connection has its thread
         self.runs: Counter[str] = Counter()
-        """How each run that was made ended, by the sandbox's word for it, and `remembered` ones."""
+        """How each run ended, in the sandbox's words, and the number of cached ones as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Test → its outcome. Never raises for anything that code does. Raises ConfigError and ProcessError where
-        the sandbox does not start, or pytest cannot be imported in it."""
+        """Return test → outcome. Never raises for anything that the code does. Raises ConfigError and ProcessError if
+        the sandbox does not start, or if pytest cannot be imported in it."""
         key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:
             if (known := self._seen.get(key)) is not None:
@@ -161,7 +158,7 @@ def _outcome(value: object) -> Outcome:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Writes them under `root`. Raises ConfigError for a path that leads out of it, and where it cannot be written."""
+    """Write the files under `root`. Raises ConfigError for a path that leads out of it, and if writing fails."""
     for path, text in files.items():
         target = (root / path).resolve()
         if not target.is_relative_to(root.resolve()) or target == root.resolve():

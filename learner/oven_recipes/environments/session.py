@@ -1,4 +1,4 @@
-"""An attempt at a repair: calls of tools on a workspace, the reward of each, and of the whole. No trainer in it."""
+"""An attempt at a repair: tool calls on a workspace, the reward of each call and of the attempt. No trainer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 SHOWN: Final = 4000
-"""Characters of a file, or of what a search found, that one call shows: a context has to hold several."""
+"""Characters of a file, or of search results, that one call shows. A context has to hold several."""
 FOUND: Final = 50
-"""Lines that a search shows."""
+"""Lines of search results."""
 
 
 class ToolError(Exception):
-    """A call that cannot be carried out. Its message is for the policy, and ends no episode."""
+    """A call that cannot be carried out. Its message is for the policy, and it does not end the episode."""
 
 
 class Workspace:
-    """Files by path. `kept`: those that may not be changed, as tests."""
+    """Files by path. `kept` files, such as tests, may not be changed."""
 
     def __init__(self, files: Mapping[str, str], kept: Collection[str] = ()) -> None:
         self._files = dict(files)
@@ -32,17 +32,17 @@ class Workspace:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Path → text, as they are now."""
+        """The present files, path → text."""
         return self._files
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits over paths and texts: equal workspaces have equal ones."""
+        """16 hexadecimal digits over paths and texts. Equal workspaces have equal digests."""
         data = json.dumps(sorted(self._files.items())).encode("utf-8", "surrogatepass")
         return hashlib.sha256(data).hexdigest()[:16]
 
     def list_files(self, folder: str) -> str:
-        """Paths under a folder, one a line; an empty folder's name is the repository. Raises ToolError."""
+        """Return the paths under a folder, one per line; an empty name is the repository. Raises ToolError."""
         inside = _normal(folder) if folder not in ("", ".", "/") else ""
         found = [path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside]
         if not found:
@@ -50,11 +50,11 @@ class Workspace:
         return _shown("\n".join(found))
 
     def read(self, path: str) -> str:
-        """A file's text, cut where it is long. Raises ToolError."""
+        """Return a file's text, cut if it is long. Raises ToolError."""
         return _shown(self._text(path))
 
     def search(self, text: str) -> str:
-        """`path:line: text` of the lines that hold `text`. Raises ToolError."""
+        """Return `path:line: text` for the lines that contain `text`. Raises ToolError."""
         if not text:
             raise ToolError("search for what? text is empty")
         hits = [
@@ -67,7 +67,7 @@ class Workspace:
         return _shown("\n".join(hits[:FOUND]) + more) if hits else "nothing found"
 
     def edit(self, path: str, old: str, new: str) -> None:
-        """Puts `new` in the place of `old`, which has to occur once. Raises ToolError."""
+        """Replace `old`, which must occur once, with `new`. Raises ToolError."""
         text = self._text(path)
         if _normal(path) in self._kept:
             raise ToolError(f"{path} holds tests, which cannot be changed")
@@ -104,33 +104,34 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Tool → its arguments, all of them text."""
 NAMED: Final = 8
-"""Failing tests that `run_tests` names; the rest are counted."""
+"""Failing tests that `run_tests` names; the others are counted."""
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a call led to."""
+    """The result of a call."""
 
     text: str
     reward: float
-    """The share of the tests that count which it turned: those that pass now less those that passed before, from -1 to
-    1. Over an attempt these sum to the share that it gained."""
+    """Share of the tests that count which the call turned: those that pass now minus those that passed before, from -1
+    to 1. Over an attempt, these sum to its gain."""
     failed: bool
-    """The call could not be carried out."""
+    """Whether the call could not be carried out."""
     digest: str
-    """Of the workspace after it, and whether it was submitted: equal digests are equal states of the environment."""
+    """Of the workspace after the call, and whether it was submitted. Equal digests are equal states of the
+    environment."""
 
 
 class Tests(Protocol):
-    """What runs an instance's tests."""
+    """Runs an instance's tests."""
 
     def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
         """Test → its outcome on these files."""
 
 
 class RepairSession:
-    """One attempt at an instance. The tests run after each edit, so that its reward is known; their files are the
-    instance's, whatever the policy made of them. Raises ProcessError where none of them is there before the first one:
+    """One attempt at an instance. Tests run after each edit, so that its reward is known, and with the instance's own
+    test files, whatever the policy made of them. Raises ProcessError if none of the tests exists at the start, because
     an attempt without tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
@@ -155,12 +156,12 @@ class RepairSession:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Path → text, as they are now."""
+        """The present files, path → text."""
         return self._workspace.files
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Test → its outcome on the present files."""
+        """Test → outcome on the present files."""
         return self._outcomes
 
     @property
@@ -170,18 +171,17 @@ class RepairSession:
 
     @property
     def solved(self) -> bool:
-        """It was submitted, and all of FAIL_TO_PASS and PASS_TO_PASS pass: SWE-bench's `resolved`."""
+        """Whether it was submitted and all of FAIL_TO_PASS and PASS_TO_PASS pass: SWE-bench's `resolved`."""
         return self.submitted and self.passing == len(self._outcomes)
 
     @property
     def reward(self) -> float:
-        """1 where it is solved, else 0."""
+        """1 if solved, otherwise 0."""
         return float(self.solved)
 
     @property
     def feedback(self) -> str | None:
-        """Which tests fail at the end of an attempt that solves nothing, what `channel.sdpo` may tell the policy; None
-        where it is solved."""
+        """The failing tests of an unsolved attempt, which `channel.sdpo` may show the policy; None if solved."""
         if self.solved:
             return None
         failing = [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
@@ -189,11 +189,11 @@ class RepairSession:
 
     @property
     def digest(self) -> str:
-        """As in `ToolResult`."""
+        """See `ToolResult.digest`."""
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Carries a call out. Never raises for a call that is wrong: its text says what is."""
+        """Carry a call out. Never raises for a wrong call: its text says what is wrong."""
         before = self.passing
         try:
             text, failed = self._checked(tool, arguments)(**arguments), False

@@ -1,7 +1,7 @@
 """Generated repair tasks: a module with a small function that has an injected bug or lacks a feature.
 
-The statement says in words what the function does, so that a repair can be told from the text and the code alone. Which
-side of the split a task is on is decided by a hash of the right code: every process and seed agrees on it.
+The statement says in words what the function does, so that a repair follows from text and code alone. A hash of the
+correct code decides the side of the split, so that every process and seed agrees on it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ COMMIT: Final = "0" * 40
 HELD_OUT_SHARE: Final = 5
 """One function in five is never trained on."""
 TRIES: Final = 200
-"""Draws of a bug, or of a side of the split, before giving up: each succeeds with a chance above a tenth."""
+"""Draws of a bug, or of a side of the split, before giving up. Each succeeds with a probability above 0.1."""
 
 FUNCTIONS: Final = ("total", "score", "charge", "level", "limit", "offset", "rate", "weight", "share", "width")
 NUMBERS: Final = ("price", "count", "size", "depth", "speed", "mass")
 LISTS: Final = ("items", "parts", "rows", "marks")
 MODULES: Final = ("shop", "units", "stock", "rules")
 CASES: Final = 4
-"""Tests of the function that is broken; a neighbour has two."""
+"""Tests of the broken function; a neighbour has two."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Shape:
     body: tuple[str, ...]
     parameters: tuple[str, ...]
     guard: int = 0
-    """Lines at the top of the body that are a separate feature, and can be deleted."""
+    """Lines at the top of the body that are a separate feature and can be deleted."""
 
 
 SHAPES: Final = (
@@ -66,7 +66,7 @@ SWAPS: Final = (
     (" + ", " - "), (" - ", " + "), (" * ", " + "), (" < ", " > "), (" > ", " < "), ("max(", "min("), ("min(", "max("),
     ("+= ", "-= "), ("not ", ""),
 )  # fmt: skip
-"""What a bug puts in the place of what is right."""
+"""Correct text → its replacement by a bug."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class Function:
     k: int
 
     def fill(self, text: str) -> str:
-        """A text of the shape, with these names."""
+        """Return a text of the shape with these names."""
         return text.format(**self.names, k=self.k)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The right body."""
+        """Return the correct body."""
         return tuple(self.fill(line) for line in self.shape.body)
 
     @property
@@ -94,26 +94,26 @@ class Function:
 
     @property
     def says(self) -> str:
-        """What it does, in words."""
+        """Return what it does, in words."""
         return self.fill(self.shape.says)
 
     def code(self, body: Sequence[str] | None = None) -> str:
-        """The function's source, with another body where one is given."""
+        """Return the function's source, with another body if one is passed."""
         lines = self.lines if body is None else body
         return "\n".join([f"def {self.heading}:", *(f"    {line}" for line in lines)]) + "\n"
 
 
 def held_out(function: Function) -> bool:
-    """Whether tasks about this function are on the evaluation side."""
+    """Return whether tasks about this function are on the evaluation side."""
     return zlib.crc32(function.code().encode()) % HELD_OUT_SHARE == 0
 
 
 def tasks(
     seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
 ) -> list[Instance]:
-    """`count` tasks of one side of the split, different from each other, the same for the same arguments. `shapes`:
-    names, for tasks about these alone; `neighbour`: the module has a second function, which is right. Raises ValueError
-    for a name that does not exist, and where there are fewer."""
+    """Return `count` different tasks of one side of the split, the same for the same arguments. `shapes` restricts them
+    to these names; `neighbour` adds a second, correct function to the module. Raises ValueError for an unknown name,
+    and if there are fewer."""
     rng = random.Random(f"tasks {seed} {evaluation}")
     drawn = drawing(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
     found: dict[str, Instance] = {}
@@ -128,7 +128,7 @@ def tasks(
 
 
 def known_shapes(names: Sequence[str]) -> Sequence[str]:
-    """The names. Raises ValueError for one that no shape has."""
+    """Return the shapes. Raises ValueError for an unknown name."""
     known = [shape.name for shape in SHAPES]
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no shape is called {unknown[0]!r}; there are {', '.join(known)}")
@@ -138,7 +138,7 @@ def known_shapes(names: Sequence[str]) -> Sequence[str]:
 def drawing(
     rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
 ) -> Iterator[Instance]:
-    """Endless tasks of one side of the split. Raises ValueError for a shape that there is not."""
+    """Yield tasks of one side of the split endlessly. Raises ValueError for an unknown shape."""
     known = {shape.name: shape for shape in SHAPES}
     known_shapes(shapes)
     allowed = [known[name] for name in shapes] or list(SHAPES)
@@ -155,7 +155,7 @@ def _function(rng: random.Random, shapes: Sequence[Shape], taken: str) -> Functi
 
 
 def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
-    """(kind, body) of every bug that can be injected, whether or not a test sees it."""
+    """Return (kind, body) of every possible bug, whether or not a test detects it."""
     lines = function.lines
     found: list[tuple[str, tuple[str, ...]]] = []
 
@@ -186,7 +186,7 @@ Case = tuple[Any, ...]
 
 
 def _broken(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...], list[Case]] | None:
-    """A bug that some of the cases see, with these; None where no draw finds one."""
+    """Return a bug that some of the cases detect, with these; None if no draw finds one."""
     options = bugs(function)
     for _ in range(TRIES):
         kind = rng.choice(sorted({kind for kind, _ in options}))
@@ -265,7 +265,7 @@ def _test(function: Function, number: int, case: Case) -> str:
 
 
 class TrustedTests:
-    """Outcomes of generated tests, in this process and at once: for code of this module alone, never a policy's."""
+    """Outcomes of generated tests, computed in this process: for code of this module only, never a policy's."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

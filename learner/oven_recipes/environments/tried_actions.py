@@ -1,7 +1,5 @@
-"""What teachers' actions would have led to: each is tried at the student's state, in the environment `repair`.
-
-Only the files and the answer are looked at, so no test runs and nothing of the actions is executed.
-"""
+"""The effects of teachers' actions: each is tried at the student's state, in the environment `repair`. Only files and
+answers are compared, so no test runs and no action's code is executed."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ from oven_runs.traces.records import Message, Reply, Trace
 Replies = Mapping[int, Sequence[Reply]]
 """By step."""
 Tried = Callable[[Trace, Replies], tuple[Trace, dict[int, list[Reply]]] | None]
-"""(a trace, its replies) → both with the outcome of each action; None: its task is not known."""
+"""(a trace, its replies) → both with each action's outcome; None if its task is not known."""
 
 
 def tried_actions(tasks: Path, repositories: Path | None = None) -> Tried:
-    """`tasks`: the traces' instances; `repositories`: checkouts of those that do not hold
-    their files. Outcomes are digests of the files and the answer, so that only actions with the same of both are
-    equivalent. Raises ConfigError for a file without instances, and later for one whose repository is missing."""
+    """`tasks` are the traces' instances, `repositories` checkouts of those without files. Outcomes are digests of the
+    files and the answer, so only actions with the same of both are equivalent. Raises ConfigError for a file without
+    instances, and later for a missing repository."""
     known = {instance.instance_id: instance for instance in read_instances(tasks)}
     checkouts = Repositories(repositories)
 
@@ -65,7 +63,7 @@ class Untested:
 
 
 def _outcome(session: RepairSession, action: Message) -> str:
-    """A digest of the files and the answers, 16 hexadecimal digits; empty for an action without a call."""
+    """Return a digest of the files and the answers, 16 hexadecimal digits; empty for an action without a call."""
     if not action.calls:
         return ""
     answers = [session.call(call.name, _arguments(call.arguments)).text for call in action.calls]
@@ -73,7 +71,7 @@ def _outcome(session: RepairSession, action: Message) -> str:
 
 
 def _arguments(written: str) -> dict[str, Any]:
-    """Nothing, for what is not a JSON object: the environment says so to the policy, too."""
+    """Return the arguments; empty if they are not a JSON object, which the environment also tells the policy."""
     try:
         given = json.loads(written or "{}")
     except (ValueError, RecursionError):

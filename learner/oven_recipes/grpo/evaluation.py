@@ -1,4 +1,4 @@
-"""Greedy accuracy on held-out prompts, without a trace in the run that it measures."""
+"""Greedy accuracy on held-out prompts, without a trace in the measured run."""
 
 import random
 from collections import defaultdict
@@ -13,7 +13,7 @@ from oven_recipes.sorting_settings import SortingSettings
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:
-    """The same held-out prompts for every seed, so that accuracies of different runs compare."""
+    """Return the same held-out prompts for every seed, so that accuracies of different runs are comparable."""
     rng = random.Random("held out")
     return [e for length in sorted(settings.lengths) for e in pool(length, settings.eval_prompts, rng, evaluation=True)]
 
@@ -55,7 +55,7 @@ def greedy_accuracy(
 def accuracy_of(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: SortingSettings
 ) -> Callable[[], dict[str, float | list[float]]]:
-    """Measures the greedy accuracy of the policy that `trainer` trains, on the held-out prompts."""
+    """Measure the greedy accuracy of the trainer's policy on the held-out prompts."""
     examples = held_out_examples(settings)
 
     def evaluate() -> dict[str, float | list[float]]:

@@ -1,4 +1,4 @@
-"""Puts the recipe together: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
+"""Builds the recipe's job: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
 
 import os
 from pathlib import Path
@@ -32,8 +32,8 @@ BETA_BOUNDS = (0.01, 10.0)
 def build(
     settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs. Without a
-    `committee` the recipe's rules judge alone."""
+    """Return the job for one start. `workdir` gets the trainer's files; `cache` stores warm policies between runs.
+    Without a `committee` the recipe's rules judge alone."""
     committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
     committee.group_size = settings.group_size
     quiet_libraries()
@@ -72,18 +72,18 @@ def build(
 
 
 def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """As `build`, with the remote judges that the environment names beside the recipe's rules."""
+    """Like `build`, with the remote judges that the environment names in addition to the recipe's rules."""
     return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed, reference="exact"))
 
 
 def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
-    """What this recipe adds to the gauges that `attach` finds."""
+    """Return the metrics that this recipe adds to those of `attach`."""
     rewards = (MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels)
     return (*accuracies(settings.levels), *rewards)
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
-    """What remote judges are told. The rule is in it: they judge answers, and need not guess the task."""
+    """Return the task's description for remote judges. It includes the rule, so that they need not guess the task."""
     return ModelDescription.from_model(
         model,
         tokenizer,

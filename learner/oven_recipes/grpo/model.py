@@ -1,4 +1,4 @@
-"""The policy, a Llama small enough for one CPU core, and its tokenizer of characters, built in memory."""
+"""The policy, a Llama small enough for one CPU core, and its character tokenizer, built in memory."""
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -7,7 +7,7 @@ from oven_recipes.sorting_settings import SortingSettings
 
 
 def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A freshly initialised policy in float32; torch's global generator decides its weights."""
+    """Return a freshly initialised policy in float32. torch's global generator decides its weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden,
@@ -29,7 +29,8 @@ SYMBOLS = ("<pad>", "<eos>", "<unk>", "S", "=", *"0123456789")
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character, padded on the left so that a batch's completions start in the same column."""
+    """Return a tokenizer with one token per character, padded on the left so that completions start in the same
+    column."""
     core = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(SYMBOLS)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     core.decoder = decoders.Fuse()

@@ -1,7 +1,5 @@
-"""Every knob of the recipe in one frozen model, and its named starting points.
-
-Importing this needs no torch: a launcher lists and checks starts before any learner is started.
-"""
+"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch: a launcher lists and
+checks starts before any learner starts."""
 
 from __future__ import annotations
 
@@ -60,17 +58,14 @@ class Start:
     teacher: TeacherName = "initial"
 
     def describe(self) -> str:
-        """One line for people. It is shown to them, and to no agent."""
+        """Return one line for people. No agent sees it."""
         shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
         anchor = f", beta {self.beta:g} to the {self.teacher} teacher" if self.beta else ""
         return f"learning rate {self.learning_rate:.3g}, mixture {shares}{anchor}"
 
 
 def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().levels) -> Start:
-    """The start called `text` (one of `NAMES`); only `drawn` uses the seed.
-
-    Raises ValueError, naming the nearest names, for any other text.
-    """
+    """Return the start called `text`. Raises ValueError with the nearest names for any other text."""
     even = {level: 1 / len(levels) for level in levels}
     match text:
         case "tuned":

@@ -1,4 +1,4 @@
-"""The supervised warm-up that stands in for pre-training, kept on disk so that a second run starts at once."""
+"""The supervised warm-up that stands in for pre-training, cached on disk so that a second run starts at once."""
 
 import random
 from itertools import islice
@@ -20,7 +20,7 @@ IGNORED = -100  # cross_entropy's default ignore_index
 
 
 def cache_key(settings: SortingSettings, seed: int) -> str:
-    """16 hex digits over everything that decides the warm weights, and nothing that doesn't."""
+    """Return 16 hex digits over everything that decides the warm weights, and nothing else."""
     fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
     decides = {name: getattr(settings, name) for name in (*fields, "right_habit")}
     return key_of({"version": RECIPE_VERSION, "seed": seed, **decides})
@@ -29,10 +29,8 @@ def cache_key(settings: SortingSettings, seed: int) -> str:
 def warm_policy(
     settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
 ) -> LlamaForCausalLM:
-    """The warm policy for these settings and seed: from the cache where it is there and sound, else trained now.
-
-    torch's global generator is left as it was, so that a run does not depend on whether the cache was hit.
-    """
+    """Return the warm policy for these settings and seed, from the cache or trained now. torch's global generator is
+    restored, so that a run does not depend on the cache."""
     folder = cache / f"grpo-warm-{cache_key(settings, seed)}"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -68,7 +66,7 @@ def _train(model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTra
 
 
 def collate(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, attention mask and labels, each (B, T) int64, padded on the left; only the target is scored."""
+    """Return token ids, attention mask and labels, each (B, T) int64, padded on the left. Only the target is scored."""
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer([target for _, target in pairs])["input_ids"]]
     width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))

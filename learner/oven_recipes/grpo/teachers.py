@@ -21,7 +21,7 @@ WARMED: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
     ),
     "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
 }
-"""Name → the settings to warm it up with, from the policy's."""
+"""Name → the warm-up's settings, from the policy's."""
 
 
 def build_teachers(
@@ -33,8 +33,8 @@ def build_teachers(
     cache: Path,
     active: TeacherName | None = None,
 ) -> Teachers:
-    """All of `names`, weakest first, and `active` (the first) the one to begin with; trained now where the cache has
-    none."""
+    """Return all teachers in `names`, weakest first, starting with `active` (default: the first). Teachers that are not
+    cached are trained now."""
     teachers = Teachers(trainer)
     for name in names:
         teachers.add(name, warm_policy(WARMED[name](settings), tokenizer, seed, cache), tokenizer)

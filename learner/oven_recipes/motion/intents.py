@@ -1,4 +1,4 @@
-"""What the policy is asked to do: sentences, and where the hand should be."""
+"""The policy's tasks: sentences, and the target of the hand."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ HELD_OUT = (
     ("right", "up", "across"),
     ("right", "straight", "sideways"),
 )
-"""Each of their words is trained on in others."""
+"""Each of their words occurs in other intents of the training."""
 
 
 @dataclass(frozen=True)
 class Intent:
-    """One sentence and what it means."""
+    """One sentence and its meaning."""
 
     text: str
     side: str
     direction: tuple[float, float, float]
-    """Of the arm, of length 1."""
+    """Direction of the arm, of length 1."""
 
     def target(self) -> Tensor:
-        """(3,): where the hand should be, in metres."""
+        """Target of the hand, (3,), in metres."""
         return _rest()[PLACE[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
 
 
 @lru_cache
 def _rest() -> Tensor:
-    """(24, 3): the joints of a body at rest."""
+    """Return the joints of a body at rest, (24, 3)."""
     return positions(torch.zeros(DIMS))
 
 

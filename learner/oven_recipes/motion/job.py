@@ -1,4 +1,4 @@
-"""Puts the recipe together: warm policy, teachers, committee, trainer, held-out evaluation, and the pictures."""
+"""Builds the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from oven_recipes.motion.skeleton import DIMS, PLACE
 from oven_recipes.runner import end_on_sigterm
 
 TREMOR = 0.03
-"""Radians of every joint in every frame of a clip, so that no density becomes a spike."""
+"""Radians of noise at every joint in every frame of a clip, so that no density becomes a spike."""
 
 
 def clips(texts: Sequence[str], frames: int, reached: Tensor) -> Tensor:
-    """(B, F, 72): the arm turns at its shoulder from rest towards where the intent says, slowly at both ends, and stops
-    at the share `reached`, (B,), of the way."""
+    """Return clips (B, F, 72) in which the arm turns at its shoulder from rest towards the intent, slowly at both ends,
+    and stops at the share `reached`, (B,), of the way."""
     time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
     eased = time.pow(2) * (3 - 2 * time)  # (F,)
     turns = torch.stack([_turn(text) for text in texts])  # (B, 72)
@@ -50,7 +50,7 @@ def clips(texts: Sequence[str], frames: int, reached: Tensor) -> Tensor:
 
 @lru_cache
 def _turn(text: str) -> Tensor:
-    """(72,): the shoulder's turn that points the arm where the intent says."""
+    """Return the shoulder's turn (72,) that points the arm towards the intent."""
     intent = INTENTS[text]
     rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
     goal = torch.tensor(intent.direction)
@@ -61,8 +61,8 @@ def _turn(text: str) -> Tensor:
 
 
 def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
-    """Train `policy` on clips that reach between the two shares of the way. torch's global generator is left as it
-    was. Returns the policy."""
+    """Train `policy` on clips that reach between the two shares of the way, and return it. torch's global generator is
+    restored."""
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
@@ -82,7 +82,7 @@ def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], s
 
 
 def loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
-    """What the warm-up minimises: the clips' negative log-density per coordinate; of a diffusion model, its denoising
+    """Return the warm-up's loss: the clips' negative log-density per coordinate, or a diffusion model's denoising
     error."""
     if isinstance(policy, DiffusionPolicy):
         return policy.denoising_loss(batch, texts)
@@ -96,7 +96,7 @@ HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.
 
 
 def build(settings: MotionSettings, start: Start, seed: int, output: Path | None = None) -> PolicyTrainer:
-    """The trainer for one start, with a warm policy and warm teachers."""
+    """Return the trainer for one start, with a warm policy and warm teachers."""
     habit = settings.habit
     policy = warm(new_policy(settings, seed), settings, habit, seed)
     narrow = settings.model_copy(update={"hidden": settings.hidden // 2})
@@ -131,7 +131,7 @@ def build(settings: MotionSettings, start: Start, seed: int, output: Path | None
 
 
 def new_policy(settings: MotionSettings, seed: int) -> Policy:
-    """Freshly initialised; torch's global generator is left as it was."""
+    """Return a freshly initialised policy. torch's global generator is restored."""
     encode = TextEncoder(TRAINED, settings.embedding)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -154,7 +154,7 @@ def new_policy(settings: MotionSettings, seed: int) -> Policy:
 
 
 def held_out(policy: Policy, seed: int) -> Callable[[], Measured]:
-    """Measures the worth of clips for intents that are not trained on, each clip's, always with the same noise."""
+    """Measure each clip's worth for intents that are not trained on, always with the same noise."""
 
     def evaluate() -> Measured:
         torch.manual_seed(seed)  # `connect` puts the generators back
@@ -165,7 +165,7 @@ def held_out(policy: Policy, seed: int) -> Callable[[], Measured]:
 
 
 def train(order: Order) -> None:
-    """Train to the end; SIGTERM ends it cleanly. Leaves `motion.png` and `motion.npz` in the run's folder."""
+    """Train to the end; SIGTERM ends it cleanly. Writes `motion.png` and `motion.npz` to the run's folder."""
     torch.set_num_threads(1)  # a step is too small for more to help
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
     settings = MotionSettings.model_validate(options)

@@ -1,4 +1,5 @@
-"""What the policy does before and after, beside its teacher: `motion.npz` with the joints, `motion.png` to look at."""
+"""Pictures of the policy before and after, and of its teacher: `motion.npz` with the joints, `motion.png` to look
+at."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ GREEN, GREY, RED = (20, 120, 60), (210, 210, 210), (200, 0, 0)
 
 
 class Record:
-    """Keeps what the policy did at the start, and the reward of each step."""
+    """Records the policy's clips at the start, and the reward of each step."""
 
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed
@@ -46,7 +47,7 @@ class Record:
         trainer.update = noted  # type: ignore[assignment, method-assign]
 
     def write(self, folder: Path) -> None:
-        """Both files. Without Pillow there is no picture, and a line in the log says so."""
+        """Write both files. Without Pillow there is no picture, and a line in the log says so."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
             self._clips[name], self._worths[name] = self._joints(policy), self._worth(policy)
@@ -87,7 +88,7 @@ class Record:
             pen.text((column * WIDE + WIDE / 2 - 20, (row + 1) * HIGH - 16), f"frame {frame + 1}", fill="black")
 
     def _draw_curve(self, pen: Any, top: int) -> None:
-        """The reward of each step, in a frame of whole tenths around it."""
+        """Draw the reward of each step, in a frame of whole tenths."""
         pen.text((6, top + 4), "mean reward of each step, over the intents that it was trained on", fill="black")
         finite = [(step, value) for step, value in sorted(self._rewards.items()) if value == value]
         if len(finite) < 2:
@@ -111,7 +112,7 @@ class Record:
 
     @torch.no_grad()
     def _worth(self, policy: Policy) -> float:
-        """Mean over the held-out intents, always with the same noise."""
+        """Return the mean over the held-out intents, always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             rows = [text for text in EVALUATED for _ in range(EACH)]
@@ -119,14 +120,14 @@ class Record:
 
     @torch.no_grad()
     def _joints(self, policy: Policy) -> Tensor:
-        """(F, 24, 3): one clip, always with the same noise."""
+        """Return one clip's joints, (F, 24, 3), always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             return positions(policy.sample([self._intent], 1).outputs[0])
 
 
 def _pixels(joints: Tensor, column: int, row: int) -> list[tuple[float, float]]:
-    """Joints in metres, seen from the front and a little from the side."""
+    """Project joints in metres to pixels, seen from the front and slightly from the side."""
     x = joints[:, 0] * 0.85 + joints[:, 2] * 0.5
     scale = HIGH / 2.2
     return [

@@ -1,4 +1,4 @@
-"""The recipe as `up` sees it: names and settings without torch, and `train`, which imports it."""
+"""The recipe for `up`: names and settings without torch, and `train`, which imports it."""
 
 from __future__ import annotations
 

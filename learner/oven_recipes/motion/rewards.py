@@ -1,4 +1,4 @@
-"""The committee's rules: the hand is where the intent says; the motion is smooth; no joint turns too far."""
+"""The committee's rules: the hand reaches the target, the motion is smooth, no joint turns too far."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from oven_recipes.motion.intents import INTENTS
 from oven_recipes.motion.skeleton import PLACE, limits, positions
 
 LAST = 4
-"""A clip's share that has to be at the target: the last quarter."""
+"""Share of a clip that must be at the target: the last quarter."""
 REACH_M, JERK_M, EXCESS = 0.25, 0.1, 0.1
 """Where each score has fallen to 1/e: metres from the target; metres of second difference per frame; radians beyond the
 limit, in the mean over joints."""
 
 
 def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> list[float | None]:
-    """1 for a hand that is at the target through the clip's last quarter."""
+    """Return 1 for a hand that stays at the target through the clip's last quarter."""
     placed = positions(torch.stack(list(completions))[:, -(len(completions[0]) // LAST) :])  # (B, F/4, 24, 3)
     hands = torch.tensor([PLACE[f"{INTENTS[text].side}_hand"] for text in prompts])
     targets = torch.stack([INTENTS[text].target() for text in prompts])
@@ -30,13 +30,13 @@ def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> li
 
 
 def smoothness(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
-    """1 for joints that move at constant speed."""
+    """Return 1 for joints that move at constant speed."""
     jerk = positions(torch.stack(list(completions))).diff(n=2, dim=1).norm(dim=-1).mean((1, 2))
     return [*torch.exp(-jerk / JERK_M).tolist()]
 
 
 def joint_limits(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
-    """1 for joints within their limits in every frame."""
+    """Return 1 for joints within their limits in every frame."""
     turned = torch.stack([clip.reshape(len(clip), -1, 3) for clip in completions]).norm(dim=-1)  # (B, F, 24)
     return [*torch.exp(-(turned - limits()).clamp(min=0).mean((1, 2)) / EXCESS).tolist()]
 
@@ -50,6 +50,6 @@ EACH = 4
 
 
 def worth(prompts: Sequence[str], clips: Sequence[Tensor]) -> Tensor:
-    """(B,): the weighted mean of the rules' scores, 0 to 1, for what is held out."""
+    """Return the weighted mean of the rules' scores, (B,), 0 to 1, for held-out intents."""
     scores = {name: rule(prompts=prompts, completions=clips) for name, rule in RULES.items()}
     return sum((WEIGHTS[name] * torch.tensor(said) for name, said in scores.items()), torch.zeros(len(clips)))

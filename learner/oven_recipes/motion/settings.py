@@ -1,4 +1,4 @@
-"""Every knob of the recipe in one frozen model, and its named starting points. Importing this needs no torch."""
+"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MotionSettings(BaseModel):
 
     @property
     def steps(self) -> int:
-        """How many the policy is trained for."""
+        """Training steps of the policy."""
         return self.max_steps or STEPS[self.policy]
 
 
@@ -66,12 +66,12 @@ class Start:
     label: str = ""
 
     def describe(self) -> str:
-        """One line for people. It is shown to them, and to no agent."""
+        """Return one line for people. No agent sees it."""
         return f"learning rate {self.learning_rate:.3g}, held by the {self.teacher} teacher"
 
 
 def parse_start(text: str) -> Start:
-    """The start called `text` (one of `NAMES`). Raises ValueError, naming the nearest names, for any other text."""
+    """Return the start called `text` (one of `NAMES`). Raises ValueError with the nearest names for any other text."""
     match text:
         case "tuned":
             return Start(text, LEARNING_RATE)

@@ -1,4 +1,4 @@
-"""A skeleton of 24 joints, and where they are when each is turned: forward kinematics in torch."""
+"""A skeleton of 24 joints and its forward kinematics in torch."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ PLACE = {name: place for place, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
 DIMS = 3 * len(JOINTS)
 ARM_M = 0.59
-"""From shoulder to hand."""
+"""Length from shoulder to hand."""
 _LIMITS = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
 OTHER_LIMIT = 0.7
 
 
 def limits() -> Tensor:
-    """(24,): how far each joint may turn, in radians."""
+    """Return how far each joint may turn, (24,), in radians."""
     return torch.tensor([_LIMITS.get(name.split("_")[-1], OTHER_LIMIT) for name, _, _ in JOINTS])
 
 

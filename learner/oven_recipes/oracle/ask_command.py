@@ -19,7 +19,7 @@ from oven_recipes.oracle.generated_answers import generated_answers
 from oven_recipes.quiet_libraries import quiet_libraries
 
 ABOUT_PAIRS = "snli"
-"""Its question is about two sentences, and is not asked of a text alone."""
+"""Benchmarks about two sentences, whose question does not suit a single text."""
 
 
 def main(
@@ -31,7 +31,7 @@ def main(
     temperature: float,
     as_json: bool,
 ) -> int:
-    """Raises ConfigError for what is wrong with the oracle, the text or the question."""
+    """Print the answers. Raises ConfigError for faults of the oracle, the text or the question."""
     if not text.strip():
         raise ConfigError("the text is empty: there are no activations to ask about")
     if question is not None and not question.strip():
@@ -73,7 +73,7 @@ def main(
 
 
 def standard_questions() -> list[str]:
-    """The benchmarks' questions that can be asked of any text."""
+    """Return the benchmarks' questions that suit any text."""
     return [
         question
         for name, benchmark in BENCHMARKS.items()

@@ -1,7 +1,5 @@
-"""What the offline prompts are about: attributes, their values, and the words that give each away. Pure data.
-
-Where the benchmarks' templates have words for the same thing, they are used: one small vocabulary does for both.
-"""
+"""The topics of the offline prompts: attributes, their values, and the words that reveal them. Pure data. Shared with
+the benchmarks' templates where they have words for the same thing, so that one small vocabulary is enough."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from oven_recipes.oracle.benchmark_templates import CITIES, NAMES, NUMBERS
 
 @dataclass(frozen=True)
 class Attribute:
-    """What a question asks about: its values, what each is more broadly, and how questions are worded."""
+    """The subject of a question: its values, a broader term for each, and wordings of questions."""
 
     values: Mapping[str, str]
-    """Each value, and a broader term that is true of it as well and says less; the value itself where there is none."""
+    """Each value, and a broader term that is also true and says less; the value itself if there is none."""
     open: tuple[str, ...]
     """Wordings of the open question."""
     closed: tuple[str, ...]
@@ -35,7 +33,7 @@ TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "space": ("science", ("planet", "satellite", "rocket", "astronomer", "comet")),
     "computers": ("science", ("laptop", "software", "keyboard", "robot", "code")),
 }
-"""Topics, each with its field and with the words that give it away."""
+"""Topics, each with its field and the words that reveal it."""
 
 FEELINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "happy": ("good", ("happy", "glad", "delighted")),
@@ -45,7 +43,7 @@ FEELINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "afraid": ("bad", ("afraid", "scared", "worried")),
     "bored": ("bad", ("bored", "tired", "weary")),
 }
-"""Feelings, each with whether it is a good one, and with its words."""
+"""Feelings, each with whether it is positive, and its words."""
 
 GREETINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "english": ("germanic", ("hello", "welcome")),
@@ -53,13 +51,13 @@ GREETINGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "french": ("romance", ("bonjour", "salut")),
     "spanish": ("romance", ("hola", "buenas")),
 }
-"""Languages, each with its family, and with words of greeting."""
+"""Languages, each with its family and words of greeting."""
 
 MANNERS: Mapping[str, tuple[str, ...]] = {
     "polite": ("please help with the {}", "thanks for the {}", "could you kindly explain the {}"),
     "rude": ("answer now about the {} fool", "hurry up with the {}", "shut up about the {}"),
 }
-"""How the message asks, each with its ways to put it, with a place for a word of the topic."""
+"""How the message asks, each with wordings that have a place for a word of the topic."""
 
 TIMES: Mapping[str, tuple[str, ...]] = {
     "past": ("saw", "met", "lost"),
@@ -69,7 +67,7 @@ TIMES: Mapping[str, tuple[str, ...]] = {
 """When it happens, each with the same verbs."""
 
 ABSENT = "none"
-"""In a list of all values, that of an attribute which a prompt has not."""
+"""The value of an attribute that a prompt lacks, in a list of all values."""
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     "topic": Attribute(

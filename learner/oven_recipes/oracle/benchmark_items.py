@@ -1,8 +1,5 @@
-"""Items of the benchmarks: template texts, training and held out apart, and the published files' texts.
-
-A hash of the text decides whether a template text is held out: training may use `items(...,
-held_out=False)` alone, evaluation the others alone.
-"""
+"""Items of the benchmarks: template texts, split into training and held out, and the published files' texts. A hash of
+the text decides the split: training may only use `items(..., held_out=False)`, evaluation only the others."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from oven_recipes.oracle.benchmarks.benchmark import FALSE, NO, YES, Benchmark, 
 from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
 
 HELD_OUT_SHARE = 4
-"""One text in so many is held out: a quarter of each benchmark is above 250 texts, with enough of both answers."""
+"""One text in this many is held out: a quarter of each benchmark has over 250 texts, with enough of both answers."""
 ITEMS = 250
-"""Of each benchmark: then a proportion's standard error is at most .032."""
+"""Items of each benchmark, so that a proportion's standard error is at most 0.032."""
 
 
 def is_held_out(text: str) -> bool:
-    """True where the hash of `text` keeps it for evaluation."""
+    """Return True if the hash of `text` reserves it for evaluation."""
     return _digest(text) % HELD_OUT_SHARE == 0
 
 
@@ -44,7 +41,7 @@ def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
 
 
 def words() -> frozenset[str]:
-    """Every word of the nine benchmarks' texts, questions and answers, split at spaces, `:` and `?` apart."""
+    """Return every word of the nine benchmarks' texts, questions and answers, split at spaces, `:` and `?`."""
     found: set[str] = {YES, NO, ":", "?"}
     for benchmark in BENCHMARKS:
         for part in (True, False):
@@ -54,18 +51,15 @@ def words() -> frozenset[str]:
 
 
 def template_items(benchmark: Benchmark, count: int = ITEMS) -> list[Item]:
-    """`count` held-out template items; the same ones each time."""
+    """Return `count` held-out template items, the same each time."""
     texts = {text.text: text for text in benchmark.templates()}
     held_out = [text for text in texts.values() if is_held_out(text.text)]
     return drawn(benchmark, held_out, count, f"templates of {benchmark.name}")
 
 
 def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> list[Item]:
-    """`count` items from the published files in `folder`; the same ones each time.
-
-    Raises:
-        ConfigError: no such file, a file that is not in its published layout, or too few rows.
-    """
+    """Return `count` items from the published files in `folder`, the same each time. Raises ConfigError for a missing
+    file, one that is not in its published layout, or too few rows."""
     found = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
     paths = next(filter(None, found), [])
     if not paths:
@@ -78,11 +72,9 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> l
 
 
 def drawn(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: str) -> list[Item]:
-    """`count` items, each of another text; which ones depends on the texts alone.
-
-    Each question is asked as often as the others, half of the times with the answer yes: who knows the question alone
-    is right half of the time. Raises ConfigError where `source` has too few texts, or too few with one of the answers.
-    """
+    """Return `count` items, each about another text; the choice depends only on the texts. Each question occurs equally
+    often, half of the time with the answer yes, so knowing the question alone gives a half. Raises ConfigError if
+    `source` has too few texts, or too few with one of the answers."""
     shuffled = sorted(texts, key=lambda text: _digest(f"{benchmark.name}:{text.text}"))
     if len(shuffled) < count:
         raise ConfigError(

@@ -30,7 +30,7 @@ def main(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Raises ConfigError for what is wrong with the oracle, the files or `out`."""
+    """Evaluate and print. Raises ConfigError for faults of the oracle, the files or `out`."""
     _writable(out)
     started, used = time.perf_counter(), time.process_time()
     chosen = benchmark_items(benchmarks, items)
@@ -71,7 +71,7 @@ def main(
 
 
 def _writable(out: Path | None) -> None:
-    """Raises ConfigError before the work is done, not after it."""
+    """Raises ConfigError before the work starts, not after it."""
     if out is None:
         return
     if importlib.util.find_spec("matplotlib") is None:

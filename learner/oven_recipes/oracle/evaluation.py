@@ -1,8 +1,6 @@
-"""The nine benchmarks at several depths: an oracle is asked about texts that it was not trained on.
-
-Twice: with the text's own activations, and with those of another text of the benchmark (shuffled). What it is right
-about with these it knew without reading activations.
-"""
+"""The nine benchmarks at several depths: an oracle answers questions about texts that it was not trained on. Twice:
+with the text's own activations, and with those of another text (shuffled). Correct answers to the latter did not come
+from activations."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from oven_recipes.oracle.evaluation_scores import Scored, Scores, scores
 from oven_recipes.oracle.generated_answers import ROWS, context_of, generated_answers
 
 PERCENTS = (25.0, 50.0, 75.0)
-"""Of the depth, as Activation Oracles were evaluated."""
+"""Percentages of the depth, as in the evaluation of Activation Oracles."""
 
 Source = Literal["published files", "templates"]
 
@@ -42,14 +40,14 @@ class BenchmarkItems(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One output: the item's number in its benchmark, the depth in percent, and what was read in it."""
+    """One output: the item's number in its benchmark, the depth in percent, and the parsed answer."""
 
     benchmark: str
     number: int
     percent: float
     output: str
     confidence: float | None
-    """From 0 to 1; None where the output does not parse."""
+    """From 0 to 1; None if the output does not parse."""
     right: bool
 
 
@@ -69,8 +67,8 @@ class Evaluated:
         return scores(scored(self.shuffled))
 
     def measured(self) -> Measured:
-        """What is published: `eval/accuracy` answer by answer, the rest as means. Calibration is left out where no
-        answer parses."""
+        """Return the metrics: `eval/accuracy` answer by answer, the others as means. Calibration is absent if no answer
+        parses."""
         found: dict[str, float | Sequence[float]] = {"eval/accuracy": [float(one.right) for one in self.answers]}
         for name in dict.fromkeys(one.benchmark for one in self.answers):
             of_it = [one.right for one in self.answers if one.benchmark == name]
@@ -86,7 +84,7 @@ class Evaluated:
 
 
 def metric_specs() -> tuple[MetricSpec, ...]:
-    """Of what `Evaluated.measured` publishes, for the recipe's `metrics`."""
+    """Return the specs of `Evaluated.measured`, for the recipe's `metrics`."""
     up = ("eval/accuracy", *(f"eval/accuracy/{name}" for name in BENCHMARKS))
     return (
         *(MetricSpec(name=name, better="up", held_out=True, ceiling=1.0) for name in up),
@@ -97,10 +95,8 @@ def metric_specs() -> tuple[MetricSpec, ...]:
 
 
 def benchmark_items(folder: Path | None = None, count: int = ITEMS) -> list[BenchmarkItems]:
-    """`count` items of each benchmark: published ones where `folder` has a folder of its name, else templates.
-
-    Raises ConfigError for a folder with none of the nine, and what `published_items` raises.
-    """
+    """Return `count` items of each benchmark: published ones if `folder` has a folder of its name, otherwise templates.
+    Raises ConfigError for a folder with none of the nine, and the errors of `published_items`."""
     if folder is None:
         return [BenchmarkItems(name, "templates", template_items(one, count)) for name, one in BENCHMARKS.items()]
     if not folder.is_dir():
@@ -119,12 +115,9 @@ def benchmark_items(folder: Path | None = None, count: int = ITEMS) -> list[Benc
 
 
 class OracleEvaluation:
-    """Asks one oracle about one set of items; the texts' activations are captured once, since adapters don't change
-    them.
-
-    Raises ConfigError for a text that is longer than the model's context or has no second token, and what `capture`
-    raises.
-    """
+    """Asks one oracle about one set of items. Activations are captured once, because adapters do not change them.
+    Raises ConfigError for a text longer than the model's context or without a second token, and the errors of
+    `capture`."""
 
     def __init__(
         self,
@@ -139,7 +132,7 @@ class OracleEvaluation:
         temperature: float = 0.0,
         rows: int = ROWS,
     ) -> None:
-        """`tokens`: activations of a text at most; `temperature` 0 is greedy; `rows`: prompts in a batch."""
+        """`tokens` is the most activations of a text; `temperature` 0 is greedy; `rows` is the prompts per batch."""
         self.benchmarks = list(benchmarks)
         self.percents = tuple(percents)
         self._model, self._tokenizer, self._injection = model, tokenizer, injection
@@ -163,15 +156,15 @@ class OracleEvaluation:
         }
 
     def run(self) -> Evaluated:
-        """Both passes over all items at all depths."""
+        """Run both passes over all items at all depths."""
         return Evaluated(self._answered(lambda _, number: number), self._answered(self._other()))
 
     def without_activations(self) -> Scores:
-        """One pass in which the places of each prompt stay as they are: what the questions alone tell."""
+        """Run one pass with unchanged placeholders: what the questions alone tell."""
         return scores(scored(self._answered(lambda _, number: number, unchanged=True)))
 
     def _other(self) -> Callable[[str, int], int]:
-        """Item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
+        """Return item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
         cycles = {one.name: cycle(len(one.items), one.name) for one in self.benchmarks}
         return lambda name, number: cycles[name][number]
 
@@ -197,7 +190,7 @@ class OracleEvaluation:
         ]
 
     def _checked(self, items: Sequence[Item]) -> float:
-        """The share of unknown tokens. Raises ConfigError for a text that cannot be captured."""
+        """Return the share of unknown tokens. Raises ConfigError for a text that cannot be captured."""
         unknown = total = 0
         for item in items:
             ids = check_text(self._model, self._tokenizer, item.text, item.where or repr(item.text[:60]))
@@ -208,7 +201,7 @@ class OracleEvaluation:
 
 
 def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
-    """The text's token ids. Raises ConfigError, naming `where`, for a text without a second token, and for one that is
+    """Return the text's token ids. Raises ConfigError, naming `where`, for a text without a second token, and for one
     longer than the model's context."""
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_of(model)
@@ -225,8 +218,8 @@ def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
 
 
 def read(output: str, answer: str) -> tuple[float | None, bool]:
-    """The confidence that an output states, 0 to 1, and whether its first word is the right answer; (None, False) for
-    one that does not parse."""
+    """Return the stated confidence, 0 to 1, and whether the first word is the right answer; (None, False) for an output
+    that does not parse."""
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False
@@ -235,7 +228,7 @@ def read(output: str, answer: str) -> tuple[float | None, bool]:
 
 
 def cycle(count: int, name: str) -> list[int]:
-    """A permutation of `count` numbers that is one cycle (Sattolo 1986); the same for the same name."""
+    """Return a permutation of `count` numbers that is one cycle (Sattolo 1986), the same for the same name."""
     numbers, generator = list(range(count)), random.Random(f"shuffled {name}")
     for at in range(count - 1, 0, -1):
         other = generator.randrange(at)
@@ -244,7 +237,7 @@ def cycle(count: int, name: str) -> list[int]:
 
 
 def scored(answers: Sequence[Answered]) -> list[Scored]:
-    """Answers as the scores take them; those about one text, at several depths, have one number."""
+    """Return the answers for scoring. Answers about one text at several depths share a number."""
     numbers: dict[tuple[str, int], int] = {}
     return [
         Scored(numbers.setdefault((one.benchmark, one.number), len(numbers)), one.confidence, one.right)

@@ -1,4 +1,4 @@
-"""An evaluation as JSON and as a table: every figure with its interval, and where the texts are from."""
+"""An evaluation as JSON and as a table: every figure with its interval, and the source of the texts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NOTE = (
     "the mean ECE of a perfect forecaster with the stated confidences; shuffled: asked with another text's activations"
 )
 MANY_UNKNOWN = 0.2
-"""A share of unknown tokens from which on a benchmark's texts are hardly in the model's vocabulary."""
+"""Share of unknown tokens from which a benchmark's texts are hardly in the model's vocabulary."""
 
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What `evaluate` prints and writes."""
+    """The output of `evaluate`."""
 
     oracle: str
     benchmarks: Sequence[BenchmarkItems]
@@ -30,7 +30,7 @@ class EvaluationReport:
     cpu_seconds: float
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {
             "oracle": self.oracle,
             "layer_percents": list(self.percents),
@@ -46,7 +46,7 @@ class EvaluationReport:
         }
 
     def lines(self) -> list[str]:
-        """For people: a table of the benchmarks, and what is to be said about it."""
+        """Return it for people: a table of the benchmarks, with remarks."""
         header = (
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )

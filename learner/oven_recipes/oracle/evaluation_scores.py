@@ -1,8 +1,8 @@
-"""Scores of answers with a stated confidence: accuracy, ECE, MCE and Brier, with intervals and with ECE's null.
+"""Scores of answers with a stated confidence: accuracy, ECE, MCE and Brier, with intervals and ECE's null.
 
-An answer that does not parse is wrong, and has no confidence: it counts for accuracy and not for calibration.
-Intervals are 95 % percentile bootstraps over texts, since the answers about one text at several depths are not
-independent. Resampling adds noise to each bin, so intervals of ECE and MCE lie high where they are near their null.
+An answer that does not parse is wrong and has no confidence: it counts for accuracy and not for calibration. Intervals
+are 95 % percentile bootstraps over texts, because the answers about one text at several depths are not independent.
+Resampling adds noise to each bin, so intervals of ECE and MCE are too high near their null.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import numpy as np
 from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_of, binned, brier, null
 
 RESAMPLES = 1000
-"""Of the bootstrap: percentiles of 2.5 % rest on 25."""
+"""Of the bootstrap. Percentiles of 2.5 % rest on 25 of them."""
 
 
 class Scored(NamedTuple):
-    """One answer: which text it is about, its confidence from 0 to 1 or None where it does not parse, and whether it
-    is right."""
+    """One answer: its text, its confidence from 0 to 1 or None if it does not parse, and whether it is right."""
 
     text: int
     confidence: float | None
@@ -39,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bin:
-    """The answers with low ≤ confidence < high (of the last: ≤ high): how many, and their means."""
+    """The answers with low ≤ confidence < high (in the last bin: ≤ high): their number and their means."""
 
     low: float
     high: float
@@ -50,7 +49,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of a set of answers. What rests on confidences is None where no answer has one."""
+    """The scores of a set of answers. Those from confidences are None if no answer has one."""
 
     count: int
     unparsed: int
@@ -61,13 +60,13 @@ class Scores:
     ece_null: float | None
     """The mean ECE of a perfect forecaster with these confidences."""
     ece_null_99: float | None
-    """What ECE it exceeds once in a hundred times."""
+    """The ECE that such a forecaster exceeds once in a hundred times."""
     bins: tuple[Bin, ...]
-    """Those with an answer in them."""
+    """The bins that have answers."""
 
 
 def scores(answers: Sequence[Scored]) -> Scores:
-    """Raises ValueError where there is no answer."""
+    """Compute the scores. Raises ValueError without answers."""
     if not answers:
         raise ValueError("no answers to score")
     drawn = _resampled(answers)
@@ -91,7 +90,7 @@ def scores(answers: Sequence[Scored]) -> Scores:
 
 
 def _resampled(answers: Sequence[Scored]) -> dict[str, Floats]:
-    """Each score of each resample of the texts, (RESAMPLES,); NaN where a resample has no confidence in it."""
+    """Return each score of each resample of the texts, (RESAMPLES,); NaN for a resample without confidences."""
     _, text = np.unique([one.text for one in answers], return_inverse=True)  # (N,), from 0 on
     right = np.array([one.right for one in answers], dtype=np.float64)
     stated = np.array([np.nan if one.confidence is None else one.confidence for one in answers])

@@ -1,4 +1,4 @@
-"""What an oracle says about activations: generation in batches, with the vectors in place."""
+"""Generates an oracle's answers about activations in batches, with the vectors injected."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from oven_recipes.activations.injection import ActivationInjection, Control
 from oven_recipes.activations.placeholders import oracle_prompt
 
 ROWS = 128
-"""Prompts in a batch: on a CPU the small model is fastest with 64 to 256."""
+"""Prompts per batch. On a CPU the small model is fastest with 64 to 256."""
 
 
 def context_of(model: Any) -> int | None:
-    """Positions that the model has; None where its configuration does not say."""
+    """Return the model's number of positions; None if its configuration does not say."""
     return getattr(bare(model).config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -79,7 +79,8 @@ def generated_answers(
 
 
 def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> GenerationConfig:
-    """Of its own: a model's stored one may sample, cut to its best tokens, or penalise repetition."""
+    """Return a separate generation config: a model's stored one may sample, truncate the distribution, or penalise
+    repetition."""
     drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {}
     return GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=max_new_tokens,
@@ -90,7 +91,7 @@ def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> Generati
 
 
 def _padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, (B, P), padded on the left, where generation continues from the last position."""
+    """Return ids and mask, (B, P), padded on the left, where generation continues from the last position."""
     longest = max(map(len, ids))
     batch = torch.full((len(ids), longest), pad)
     mask = torch.zeros_like(batch)

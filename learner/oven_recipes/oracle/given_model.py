@@ -1,7 +1,5 @@
-"""A model and an oracle's adapter that the user names: folders, or ids on the Hugging Face hub.
-
-What cannot be loaded is told as one line with a remedy, before anything is trained.
-"""
+"""The user's model and oracle adapter: folders, or ids on the Hugging Face hub. Loading errors are one line with a
+remedy, before any training."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ from oven_core.errors import ConfigError
 ALPHA = 2
 """LoRA's α in ranks: 128 for 64, as Activation Oracles were trained."""
 FAILURES = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, ImportError)
-"""What transformers, peft and safetensors raise for a model that is not there, or torn, or of another kind."""
+"""Errors of transformers, peft and safetensors for a model that is missing, damaged, or of another kind."""
 
 
 def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
-    """The model and its tokenizer, padded on the left. `name` is a folder or a hub id; `dtype` "auto" is the stored
-    one. Raises ConfigError."""
+    """Return the model and its tokenizer, padded on the left. `name` is a folder or a hub id; `dtype` "auto" is the
+    stored type. Raises ConfigError."""
     try:
         config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
@@ -41,8 +39,8 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
 
 
 def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
-    """`model` with a new adapter, `default`, on all its linear layers but the head; it changes nothing until it is
-    trained (Hu et al. 2021, arXiv 2106.09685)."""
+    """Return `model` with a new adapter, `default`, on all its linear layers except the head. It changes nothing until
+    it is trained (Hu et al. 2021, arXiv 2106.09685)."""
     config = LoraConfig(
         r=rank, lora_alpha=ALPHA * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -50,8 +48,8 @@ def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
 
 
 def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
-    """`model` with the adapter at `path`, to be trained on. Raises ConfigError for one that is not there or torn, and
-    for the adapter of another model: by its name where both are hub ids, and by its weights' names and shapes."""
+    """Return `model` with the adapter at `path`, ready for training. Raises ConfigError for a missing or damaged
+    adapter, and for another model's: by its name if both are hub ids, and by its weights' names and shapes."""
     try:
         config = PeftConfig.from_pretrained(path)
         weights = load_peft_weights(path, device="cpu")
@@ -104,6 +102,6 @@ def _not_loaded(what: str, name: str, error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Enough of the error to search for."""
+    """Return enough of the error to search for."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

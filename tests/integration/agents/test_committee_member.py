@@ -229,25 +229,6 @@ async def test_a_restart_does_not_end_a_quarantine(
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("critic", "committee member 'critic' has no key: the environment variable NOT_THERE is not set"),
-        ("critc", "no committee member named 'critc'; did you mean 'critic'?"),
-        ("dear", "the price of 'm', the model of judges/dear, is not known"),
-    ],
-)
-async def test_a_faulty_setting_ends_the_start_with_one_line(
-    stack: Stack, server: EmbeddedServer, tmp_path: Path, name: str, says: str
-) -> None:
-    dear = {"provider": "compatible", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
-    configured(tmp_path, {"usd": 1}, critic={"provider": "openai", "model": "m", "key_env": "NOT_THERE"}, dear=dear)
-    async with process(stack, server, tmp_path, name) as child:
-        async with asyncio.timeout(WAIT_S):
-            assert await child.wait() == 2
-        assert child.tail(1).startswith(f"error: {says}")
-
-
-@pytest.mark.parametrize(
     ("credentials", "replies"),
     [
         ("critic", ("oven.r.decision.1", "_INBOX_.mesh.1")),  # the server's permissions hold it

@@ -202,16 +202,6 @@ async def test_operators_commands_are_read_from_the_log(nats: Server) -> None:
     assert await off_loop(learner.close, "stopped")
 
 
-async def test_an_unsendable_message_does_not_block_others(nats: Server) -> None:
-    learner = learner_on(link(nats))
-    await off_loop(learner.start)
-    learner.observe(1, {"loss": "high"})  # type: ignore[dict-item]
-    learner.observe(2, {f"metric/{n}": 1 / 3 for n in range(20_000)})
-    learner.observe(3, {"loss": 1.0})
-    assert await off_loop(learner.close, "completed")
-    assert [body.step for body in await nats.bodies() if isinstance(body, Observation)] == [3]
-
-
 async def test_a_missing_server_at_the_end_does_not_delay_the_learner(nats: Server) -> None:
     process = link(nats)
     learner = learner_on(process)

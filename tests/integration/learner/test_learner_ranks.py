@@ -226,7 +226,6 @@ def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int, *more:
 
 
 def test_an_oracles_rows_keep_their_own_vectors_on_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
-    """`python -m tests.support.activation_rows 10000` does this with as many rows."""
     job = ["--steps", "24"]  # a rank's rows
     for counted in without_a_bus(forks, "oracle", tmp_path, 2, *job):
         assert counted["wrong"] == 0 and counted["rows"] >= 24 and counted["in_passes"] >= 72

@@ -161,45 +161,6 @@ def killed(stack: Stack, run: str) -> RunFolder:
     return folder
 
 
-@pytest.mark.slow
-def test_another_runs_spool_is_refused_and_a_log_jsonl_that_differs_from_the_store_set_aside(stack: Stack) -> None:
-    folder = killed(stack, "left")
-    head = b'{"spool": 1, "run": "other", "messages": 0, "lost": 0}\n'
-    (folder.path / NAME).write_bytes(head)
-    for command in (["log", "left"], ["replay", "left"], ["up", "--headless", "--resume", "--run", "left"]):
-        code, told = stack.command(*command)
-        assert code == 2 and "holds messages of run 'other', but this is run 'left': move it to" in told, told
-        assert "Traceback" not in told
-    assert (folder.path / NAME).read_bytes() == head
-    (folder.path / NAME).unlink()
-
-    grown = folder.export.read_text().replace('"step":7,', '"step":8,')
-    folder.export.write_text(grown)
-    code, told = stack.command("log", "left", "--json")
-    [warning] = [line for line in told.splitlines() if line.startswith("warning: ")]
-    aside = folder.path / "log.differs-1.jsonl"
-    assert "of log.jsonl, which was written during the run, differs from the store; the store is used" in warning
-    assert f"the old file is now {aside}; compare the two and remove it" in warning
-    assert code == 0 and aside.read_text() == grown and '"step":7,' in folder.export.read_text()
-    code, told = stack.command("replay", "left")
-    assert code == 0 and "warning" not in told, "said once: log.jsonl is the store's now"
-
-
-@pytest.mark.slow
-def test_the_store_is_removed_after_a_kill_and_log_jsonl_is_read(stack: Stack) -> None:
-    folder = killed(stack, "left")
-    before = folder.export.read_text()
-    shutil.rmtree(folder.server.folder / "store")
-    code, told = stack.command("log", "left", "--json")
-    assert code == 0 and "the store of run 'left' is gone" in told
-    assert told.count('"type": "Observation"') == 12 and folder.export.read_text() == before
-    assert stack.command("replay", "left")[0] == 0
-    assert "the store of run 'left' is gone" in stack.json("status", "left")["notes"][0]
-    code, told = stack.command("up", "--headless", "--resume", "--run", "left")
-    assert code == 2 and f"cannot continue: its store is gone, and only {folder.export} remains" in told, told
-    assert folder.export.read_text() == before
-
-
 def limited(stack: Stack, size: int, *args: str) -> subprocess.Popen[str]:
     """A command that may write no file beyond so many bytes."""
     process = subprocess.Popen(

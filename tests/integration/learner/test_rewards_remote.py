@@ -240,16 +240,6 @@ async def test_the_bus_goes_down_and_comes_back(nats: Server) -> None:
     assert all(isinstance(verdict, Abstention) for verdict in answered[:-1])
 
 
-async def test_after_close_it_asks_as_before(nats: Server) -> None:
-    """A second `train()`. The judge answers a second question when it has heard it, and nobody asks it twice."""
-    async with listening(nats, "good", GOOD) as good, listening(nats, "bad", silent) as bad:
-        with remote(nats, deadline_s=0.5) as members:
-            for train in range(1, 3):
-                assert await ask(members, 2) == {"good": [SCORES] * 2, "bad": [Abstention("deadline")] * 2}
-                assert (len(good), len(bad)) == (2 * train, 2 * train)
-                members.close()
-
-
 async def test_what_was_lost_with_the_connection_is_asked_for_again(nats: Server) -> None:
     heard = asyncio.Event()
 

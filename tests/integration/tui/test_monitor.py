@@ -294,16 +294,6 @@ async def test_it_ends_with_its_parent(stack: Stack, held: RunFolder) -> None:
         await terminal.close()
 
 
-def test_without_a_terminal_it_says_what_to_use_instead(stack: Stack) -> None:
-    stack.home.create("r", "toy")
-    code, said = stack.command("monitor", "r")
-    assert code == 2
-    assert "oven-controller log r --follow" in said
-    code, said = stack.command("monitor", "q")
-    assert code == 2
-    assert "no run named 'q'" in said
-
-
 async def test_it_ends_when_its_terminal_is_gone_without_a_signal(stack: Stack, held: RunFolder) -> None:
     master, slave = os.openpty()
     process = subprocess.Popen(  # in a session of its own that the terminal does not belong to: no SIGHUP

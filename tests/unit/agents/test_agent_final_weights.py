@@ -47,17 +47,6 @@ def test_two_readings_below_the_best_late_in_the_run_ask_for_the_best_weights() 
     assert 0.65 <= vote.confidence < 1
 
 
-def test_a_metric_that_is_better_down_is_quoted_as_it_was_published() -> None:
-    made = runs.pretraining()
-    made = made.model_copy(update={"actuators": (*made.actuators, KNOB)})
-    events = [
-        runs.seen(100 * at, {"loss": 2.0, "eval/loss": value})
-        for at, value in enumerate((4.0, 3.4, 3.0, 2.7, 2.5, 2.4, 2.35, 2.9, 3.0), start=1)
-    ]
-    [vote] = votes(events, made)
-    assert vote.rationale.startswith("eval/loss was 2.35 at its best and is 3 now")
-
-
 @pytest.mark.parametrize(
     ("values", "last"),
     [

@@ -15,7 +15,7 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.lr_cooldown import LrCooldown
 from oven_agents.shipped.reward_hacking import RewardHacking
 from oven_agents.stats.confidence import STANDS_ALONE
-from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
+from oven_core.protocol.messages import AgentStatus, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
 Change = Callable[[int, dict[str, float]], dict[str, float]]
@@ -99,21 +99,3 @@ def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
     assert "20% of the run is left" in notice and "oven-controller set optimizer.lr_scale 0.3" in notice
     assert not told(runs.language(rate=lambda t: 3e-3 * (1 - t / 1000)))
     assert LrCooldown().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None
-
-
-def test_it_has_a_voice_for_a_lower_rate_when_it_is_late_and_for_no_other() -> None:
-    def answer(first: int, proposal: float) -> list[str]:
-        session = Session(LrCooldown(), "me")
-        session.absorb(runs.pretraining())
-        for observation in runs.observed(runs.language(), range(first, first + 60)):
-            session.absorb(observation)
-        session.absorb(
-            BallotOpened(
-                id="1", actuator="optimizer.lr_scale", proposal=proposal, opened_by="learning_rate", tick=first + 59,
-                closes_at_tick=first + 62, eligible=("learning_rate", "me"),
-            )
-        )  # fmt: skip
-        return [word.stance for word in session.react() if isinstance(word, Vote)]
-
-    assert answer(850, 0.3) == ["for"]
-    assert answer(850, 3.0) == answer(400, 0.3) == []

@@ -31,16 +31,6 @@ def test_its_docstring_has_the_four_headings_in_their_order(name: str) -> None:
     assert all(said.values())
 
 
-def test_the_listing_of_one_agent_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(["agent", "list", "divergence"])
-    assert ended.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.strip().split("  ")[0] for line in lines if line.startswith("  ") and line[2].isupper()] == list(
-        HEADINGS
-    )
-
-
 @pytest.mark.parametrize(("old", "new"), RENAMED["agent"].items())
 def test_an_earlier_name_is_refused_with_the_one_of_today(
     old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

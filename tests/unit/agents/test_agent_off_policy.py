@@ -10,7 +10,6 @@ from tests.support import runs
 from tests.unit.agents.test_agent_relapse import EVERY, LEARNT, Events, offers, read
 
 from oven_agents.sdk.window import Window
-from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.policy_shift import is_off_policy
 from oven_core.protocol.messages import Observation
 
@@ -72,14 +71,3 @@ def test_what_is_lost_meanwhile_is_not_gone_back_for() -> None:
     assert offers(with_kl(fell, lambda tick: 0.3))
     assert not offers(with_kl(fell, lambda tick: 0.3 if tick <= last else 1e4))
     assert offers(with_kl(fell, lambda tick: 1e4 if tick == 10 else 0.3)), "the best reading is younger"
-
-
-def test_nor_is_the_rate_blamed_for_the_reward() -> None:
-    def collapsed(kl: float) -> list[Observation]:
-        return [
-            runs.seen(tick, {"reward": 0.7 if tick <= ONSET else 0.1, "kl": 0.3 if tick <= ONSET else kl})
-            for tick in range(1, ONSET + 12)
-        ]
-
-    assert runs.votes(LearningRate(), runs.grpo(), collapsed(1.0))
-    assert not runs.votes(LearningRate(), runs.grpo(), collapsed(1e4))

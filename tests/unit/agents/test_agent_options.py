@@ -75,13 +75,6 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
     assert load(scout)[1].version == "1"
 
 
-def test_other_agents_of_the_class_keep_their_defaults() -> None:
-    _, agent = load("learning_rate", {"cut": 4, "window": 12})
-    assert isinstance(agent, LearningRate) and (agent.CUT, agent.WINDOW, agent.LEAST) == (4.0, 12, 6)
-    assert (LearningRate.CUT, LearningRate.WINDOW) == (8.0, 8)
-    assert type(load("learning_rate")[1]) is LearningRate
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -117,19 +110,6 @@ def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp
     folder = Home(tmp_path).create("r", "x")
     service = Plan(folder, "nats://x").guest(AgentSpec("learning_rate", "learning_rate", (("cut", 4),)), "mine")
     assert service.command[-5:] == ("learning_rate", "--name", "mine", "--option", "mine.cut=4")
-
-
-def test_options_are_kept_when_a_run_is_resumed() -> None:
-    found = resolve(
-        sets=["agents=[{name: learning_rate, options: {cut: 4}}, divergence]", "agent_options.divergence.own=0.4"]
-    )
-    assert found.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"own": 0.4}}
-    earlier = found.settings.model_dump(mode="json")
-    assert resolve(earlier=earlier).settings == found.settings
-    other = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
-    assert other.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"own": 0.4}}
-    without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
-    assert without.agent_options == {"divergence": {"own": 0.4}}
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tests.support.gauges import receipt, started
+from tests.support.gauges import started
 
-from oven_agents import Agent, Knob, Window
-from oven_agents.runtime.kg_client import HEADER_BYTES, MAX_EVIDENCE, cited, judge_request, veto_reason, with_sources
-from oven_agents.sdk.session import Session
+from oven_agents import Knob
+from oven_agents.runtime.kg_client import HEADER_BYTES, MAX_EVIDENCE, cited, judge_request, with_sources
 from oven_core.bus.streams import VOTE_BYTES
 from oven_core.protocol.graph_requests import EvidencePath, Judgement
-from oven_core.protocol.messages import Decision, Observation, RunStarted, Value, Vote
+from oven_core.protocol.messages import RunStarted, Value, Vote
 
 LR = "optimizer.lr_scale"
 PATH = EvidencePath(
@@ -63,52 +62,3 @@ def test_a_votes_limits_hold_whatever_the_graph_says() -> None:
     assert len(said.wire()) <= VOTE_BYTES - HEADER_BYTES
     huge = proposal(0.25, evidence=("x" * VOTE_BYTES,))
     assert with_sources(huge, judgement(supports=(PATH,))) == huge
-
-
-def test_a_bar_has_its_reason() -> None:
-    unmet = EvidencePath(
-        edges=("R002",), text="lower_beta → REQUIRES → metric:kl (unmet)", grade="C", sources=("practice",)
-    )
-    assert veto_reason(judgement("barred", objections=(unmet,))).startswith(
-        "lower_beta → REQUIRES → metric:kl (unmet) [R002"
-    )
-    assert veto_reason(judgement("barred")) == "no reason given"
-    assert veto_reason(judgement("object", objections=(AGAINST,))) == ""
-
-
-class Silent(Agent):
-    def vote(self, window: Window) -> None:
-        return None
-
-
-def decision(id_: str, value: Value, before: Value, actuator: str = LR, verdict: str = "adopted") -> Decision:
-    return Decision.model_validate(
-        {
-            "id": id_,
-            "ballot": "b",
-            "actuator": actuator,
-            "verdict": verdict,
-            "value": value,
-            "before": before,
-            "reason": "",
-            "tally": (),
-            "tick": 1,
-            "apply_at_tick": 2,
-            "expires_at_tick": 22,
-        }
-    )
-
-
-def test_what_is_in_flight_as_the_session_sees_it() -> None:
-    session = Session(Silent(), "me")
-    assert session.in_flight == [] and session.run is None and session.knobs == {}
-    session.absorb(started())
-    session.absorb(decision("01", 4.0, 1.0))
-    session.absorb(decision("02", 5.0, None, "run.rollback"))
-    session.absorb(decision("03", {"len3": 1.0}, None, "data.mixture", "rejected"))
-    assert session.in_flight == ["optimizer.lr_scale:up", "run.rollback"]
-    landed = receipt(2, LR, 1.0, 4.0).model_copy(update={"decision_id": "01"})
-    session.absorb(landed.model_copy(update={"n": 1}))
-    assert session.in_flight == ["run.rollback"]
-    session.absorb(Observation(incarnation=1, n=23, tick=23, step=23, progress=0.1, metrics={}))
-    assert session.in_flight == [], "it lapsed at tick 22"

@@ -45,13 +45,6 @@ def test_steps_that_are_far_too_long_are_undone_once_the_rate_stands() -> None:
     assert cut.plan == back.plan == ("optimizer.lr_scale", "run.rollback")
 
 
-@pytest.mark.parametrize("warmup", [0, WARMUP])
-def test_a_loss_that_falls_has_the_last_word_on_how_long_a_step_may_be(warmup: int) -> None:
-    """Adam's first steps without a warm-up are a twentieth of the weights, at a rate that fits them."""
-    seen = observations(5 * FITTING)[warmup:]
-    assert not said([runs.seen(o.tick, {**o.metrics, "loss": 6 - 0.05 * o.tick}) for o in seen])
-
-
 def test_a_loss_that_comes_back_by_itself_is_left_alone() -> None:
     """The first steps without a warm-up, or under an optimizer that has to get its bearings."""
     seen = [

@@ -40,13 +40,6 @@ def test_a_collapse_proposes_a_rollback_and_a_cut_together() -> None:
     assert {(vote.actuator, vote.value) for vote in said} == {("optimizer.lr_scale", 0.125), ("run.rollback", 0.0)}
 
 
-def test_a_late_collapse_goes_back_to_before_it_and_not_to_the_start() -> None:
-    rewards = [*noisy(0.8, 100, 0.03), 0.2, 0.05, 0.02]
-    said = votes(LearningRate(), [observe(t, reward=r, cos=0.0) for t, r in enumerate(rewards, 1)])
-    back = next(vote for vote in said if vote.actuator == "run.rollback")
-    assert isinstance(back.value, float) and 85 <= back.value <= 96
-
-
 def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
     session = Session(LearningRate(), "me")
     session.absorb(started())
@@ -56,18 +49,6 @@ def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
         session.absorb(observe(tick, reward=reward, cos=-0.2))
         said.append([message.actuator for message in without_graph(session.react()) if isinstance(message, Vote)])
     assert said[:5] == [[]] * 5 and said[6] == ["optimizer.lr_scale", "run.rollback"]
-
-
-def test_a_rate_that_collapsed_is_not_tried_again() -> None:
-    session = Session(LearningRate(), "me")
-    session.absorb(started())
-    session.absorb(receipt(6, "optimizer.lr_scale", 1.0, 0.2))
-    session.absorb(receipt(6, "run.rollback", 6.0, 0.0).model_copy(update={"n": 20_000}))
-    said: list[Vote] = []
-    for tick in range(20_001, 20_030):
-        session.absorb(observe(tick, reward=0.3, cos=0.6))
-        said += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
-    assert said and said[0].value == pytest.approx(0.25)
 
 
 def test_no_cut_is_undone_before_it_has_shown_what_it_does() -> None:

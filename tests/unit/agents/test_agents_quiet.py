@@ -83,12 +83,3 @@ def test_how_often_noise_alone_rises_that_far() -> None:
     assert sum(rise(trial, 10) > 4.5 for trial in trials) <= 6
     shifted = [[value + 2.5 * (place >= 32) for place, value in enumerate(trial)] for trial in trials[:300]]
     assert sum(rise(trial, 10) > 4.5 for trial in shifted) > 270
-
-
-@pytest.mark.parametrize("name", POINTS)
-def test_an_agent_says_what_its_rule_is_and_where_it_ends(name: str) -> None:
-    agent = agents()[name]
-    said = agent.__doc__ or ""
-    assert len(said) > 300 and ("Limits" in said or "Silent" in said or "silent" in said)
-    assert "arXiv" in said or "docs/experiments.md" in said
-    assert agent.cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")), "a run without gauges"

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
-from tests.support.replayed import a_run
 
 from oven_agents import Agent, Vote, Window
 from oven_agents.review.backtest import Backtest
@@ -161,29 +160,6 @@ def test_the_first_divergence_and_what_follows_from_it() -> None:
     assert report.ignored_receipts == 2, "nothing was carried out for this mesh"
     assert [vote.value for vote in report.votes] == [0.5, 0.5], "so the rate stays where it was"
     assert not any(vote.carried_out_in_recording for vote in report.votes)
-
-
-def test_an_agent_that_was_not_there() -> None:
-    test = backtest(Cutter(), "cutter", a_run(metrics=(MetricSpec(name="loss"),), cooldown_ticks=1).events)
-    report = test.report()
-    assert not report.took_part and report.same_votes is None
-    assert [(vote.tick, vote.value) for vote in report.votes] == [(5, 0.25)]
-    decision = test.replay.votes[0].decision
-    assert decision is not None and (decision.verdict, decision.tick) == ("adopted", 8)
-    assert [(divergence.tick, divergence.logged) for divergence in test.replay.divergences] == [(8, None)]
-    assert report.ignored_receipts == 0
-    assert report.votes[0].change_in_recording == 0.0, "the loss is flat in the recording"
-
-
-def test_a_change_that_nobody_carries_out_lapses() -> None:
-    log = Log(stride=1)
-    log.start(metrics=(MetricSpec(name="loss"),), expire_ticks=3, cooldown_ticks=0)
-    log.tick(20)
-    log.end()
-    votes = backtest(Cutter(), "cutter", log.events).report().votes
-    assert [vote.tick for vote in votes] == [5, 10, 15, 20]
-    assert {vote.verdict for vote in votes if vote.verdict} == {"adopted"}
-    assert [vote.value for vote in votes] == [0.5] * 4, "open loop: the knob stands where the recording has it"
 
 
 def test_others_votes_on_its_ballot_stay_on_it() -> None:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.own_home import invoke, own_home
-from tests.unit.agents.test_backtest import Cutter, Lockstep
+from tests.unit.agents.test_backtest import Cutter
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
@@ -206,16 +206,6 @@ def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any
     assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
     assert invoke("review", "kept", "--rename", "a=b") == 2
     assert "are for sources that `import` reads" in capsys.readouterr().err
-
-
-def test_a_run_of_ones_own_is_heard_with_its_receipts(tmp_path: Path, capsys: Any) -> None:
-    log = Lockstep(Cutter(), "cutter", 30).log
-    lines = "".join(event.line() + "\n" for event in log.events)
-    (tmp_path / "own.jsonl").write_text(lines)
-    assert invoke("review", "own.jsonl", "--json", "--agent", "learning_rate") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["run"] == RUN and found["assumed_knobs"] == []
-    assert all(flag["likely"] == "unknown" for flag in found["flags"]), "somebody else was changing it meanwhile"
 
 
 def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None:

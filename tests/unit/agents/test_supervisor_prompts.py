@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_llm.supervisor.log import RunLogger
-from oven_llm.supervisor.prompts import opening, outline
-from oven_llm.supervisor.repl import Context, programs
-
-
-@pytest.mark.parametrize(
-    ("context", "texts"),
-    [
-        ("one line", "a text of 8 characters in 1 line"),
-        ("a\n" * 2000, "a text of 4,000 characters in 2,001 lines"),
-        ([{"a": 1}, {"a": 22}, {"a": 333}], "a list of 3 items (dict), 9 characters each in the median as JSON"),
-        (["ab", None], "a list of 2 items (NoneType, str), 3 characters each in the median as JSON"),
-        ({"config": {"lr": 1}, "rows": [1, 2]}, "a dict of {'config': dict of 1, 'rows': list of 2}"),
-        ({"ab" * 99: "text", "n": 1.5}, f"a dict of {{'{'ab' * 29}a…: text of 4 characters, 'n': float}}"),
-    ],
-)
-def test_the_outline_has_type_and_size_but_no_text(context: Context, texts: str) -> None:
-    assert outline(context) == texts
+from oven_llm.supervisor.prompts import opening
+from oven_llm.supervisor.repl import programs
 
 
 def test_the_prompt_shows_a_valid_program_and_every_function() -> None:

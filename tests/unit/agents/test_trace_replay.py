@@ -20,7 +20,7 @@ from oven_llm.providers.conversation import Conversation, ModelReply, SamplesMis
 from oven_llm.providers.failures import Kind, ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.trace_replay import cost_forecast, replay_report
-from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
+from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, in_prefix_order
 from oven_llm.trace_replay.replies_file import RepliesFile
 from oven_llm.trace_replay.teachers_file import TeacherSettings, TeachersFile
 from oven_runs.settings.judge_providers import Price
@@ -87,20 +87,6 @@ def test_states_are_asked_in_prefix_order_and_tasks_stay_together(tmp_path: Path
         assert all(list(after[: len(before)]) == list(before) for before, after in itertools.pairwise(lane))
     tasks = [trace.model_copy(update={"task": Task(id=f"task{n % 2}")}) for n, trace in enumerate(TRACES)]
     assert [trace.id for trace in in_prefix_order(tasks)] == [TRACES[index].id for index in (0, 2, 1)]
-
-
-def test_calls_without_ids_get_ids_that_their_results_name() -> None:
-    calls = (ToolCall(name="a"), ToolCall(name="b"))
-    messages = [
-        Message(role="user", content="?"),
-        Message(role="assistant", calls=calls),
-        Message(role="tool", content="of a"),
-        Message(role="tool", content="of b"),
-    ]
-    result = list(answerable(messages))
-    ids = [call.id for call in result[1].calls]
-    assert len(set(ids)) == 2 and [message.call_id for message in result[2:]] == ids
-    assert list(answerable(result)) == result
 
 
 @pytest.mark.parametrize(
@@ -298,17 +284,6 @@ def test_an_unknown_price_is_reported_and_never_0(tmp_path: Path) -> None:
     (result,) = forecast_all(file, file.endpoints(), TRACES, path)
     shown_text = cost_forecast.as_json([result])
     assert shown_text["spent"] is None and shown_text["teachers"]["t"]["spent"] is None
-
-
-def test_a_forecast_without_replies_states_its_assumptions(tmp_path: Path) -> None:
-    price, path = Price(input=1, output=1, cached_input=0.1), tmp_path / "none.jsonl"
-    tokens = {}
-    for wire, provider in (("one request", {}), ("one each", {"provider": "claude"})):
-        file = teachers(price=price, samples=3, **provider)
-        (result,) = forecast_all(file, file.endpoints(), TRACES, path)
-        tokens[wire] = result.tokens_in
-        assert "90% of a state's repeated part come from the cache" in cost_forecast.lines([result])[0]
-    assert tokens["one each"] == pytest.approx(3 * tokens["one request"], abs=2)
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import left_behind
 from typer.testing import CliRunner
@@ -17,9 +15,6 @@ from oven_controller.cli.main import app
 from oven_core.mesh.reputation import brier, claimed, merit
 from oven_runs.home.run_folder import Home
 from oven_runs.log.vote_calibration import Claim, calibration, claims
-
-CHANCE = st.floats(0, 1)
-CLAIMS = st.lists(st.builds(Claim, st.sampled_from(("amy", "bob", "cy")), CHANCE, CHANCE), min_size=1, max_size=40)
 
 
 def judged(log: Log, better: bool = True) -> Log:
@@ -73,14 +68,6 @@ def test_the_table() -> None:
     assert [(one.low, one.count, one.y) for one in found.bins] == [(0.5, 1, 0.5), (0.9, 3, pytest.approx(2 / 3))]
     assert found.constant == pytest.approx(0.625) and found.constant_brier == pytest.approx(0.625 * 0.375)
     assert found.brier == pytest.approx((0.01 + 0.9025 + 0.25 + 0) / 4)
-
-
-@given(CLAIMS, CHANCE)
-def test_no_constant_is_better_than_the_best(of: list[Claim], other: float) -> None:
-    found = calibration(of)
-    assert found.constant_brier is not None and found.brier is not None
-    assert found.constant_brier <= sum(brier(other, claim.y) for claim in of) / len(of) + 1e-12
-    assert 0 <= found.brier <= 1 and 0 <= found.constant_brier <= 0.25 + 1e-12
 
 
 def told(*arguments: str) -> str:

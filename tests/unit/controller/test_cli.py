@@ -54,18 +54,11 @@ def test_a_removed_command_names_the_tag(capsys: pytest.CaptureFixture[str]) -> 
     [
         (["log", "nobody"], "no run named 'nobody'; there is no run yet"),
         (["status"], "there are no runs"),
-        (["replay"], "there are no runs"),
         (["down"], "no run is running"),
-        (["hold"], "no run is running"),
         (["agent", "run", "nothere.py"], "there is no agent file nothere.py"),
         (["agent", "new", "a b"], "not a usable name"),
-        (["agent", "new", "1st"], "begin it with a letter"),
-        (["agent", "run", "learning_rate", "--name", "a.b"], "agent 'a.b' is not a usable name"),
         (["agent", "run", "learning_rate", "--name", "lr\n"], "is not a usable name"),
-        (["agent", "run", "learning_rate", "--name", "x" * 65], "use 1 to 64 of A–Z a–z 0–9 _ -"),
-        (["backtest", "learning_rate", "nobody"], "no run named 'nobody'; there is no run yet"),
         (["up", "--no-learner", "--run", "é"], "run 'é' is not a usable name"),
-        (["creds", "server", "keys", "--run", "a*"], "run 'a*' is not a usable name"),
         (
             [
                 "up",
@@ -80,7 +73,6 @@ def test_a_removed_command_names_the_tag(capsys: pytest.CaptureFixture[str]) -> 
         (["bench", "nothere"], "no bench named 'nothere'"),
         (["up", "--recipe", "nothere"], "no recipe named 'nothere'"),
         (["up", "--set", "seed"], "write e.g. --set rules.window_ticks=5"),
-        (["up", "--no-learner", "--run", "a b"], "not a usable name"),
         (
             ["up", "--no-learner", "--set", "agents=[]", "--creds", "nothere.nk", "--nats", "nats://127.0.0.1:1"],
             "cannot read the credentials",

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.cli.operator import parsed
-from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Decision, Message, Receipt
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult
@@ -32,20 +31,6 @@ from oven_runs.log.command_result import CommandResult
 )
 def test_values_as_a_person_writes_them(text: str | None, value: Any) -> None:
     assert parsed(text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{easy: 0.5}", "is not JSON"),
-        ('"8', "is not JSON"),
-        ("[1", "is not JSON"),
-        ('{"a": "b"}', "share that is not a number"),
-    ],
-)
-def test_values_that_only_start_like_json_are_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        parsed(text)
 
 
 @given(st.one_of(st.floats(allow_nan=False), st.text(), st.dictionaries(st.text(), st.floats(0, 1))))
@@ -97,7 +82,6 @@ def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(said: list[Mes
     ("action", "said", "code", "line"),
     [
         ("hold", [receipt(decision_id="", command="c", reason="a look")], 0, "hold: applied at step 3: a look"),
-        ("stop", [receipt("noop", decision_id="", command="c", reason="already")], 0, "stop: noop at step 3: already"),
         (
             "stop",
             [receipt("expired", decision_id="", command="c", reason="too late")],
@@ -116,7 +100,6 @@ def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(said: list[Mes
             3,
             "mute: logged as event 7 of r; no answer from the mesh within 5 s: a mesh acts on it when",
         ),
-        ("mute", [answer(reason="agent x is muted")], 0, "mute: agent x is muted"),
         ("set", [answer(False, "1 > 0.5")], 1, "set: refused: 1 > 0.5"),
         ("set", [answer(decision="d"), decision()], 3, "set: logged as event 7 of r, decision d too; no receipt from"),
         (
@@ -125,7 +108,6 @@ def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(said: list[Mes
             1,
             "approve: rejected, a 1 → 2",
         ),
-        ("set", [*OTHERS], 3, "set: logged as event 7 of r; no answer from the mesh"),
         (
             "set",
             [answer(decision="d", reason="set a to 2, although b is in flight"), decision(), receipt("noop")],

@@ -33,8 +33,3 @@ def test_the_table_has_exactly_the_variables_in_the_sources() -> None:
     missing = {name: str(path.relative_to(ROOT)) for name, path in found.items() if name not in listed}
     assert not missing, f"describe them in {TABLE}"
     assert listed == set(found) and len(found) > 15
-
-
-def test_each_variable_is_described_once() -> None:
-    assert len({one.name for one in VARIABLES}) == len(VARIABLES)
-    assert all(one.meaning and one.readers for one in VARIABLES)

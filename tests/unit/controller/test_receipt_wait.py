@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_runs.operator.operator_client import BOUNDARIES, LONG_STEPS, MIN_WAIT_S, SETTLE_S, STILL_S, ReceiptWait
+from oven_runs.operator.operator_client import BOUNDARIES, MIN_WAIT_S, SETTLE_S, STILL_S, ReceiptWait
 
 
 def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:
@@ -24,15 +24,6 @@ def test_steps_of_milliseconds_do_not_cut_it_short() -> None:
     for tick in range(BOUNDARIES):
         wait.boundary(tick, 0.01 * tick)
     assert wait.deadline == MIN_WAIT_S
-
-
-def test_where_no_step_ends_the_newest_steps_length_counts() -> None:
-    wait = ReceiptWait(0.0)
-    assert wait.waited() == f"within {STILL_S:.0f} s in which no step ended"
-    wait.set_pace(90.0)
-    assert wait.deadline == LONG_STEPS * 90.0
-    wait.set_pace(1.0)
-    assert wait.deadline == STILL_S
 
 
 @given(st.floats(0.1, 1e4), st.lists(st.integers(0, 50), max_size=20))

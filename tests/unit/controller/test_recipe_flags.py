@@ -59,13 +59,3 @@ def test_a_flag_is_the_setting_and_its_error_names_the_flag(capsys: pytest.Captu
     assert "recipe_options.context = 1 (--context): it should be" in capsys.readouterr().err
     assert invoke("up", "--no-learner", "--beta", "1") == 2
     assert "--beta has no effect with --no-learner" in capsys.readouterr().err
-
-
-def test_the_recipe_of_the_layers_has_its_settings_as_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "ours.yaml"
-    file.write_text("recipe: pretrain\n")
-    assert invoke("up", "--dry-run", "--config", str(file), "--eval_rows", "9") == 0
-    assert "eval_rows: 9" in capsys.readouterr().out
-    assert invoke("up", "--recipe", "pretrain", "--help") == 0
-    said = capsys.readouterr().out
-    assert "Settings of the recipe pretrain" in said and "--eval-rows" in said

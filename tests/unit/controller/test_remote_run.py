@@ -76,13 +76,6 @@ def test_a_password_in_an_address_is_refused_and_never_shown(
     assert PASSWORD not in tls.shown(address)
 
 
-def test_without_tls_to_another_machine_it_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path)
-    for url, warns in {"nats://192.0.2.1:4222": True, "tls://192.0.2.1:4222": False, "": False}.items():
-        RemoteRun.from_endpoint(Endpoint(url, file))
-        assert ("has no TLS" in (said := capsys.readouterr().err)) == warns, said
-
-
 def test_an_unreachable_server_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:  # bound and not listening: refused at once, and no one else takes the port
         taken.bind(("127.0.0.1", 0))

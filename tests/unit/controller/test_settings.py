@@ -79,14 +79,6 @@ def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     assert found.recipe_options == {"beta": 0.1}
 
 
-def test_off_is_text_in_yaml_and_false_for_a_boolean_setting(tmp_path: Path) -> None:
-    """In YAML 1.1 it is a truth value: an agent called `off` would be refused as False."""
-    config = tmp_path / "oven.yaml"
-    config.write_text("rules: {shadow: [off]}\nheadless: yes\n")
-    found = resolve(sets=["lockstep=on"], config=config).settings
-    assert (found.rules.shadow, found.headless, found.lockstep) == (("off",), True, True)
-
-
 @pytest.mark.parametrize("name", ["rules.trials", "rules.trial_share", "rules.control_share"])
 def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
@@ -112,13 +104,7 @@ def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
             "rules.window_tick=5",
             "no setting 'rules.window_tick' (--set rules.window_tick); did you mean 'rules.window_ticks'",
         ),
-        (
-            "ruls.window_ticks=5",
-            "no setting 'ruls.window_ticks' (--set ruls.window_ticks); did you mean 'rules.window_ticks'",
-        ),
-        ("window_ticks=5", "did you mean 'rules.window_ticks'?"),
         ("zzz=5", "known: recipe, start, seed"),
-        ("recipe_options.group_siz=4", "did you mean 'recipe_options.group_size'?"),
         (
             "recipe_options.group_size=1",
             "recipe_options.group_size = 1 (--set recipe_options.group_size): it should be greater than or equal to 2",
@@ -127,30 +113,17 @@ def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
             "rules.window_ticks=0",
             "rules.window_ticks = 0 (--set rules.window_ticks): it should be greater than or equal to 1",
         ),
-        ("rules.window_ticks=soon", "rules.window_ticks = 'soon'"),
-        ("rules.majority=.nan", "rules.majority = nan"),
         ("seed=-1", "seed = -1 (--set seed): it should be greater than or equal to 0"),
-        ("minutes=.inf", "minutes = inf"),
         ("kg=''", "it should be a folder that `oven-controller kg import` wrote, true or false"),
-        ("port=0", "port = 0 (--set port): it should be greater than or equal to 1"),
-        ("rules=5", "rules = 5 (--set rules)"),
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
-        ("nats=nats://", "'nats://' is not an address of a server; write e.g. nats://127.0.0.1:4222"),
-        ("nats='nats://['", "'nats://[' is not an address of a server"),
         ("nats=nats://a:99999", "'nats://a:99999' is not an address of a server"),
-        ("nats='nats://a:4222,'", "'' is not an address of a server"),
-        ("nats=nats://a b:4222", "'nats://a b:4222' is not an address of a server"),
         ("steps=12345678901234567890123", "steps = 12345678901234567890123 (--set steps): it should be less than or"),
-        ("minutes=1e300", "minutes = '1e300' (--set minutes): it should be less than or equal to 10000000"),
         ("seed", "write e.g. --set rules.window_ticks=5"),
-        ("=5", "has no key and value"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "no rule named 'lowerquantile'; did you mean 'lower_quantile'"),
-        ("committee.caution=1", "only the rule cautious reads caution; set rule: cautious"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
         ("agents=[learnig_rate]", "no agent named 'learnig_rate'; did you mean 'learning_rate'?"),
-        ("agents=[nothere.py]", "there is no agent file nothere.py"),
     ],
 )
 def test_bad_settings(sets: str, words: str) -> None:
@@ -210,13 +183,6 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         load_keys(pipe)
     with pytest.raises(ConfigError, match=r"cannot read the certificate authority .*: it is a pipe"):
         trusting(pipe)
-
-
-def test_a_value_of_set_is_read_like_a_file() -> None:
-    with pytest.raises(ConfigError, match="nested more than 32 deep"):
-        resolve(sets=["agents=" + "[" * 5000])
-    with pytest.raises(ConfigError, match="'window_ticks' is a duplicate"):
-        resolve(sets=["rules={window_ticks: 3, window_ticks: 4}"])
 
 
 def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:

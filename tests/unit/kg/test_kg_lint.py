@@ -207,11 +207,3 @@ def test_a_file_with_faults_is_refused(text: str, words: str, tmp_path: Path) ->
         load(tmp_path / "g.yaml")
     with pytest.raises(ConfigError, match="cannot read the graph"):
         load(tmp_path / "nothere.yaml")
-
-
-def test_the_graph_in_memory_cannot_be_changed() -> None:
-    import networkx as nx
-
-    with pytest.raises(nx.NetworkXError, match="Frozen"):
-        load().network.add_node("z")
-    assert load() is load()

@@ -186,13 +186,6 @@ def test_cycles_of_requirements_are_refused_or_cut(tmp_path: Path, capsys: pytes
     assert content(open_folder(tmp_path / "g")) == [("b", "REQUIRES", "c", 1.0), ("c", "IS_A", "a", 1.0)]
 
 
-def test_lint_reports_a_graph_that_is_only_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "g.json"
-    path.write_text(json.dumps({"nodes": [{"id": n} for n in range(5)], "links": [{"source": 0, "target": 1}]}))
-    assert call("kg lint", [str(path)]) == 1 and "3 of 5 nodes have no edge" in capsys.readouterr().out
-    assert "isolated       60%" in output(capsys, "info", str(path))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_file_is_refused_with_its_location(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -222,11 +215,6 @@ def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.
         read_files([path], least_weight=4.0)
     with pytest.raises(UnknownNameError, match="'causenet' was removed; check out the tag evidence-1"):
         read_files([path], "causenet")
-
-
-def test_a_graph_without_remedies_cannot_diagnose(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"make a graph of another format usable with `oven-controller kg import"):
-        call("kg diagnose", ["loss_spike", "--graph", str(tmp_path / "g.csv")])
 
 
 SOURCE = """

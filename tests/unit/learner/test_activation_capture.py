@@ -11,7 +11,6 @@ from tests.support.activations import FAMILIES, SIZE, lora, model, stirred, text
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.store import ActivationStore, activation_key, layer_of
@@ -41,22 +40,6 @@ def test_block_k_puts_out_hidden_states_k_plus_1_with_the_adapter_off(family: st
     assert policy.training and trained == [name for name, one in policy.named_parameters() if one.requires_grad]
     with torch.no_grad():  # and the adapter is on again
         assert not torch.allclose(policy.eval()(**batch, output_hidden_states=True).hidden_states[2], states[2])
-
-
-def test_a_text_that_looks_like_an_oracles_prompt_is_a_text() -> None:
-    policy = model()
-    with ActivationInjection(policy, tokenizer()):
-        [one] = capture(policy, tokenizer(), ["Layer: 1\n ? ? \ncat"], [1], 2)
-    assert one.vectors.shape == (2, SIZE)
-    with ActivationInjection(policy, tokenizer()):  # the first has gone
-        pass
-
-
-def test_the_layer_is_a_part_of_the_depth() -> None:
-    assert [layer_at(model(), percent) for percent in (0, 25, 50, 75, 99.9)] == [0, 1, 2, 3, 3]
-    for percent in (-1, 100, float("nan")):
-        with pytest.raises(ConfigError, match=r"0 or more, and less than 100"):
-            layer_at(model(), percent)
 
 
 @pytest.mark.parametrize(
@@ -96,23 +79,6 @@ def test_the_store_gives_back_what_was_put_in_and_writes_nothing_twice(tmp_path:
         assert torch.equal(again.get(key), one.vectors)
     everything = b"".join(path.read_bytes() for path in store.folder.iterdir())
     assert not any(one.text.encode() in everything for one in captured)  # a prompt is in no file
-
-
-@pytest.mark.parametrize(
-    ("vectors", "said"),
-    [
-        (torch.full((2, SIZE), float("nan")), "NaN or infinite"),
-        (torch.zeros(2, SIZE), "zero"),
-        (torch.ones(2, SIZE + 1), "shape"),
-        (torch.ones(SIZE), "shape"),
-        (torch.ones(0, SIZE), "shape"),
-    ],
-)
-def test_the_store_takes_directions_only(tmp_path: Path, vectors: torch.Tensor, said: str) -> None:
-    store = ActivationStore(tmp_path)
-    store.add("tiny", [Activation("cat", 1, torch.ones(1, SIZE))])
-    with pytest.raises(ConfigError, match=said):
-        store.add("tiny", [Activation("dog", 1, vectors)])
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

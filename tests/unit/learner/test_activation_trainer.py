@@ -19,10 +19,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.errors import ConfigError
 from oven_learner.hf.attach import attach
 from oven_learner.losses.sft import Supervised
-from oven_learner.rewards import Committee, sampling_log_probs
+from oven_learner.rewards import Committee
 from oven_learner.testing import FakeLink
 from oven_recipes.activations.blocks import body
-from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 
@@ -54,7 +53,6 @@ def gradient(job: Any, inputs: dict[str, Any]) -> torch.Tensor:
 def test_random_rows_have_their_own_vectors_in_every_pass_and_all_passes_agree(
     tmp_path: Path,
 ) -> None:
-    """`python -m tests.support.activation_rows 10000` does this with as many rows, on two ranks too."""
     counted = until(tmp_path, rows=40, seed=2)
     assert counted["wrong"] == 0 and counted["in_passes"] > 150
     assert counted["apart"] <= 1e-5
@@ -152,18 +150,6 @@ def test_recomputed_blocks_have_the_same_gradient(tmp_path: Path, reentrant: boo
     assert wanted.norm() > 1e-3 and torch.allclose(gradient(again, inputs), wanted, atol=1e-6)
 
 
-def test_log_probabilities_kept_while_sampling_are_those_of_the_pass(tmp_path: Path) -> None:
-    """`committee.ahead` takes them from generation, which has the vectors as well."""
-    job = oracle(tmp_path, num_iterations=2)
-    with sampling_log_probs.kept(job):
-        kept = batch(job)
-    passed = batch(job)
-    assert torch.equal(kept["completion_ids"], passed["completion_ids"])
-    assert not torch.equal(kept["old_per_token_logps"], passed["old_per_token_logps"])  # not made in the same way
-    mask = kept["completion_mask"]
-    assert torch.allclose(kept["old_per_token_logps"] * mask, passed["old_per_token_logps"] * mask, atol=1e-5)
-
-
 def test_generation_ahead_has_its_own_rows_beside_the_training(tmp_path: Path) -> None:
     """Judges are asked in a thread, while the step before is trained: at rate 0 all passes agree still."""
     judges = Judges()
@@ -210,13 +196,6 @@ def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:
 def test_what_runs_no_hook_is_refused(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         oracle(tmp_path, model(), [{"prompt": "so", "activation": None}], **settings)
-
-
-def test_activations_of_another_model_are_refused(tmp_path: Path) -> None:
-    store = ActivationStore(tmp_path / "wide")
-    [key] = store.add("wide", [Activation("cat", 1, torch.ones(2, 2 * SIZE))])
-    with pytest.raises(ConfigError, match=r"32 elements for a model of 16; capture"):
-        oracle(tmp_path, model(), [{"prompt": oracle_prompt(1, 2, "so"), "activation": key}], store=store)
 
 
 @pytest.mark.parametrize(

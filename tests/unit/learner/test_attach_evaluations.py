@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, llama, trainer
+from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import grpo, sft
 from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import set_seed
 
 from oven_agents.stats.objective import held_out
-from oven_core.mesh.forecast import judging_metric
-from oven_core.mesh.state import State
 from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink
@@ -96,20 +94,3 @@ def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> 
     measured = came(line)
     assert (set(measured["eval/w_reward"]), set(measured["eval/x_reward"])) == ({2.0}, {0.0})
     assert "eval/reward" not in measured
-
-
-def test_the_users_held_out_metric_wins_over_the_trainers(tmp_path: Path) -> None:
-    own = MetricSpec(name="eval/solved", better="up", held_out=True)
-    part = MetricSpec(name="eval/solved/hard", better="up", held_out=True)  # of more parts than the trainer's own
-    for metrics, wanted in (((own,), "eval/solved"), ((part,), part.name), ((), "eval/loss")):
-        line, job = FakeLink(), trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
-        attach(job, link=line, metrics=metrics, evaluate=lambda: {"eval/solved": 0.5, part.name: 0.5})
-        job.train()
-        run = line.sent[0]
-        assert isinstance(run, RunStarted)
-        whole = held_out(run)
-        assert whole is not None and whole.name == wanted
-        state = State()
-        state.start(run)
-        judged = judging_metric(state, "optimizer.lr_scale", "")
-        assert judged is not None and judged.name == wanted, "the mesh judges by the same"

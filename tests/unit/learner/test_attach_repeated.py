@@ -12,11 +12,6 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, trainer
 from transformers import Trainer
 
-from oven_agents.shipped.divergence import Divergence
-from oven_agents.shipped.grad_clip import GradClip
-from oven_agents.shipped.repeated_data import RepeatedData
-from oven_agents.shipped.weight_decay import WeightDecay
-from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.repeated_rows import REPEATED
 from oven_learner.hf.knobs.mixture import Mixture, RowsRead
@@ -107,20 +102,3 @@ def test_a_checkpoint_restores_the_rows_read(tmp_path: Path) -> None:
     again = FakeLink(past=past)
     assert trained(tmp_path, again, checkpoint) == seen[6:]
     assert again.series(NAME) == first.series(NAME)[6:]
-
-
-def started(line: FakeLink) -> RunStarted:
-    assert isinstance(line.sent[0], RunStarted)
-    return line.sent[0]
-
-
-def test_with_a_mixture_the_agents_of_weights_and_data_can_fire(tmp_path: Path) -> None:
-    line = FakeLink()
-    trained(tmp_path, line, max_steps=1, weight_decay=0.1)
-    for agent in (WeightDecay(), RepeatedData(), GradClip(), Divergence()):
-        assert agent.cannot_fire(started(line)) is None, agent
-    line = FakeLink()
-    job = trainer(tmp_path, max_steps=1)
-    attach(job, link=line)
-    job.train()
-    assert NAME not in {metric.name for metric in started(line).metrics}, "whose order of data is not ours"

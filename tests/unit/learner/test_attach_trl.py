@@ -98,13 +98,6 @@ def test_every_step_is_published_and_nothing_changes(tmp_path: Path, made: Any, 
     assert end.reason == "completed"
 
 
-def test_a_reward_function_without_scores_is_absent_instead_of_nan(tmp_path: Path) -> None:
-    job, line = grpo(tmp_path), FakeLink()
-    attach(job, link=line)
-    job.train()
-    assert all("rewards/silent/mean" not in seen.metrics for seen in line.observed())
-
-
 @pytest.mark.parametrize("made", OWN)
 def test_decisions_act(tmp_path: Path, made: Any) -> None:
     job: Trainer = made(tmp_path, lr_scheduler_type="constant")

@@ -172,13 +172,6 @@ def test_reward_weights_that_are_not_shares_are_not_announced(tmp_path: Path, po
     assert weighted["reward.weights"].value == {"vowels": 0.75, "lengths": 0.25}
 
 
-def test_the_users_actuator_wins_over_an_automatic_one(tmp_path: Path, policy: str) -> None:
-    job, knobs = dpo(tmp_path, policy), Actuators()
-    knobs.scalar("dpo.beta", lambda: job.beta, lambda value: setattr(job, "beta", value), low=0.05, high=0.15)
-    found = offered(job, knobs)["dpo.beta"]
-    assert (found.low, found.high) == (0.05, 0.15)
-
-
 def test_a_completely_frozen_model_is_refused_before_the_run_begins(tmp_path: Path) -> None:
     job, line = trainer(tmp_path), FakeLink()
     assert job.model is not None

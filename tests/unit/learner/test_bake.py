@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -31,7 +30,6 @@ from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import Place
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig
-from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch
 from oven_runs.settings.committee_settings import MemberSettings
@@ -47,18 +45,12 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"prompts": []}, "at least one prompt"),
         ({"prompts": "abc"}, "has to be a list"),
         ({"group_size": 1}, "group_size=1"),
-        ({"prompts_per_step": 0}, "prompts_per_step=0"),
-        ({"total_steps": 0}, "total_steps=0"),
         ({"rules": None}, "nothing scores"),
         ({"modality": "texts"}, "did you mean 'text'"),
         ({"num_generations": 4}, "is called group_size= here"),
-        ({"learning_rat": 1.0}, "did you mean 'learning_rate'"),
         ({"beta": 0.1}, "needs a teacher"),
-        ({"teacher": "big"}, "no teacher named 'big'"),
         ({"teachers": [{"name": "big", "model_name": "x"}], "teacher": "bog"}, "did you mean 'big'"),
-        ({"teachers": [{"name": "big", "model_name": "x"}] * 2}, "teachers= names big twice"),
         ({"teachers": ["big"]}, "teachers=, entry 1: 'big' is not a mapping"),
-        ({"teachers": [{"name": "big", "model_name": "x", "strategy": "ofload"}]}, "did you mean 'offload'"),
         ({"teachers": "nowhere.yaml"}, "cannot read the file of teachers nowhere.yaml"),
         ({"modality": "motion"}, "is trained as a Policy, and this is a LlamaForCausalLM"),
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
@@ -165,17 +157,6 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
     assert found.verifier(prompts=["a"], completions=["b"])[0] is not None
 
 
-def test_a_verifier_reads_texts_only() -> None:
-    with pytest.raises(ConfigError, match="the modality is 'motion'"):
-        oven.bake(llama(), **GOOD, modality="motion", use_verifier=True)
-
-
-@pytest.mark.parametrize(("given", "at_once", "rows"), [("ab", 4, 4), ("abc", 4, 12), ("abcd", 4, 4), ("abcde", 4, 5)])
-def test_fewer_prompts_than_a_step_takes_are_repeated_alike(given: str, at_once: int, rows: int) -> None:
-    found = text_training.repeated([*given], at_once)
-    assert len(found) == rows and len({found.count(one) for one in given}) == 1
-
-
 def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path: Path) -> None:
     """Bit for bit, and with a teacher that was registered by then."""
 
@@ -196,29 +177,6 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
     resumed.train(link=line)
     assert [seen.step for seen in line.observed()] == [6, 7, 8] and resumed.teachers.active == "late"
     assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
-
-
-@pytest.mark.parametrize("form", ["mappings", "path", "text"])
-def test_teachers_are_mappings_as_in_yaml_or_the_path_of_such_a_file(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
-    monkeypatch.setenv("OVEN_RUN", "there")
-    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(text_training, "attach", partial(oven.attach, link=FakeLink()))
-    llama().save_pretrained(tmp_path / "big")
-    entries: Any = [{"name": "big", "kind": "big", "model_name": str(tmp_path / "big"), "strategy": "offload"}]
-    path = tmp_path / "teachers.yaml"
-    path.write_text(json.dumps(entries))  # YAML, too
-    forms: dict[str, Any] = {
-        "mappings": [TeacherConfig(name="small", model=llama()), *entries], "path": path, "text": str(path),
-    }  # fmt: skip
-    baked = oven.bake(
-        llama(), tokenizer(), **GOOD, teachers=forms[form], teacher="big", group_size=2, save_strategy="no"
-    )
-    assert isinstance(baked.teachers, Teachers) and baked.teachers.active == "big"
-    assert baked.teachers.names == (("small", "big") if form == "mappings" else ("big",))
-    assert baked.teachers.strategy("big") == "offload"
 
 
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.optim import snapshot
 
@@ -114,17 +113,6 @@ def test_a_run_never_ends_worse_than_its_last_weights(readings: list[float], bet
     assert (applied.status == "applied") == bool(metrics) == (model.weight != len(readings))
 
 
-def test_run_best_is_a_choice_with_an_effect_at_the_end() -> None:
-    knobs, best = Actuators(), Model().best()
-    best.announce(knobs)
-    spec = knobs.spec("run.best")
-    assert (spec.kind, spec.choices, spec.effect) == ("choice", ("last", "best"), "at_end")
-    assert not (spec.intervenes or spec.has_outcome or spec.moves_weights or spec.risky)
-    applied = knobs.apply("run.best", "best")
-    assert (applied.status, applied.before, applied.after, best.ends_with) == ("applied", "last", "best", "best")
-    assert knobs.apply("run.best", "first").status == "rejected"
-
-
 def test_a_copy_holds_trained_weights_and_buffers_on_the_cpu() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     model[0].requires_grad_(False)
@@ -139,10 +127,3 @@ def test_a_copy_holds_trained_weights_and_buffers_on_the_cpu() -> None:
     copies.restore(state)
     after = model.state_dict()
     assert all(torch.equal(after[name], before[name] + name.startswith("0.")) for name in before) and moved == [1]
-
-
-def test_best_copies_fit_next_to_the_snapshots_or_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = torch.nn.Linear(10, 10, bias=False)  # 400 bytes; a snapshot takes 1,200
-    for limit, snapshots, fits in ((12_800, 10, True), (12_799, 10, False), (11_999, 10, True), (799, 10, False)):
-        monkeypatch.setattr(snapshot, "LIMIT_BYTES", limit)
-        assert snapshot.best_fits(model, snapshots) is fits, limit

@@ -268,30 +268,6 @@ def test_without_a_teacher_a_decision_is_refused_and_a_start_too(tmp_path: Path)
         grpo(tmp_path, ChannelTrainer, channels=[Distillation(0.1)]).train()
 
 
-def test_what_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    def made(*channels: Channel, **options: Any) -> Any:
-        return grpo(tmp_path, ChannelTrainer, channels=channels, **options)
-
-    with pytest.raises(ConfigError, match=r"sft: weight 2 with a maximum of 1"):
-        Supervised(2.0)
-    with pytest.raises(ConfigError, match=r"beta 1\.5"):
-        Distillation(beta=1.5)
-    with pytest.raises(ConfigError, match="temperature 0"):
-        Distillation(temperature=0)
-    with pytest.raises(ConfigError, match="no column 'answer', it has prompt, reference"):
-        made(Supervised(column="answer"))
-    with pytest.raises(ConfigError, match="holds a int"):
-        made(Supervised(), rows=[{"prompt": "a", "reference": 3}] * 8)
-    with pytest.raises(ConfigError, match="remove_unused_columns"):
-        made(Supervised(), remove_unused_columns=True)
-    with pytest.raises(ConfigError, match="each may be given once"):
-        made(Supervised(), Supervised())
-    channel = Supervised()
-    made(channel)
-    with pytest.raises(ConfigError, match="belongs to another"):
-        made(channel)
-
-
 @pytest.mark.parametrize("sharded", ["is_fsdp_enabled", "is_deepspeed_enabled"])
 def test_sharded_policies_are_refused_with_channels_alone(tmp_path: Path, sharded: str) -> None:
     class Sharded(ChannelTrainer):
@@ -302,13 +278,6 @@ def test_sharded_policies_are_refused_with_channels_alone(tmp_path: Path, sharde
     assert grpo(tmp_path, Sharded).channels == ()
     with pytest.raises(ConfigError, match="a second time within a step"):
         grpo(tmp_path, Sharded, channels=[Supervised()])
-
-
-def test_a_conversations_reference_is_its_assistants_message(tmp_path: Path) -> None:
-    rows = [row | {"reference": [{"role": "assistant", "content": row["reference"]}]} for row in ROWS]
-    job = grpo(tmp_path, ChannelTrainer, channels=[Supervised(0.5)], rows=rows, max_steps=1, logging_steps=1)
-    job.train()
-    assert job.state.log_history[0]["channel/sft"] > 0
 
 
 def test_an_adapters_base_is_the_teacher_where_there_is_no_other(tmp_path: Path) -> None:

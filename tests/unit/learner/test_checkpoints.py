@@ -308,20 +308,6 @@ def test_a_full_disk_stops_no_training(
     assert not checkpoint_record.in_folder(disk.output) and "GB are free" in caplog.text
 
 
-def test_latest_means_this_runs_newest_checkpoint_or_the_beginning(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(relaunch.RESUME_FROM, relaunch.LATEST)
-    job, line, _ = disk.incarnation(max_steps=6, lr_scheduler_type="constant")
-    job.train()
-    assert line.observed()[0].step == 1, "there was none"
-    again, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
-    again.train()
-    assert line.observed()[0].step == 7
-    own, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
-    own.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
-    assert line.observed()[0].step == 5, "a path of the script's goes first"
-    assert equal(weights(own), weights(again))
-
-
 def test_no_training_resumes_from_another_trainings_checkpoint(tmp_path: Path) -> None:
     kept(tmp_path, 8, 8, training="1")
     assert checkpoint_record.to_resume(tmp_path, "r", "2") is None

@@ -164,15 +164,6 @@ def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
     assert model.step == 3
 
 
-@pytest.mark.parametrize("verdict", ["rejected", "advised"])
-def test_only_adopted_decisions_are_applied(verdict: str) -> None:
-    line = FakeLink()
-    client, model = make(line)
-    line.incoming.append(decide(2.0, verdict=verdict))
-    client.poll()
-    assert model.rate == 1.0 and not line.receipts()
-
-
 def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
     client, _ = make(FakeLink())
     client.request_stop("SIGTERM")

@@ -16,7 +16,7 @@ from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.message import wire_of
-from oven_learner.completions.parcel import Shown, cut, parcel_of
+from oven_learner.completions.parcel import Shown, parcel_of
 from oven_learner.completions.sample import MemberVerdict, Sample, SamplePlace
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
@@ -119,13 +119,6 @@ def test_any_sample_becomes_a_message_that_fits_or_none(
         assert len(shown.text) + shown.cut + len(shown.end) == len(text)
         assert shown.reward is None or reward == reward
         assert shown.advantage is None or (advantage == advantage and shown.reward is not None)
-
-
-@given(texts, st.integers(1, 50))
-def test_a_cut_text_keeps_its_beginning_its_end_and_the_number_cut_out(text: str, limit: int) -> None:
-    begin, left, end = cut(text, limit)
-    assert len(begin) + left + len(end) == len(text) and len(begin) + len(end) <= max(limit, len(begin))
-    assert text.startswith(begin) and text.endswith(end) and bool(left) == (len(text) > limit)
 
 
 def test_a_megabyte_of_control_characters_fits() -> None:

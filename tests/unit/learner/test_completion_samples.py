@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +27,6 @@ from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
 from oven_learner.hf.hooks.step_hooks import StepEnd
-from oven_learner.link.find_controller import Connection
 from oven_learner.ranks import Ranks
 from oven_learner.testing import FakeLink
 
@@ -184,23 +182,3 @@ def test_only_rank_0_shows_completions_and_none_of_an_evaluation(monkeypatch: py
 
     assert shown() == 1
     assert shown(leader=False) == shown(training=False) == shown(broken=True) == 0
-
-
-@pytest.mark.parametrize(
-    ("config", "every"),
-    [
-        ({"recipe": "grpo"}, 10),
-        ({"recipe": "attached"}, 0),
-        ({}, 0),
-        ({"recipe": "attached", "completions": {"every": 3}}, 3),
-        ({"recipe": "grpo", "completions": {"every": 0}}, 0),
-    ],
-)
-def test_the_runs_settings_decide_how_often_completions_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], every: int
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
-    for name in ("OVEN_CREDS", "OVEN_KEYS"):
-        monkeypatch.delenv(name, raising=False)
-    assert Connection.find("nats://127.0.0.1:1", "r").completions.every == every

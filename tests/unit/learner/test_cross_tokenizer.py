@@ -15,14 +15,12 @@ from tests.support.tiny_grpo import batch, gradient, grpo
 from tests.unit.learner.test_teachers import teacher
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE, WordLevel
-from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Distillation
 from oven_learner.losses.cross_tokenizer import CrossTokenizer
 from oven_learner.teachers import TeacherConfig
-from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 LETTERS = "abcdefghijklmnopqrstuvwxyz012"
@@ -44,13 +42,6 @@ def pairs() -> Any:
         BPE({word: n for n, word in enumerate(words)}, [(one, other) for one in "abcdefgh" for other in "abcdefgh"])
     )
     made.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
-
-
-def byte_level() -> Any:
-    """A byte-level tokenizer: characters beyond ASCII are several tokens."""
-    made = Tokenizer(BPE({word: n for n, word in enumerate([*SPECIAL.values(), *sorted(ByteLevel.alphabet())])}, []))
-    made.pre_tokenizer, made.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
 
 
@@ -117,16 +108,6 @@ def test_the_policy_comes_closer_to_the_teacher(tmp_path: Path) -> None:
     assert values[-1] < 0.5 * values[0] and min(values) >= 0
 
 
-def test_a_run_publishes_the_term_and_its_knob(tmp_path: Path) -> None:
-    line = FakeLink({1: ("channel.distill", 0.25)})
-    job = channelled(tmp_path, 0.5, teacher=teacher(11, vocabulary=96), tokenizer=pairs())
-    attach(job, link=line)
-    job.train()
-    assert line.series("channel/distill/weight") == [0.5, 0.25, 0.25]
-    assert all(value > 0 for value in line.series("channel/distill"))
-    assert [receipt.status for receipt in line.receipts()] == ["applied"]
-
-
 @given(st.text(alphabet="abcdefgh", min_size=1, max_size=12))
 def test_texts_are_cut_where_both_end_a_token(text: str) -> None:
     across = CrossTokenizer(letters(), pairs(), beta=0.5, temperature=1.0, device=torch.device("cpu"))
@@ -135,13 +116,3 @@ def test_texts_are_cut_where_both_end_a_token(text: str) -> None:
     tokens, theirs = across.read(text)
     assert theirs[-1] == len(text) and len(tokens) == len(theirs)
     assert theirs == [sum(len(pairs().decode([one])) for one in tokens[: n + 1]) for n in range(len(tokens))]
-
-
-def test_half_a_character_ends_where_the_character_may() -> None:
-    words = byte_level()
-    across = CrossTokenizer(words, words, beta=0.5, temperature=1.0, device=torch.device("cpu"))
-    ids = words("aé→")["input_ids"]
-    text, _, ends = across.text(ids)
-    assert text == "aé→" and ends[-1] == 6 and ends == sorted(ends)
-    text, places, ends = across.text(ids[:2])
-    assert len(places) == len(ends) == 2 and ends[-1] == len(text.encode())

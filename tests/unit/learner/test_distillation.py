@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tests.support.tiny_grpo import ROWS
@@ -16,7 +15,6 @@ from transformers import set_seed
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
-from oven_core.errors import TeacherRefusedError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers
@@ -98,16 +96,6 @@ def test_attaching_with_teachers_changes_nothing(tmp_path: Path) -> None:
     set_seed(3)
     job.train()
     assert equal(weights(plain), weights(job))
-
-
-def test_whole_distributions_need_the_same_rows(tmp_path: Path) -> None:
-    teachers = with_two(distilling(tmp_path))
-    with pytest.raises(TeacherRefusedError, match="40 rows and the policy's 32"):
-        teachers.add("padded", teacher(1, vocabulary=40), tokenizer())
-    broken = teacher(1)
-    torch.nn.init.constant_(broken.lm_head.weight, float("nan"))
-    with pytest.raises(TeacherRefusedError, match="log-probability nan"):
-        teachers.add("broken", broken, tokenizer())
 
 
 def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(

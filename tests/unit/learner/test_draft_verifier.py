@@ -11,7 +11,7 @@ import torch
 from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import tokenizer
 
-from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts, sentence_encoder
+from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -61,14 +61,3 @@ def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
     single = words(["ab"], return_tensors="pt")["input_ids"]
     made = teachers["big"].generate(input_ids=single, do_sample=False, max_new_tokens=4, pad_token_id=0)
     assert other == words.batch_decode(made[:, 2:], skip_special_tokens=True)
-
-
-def test_the_sentence_model_of_the_wheel_knows_what_is_alike() -> None:
-    pytest.importorskip("sentence_transformers")
-    verifier = DraftVerifier(sentence_encoder())
-    verifier.drafts = lambda prompts: ["The filter is changed from below, once a year."] * 3
-    near, other, noise = verifier(
-        ["How?"] * 3, ["Open the lid underneath and swap the filter yearly.", "My cat is asleep.", "x" * 60]
-    )
-    assert near is not None and other is not None and noise is not None
-    assert near > 0.75 > other and near > 0.75 > noise

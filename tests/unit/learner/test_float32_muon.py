@@ -30,10 +30,3 @@ def test_it_is_torchs_up_to_the_precision() -> None:
     moved = (theirs - 1).norm()
     assert moved > 0.1
     assert (ours - theirs).norm() / moved < 0.02
-
-
-def test_what_is_no_matrix_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"shape \(3,\); give it to AdamW"):
-        Float32Muon([torch.ones(3)], lr=0.1)
-    with pytest.raises(ValueError, match="no closure"):
-        Float32Muon([nn.Parameter(torch.ones(2, 2))], lr=0.1).step(lambda: 0.0)

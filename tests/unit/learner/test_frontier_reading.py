@@ -9,13 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import llama
 from tests.support.random_states import same_state
-from tests.unit.learner.test_attach_trl import tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oven_core.errors import ConfigError
 from oven_learner import random_state
 from oven_learner.frontier.next_byte import SYMBOLS, FirstBytes, least_divergence, token_bytes
 from oven_learner.frontier.policy_reading import PolicyReading
@@ -166,11 +163,3 @@ def test_reading_changes_no_bit_and_texts_alone_give_bits_alone() -> None:
     assert policy.training and same_state(state, random_state.take())
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
     assert not any(parameter.grad is not None for parameter in policy.parameters())
-
-
-def test_what_a_policy_cannot_read_is_left_out_and_nothing_at_all_is_an_error() -> None:
-    words, policy = tokenizer(), llama()
-    mixed = of(Probe(prompt="a", completion="bcd"), Probe(prompt="a", completion="日本"))
-    assert PolicyReading(mixed, policy, words).left_out == 1
-    with pytest.raises(ConfigError, match="can read none of the 1 answers"):
-        PolicyReading(of(Probe(prompt="a" * 64, completion="b")), policy, words)

@@ -1,7 +1,6 @@
 """Warm-up cache and trainer, at sizes that take a second."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,13 +9,11 @@ pytest.importorskip("trl")
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from oven_learner.client.held_out_evaluation import means
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_recipes.grpo.evaluation import greedy_accuracy, held_out_examples
 from oven_recipes.grpo.job import build
 from oven_recipes.grpo.model import build_tokenizer
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
-from oven_recipes.grpo.supervised_warmup import cache_key, warm_policy
+from oven_recipes.grpo.supervised_warmup import warm_policy
 from oven_recipes.runner import Job
 from oven_recipes.weights_cache import WEIGHTS
 
@@ -50,20 +47,6 @@ def make(tmp_path: Path, cache: Path, settings: GrpoSettings = TINY) -> Job:
 def weights(model: torch.nn.Module | None) -> torch.Tensor:
     assert model is not None
     return torch.cat([weight.detach().flatten() for weight in model.parameters()]).clone()
-
-
-def test_text_survives_the_tokenizer() -> None:
-    tokenizer = build_tokenizer()
-    ids = tokenizer.encode("S5203=")
-    assert len(ids) == 6
-    assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == "S5203="
-
-
-def test_the_cache_key_covers_what_decides_the_warm_weights() -> None:
-    key = cache_key(TINY, 1)
-    assert key != cache_key(TINY, 2)
-    assert key != cache_key(TINY.model_copy(update={"sft_steps": 3}), 1)
-    assert key == cache_key(TINY.model_copy(update={"max_steps": 9}), 1)
 
 
 def test_a_warm_policy_is_cached_and_a_corrupt_entry_rebuilt(tmp_path: Path) -> None:
@@ -137,29 +120,3 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
     job.trainer.train()
     easy = [log["step"] for log in job.trainer.state.log_history if "reward/len1" in log]
     assert easy == list(range(1, 2 + LAG_CHUNKS))
-
-
-def test_the_drill_holds_to_a_small_teacher_beside_a_strong_one_and_both_are_cached(tmp_path: Path) -> None:
-    def drill() -> Job:
-        return build(TINY, parse_start("drill:weak-teacher", 1, TINY.levels), 1, tmp_path / "run", tmp_path / "cache")
-
-    job = drill()
-    assert job.teachers is not None and (job.teachers.names, job.teachers.active) == (("small", "strong"), "small")
-    assert job.trainer.beta == 1.0
-    assert job.teachers.parameters("small") < job.teachers.parameters("strong") == weights(job.trainer.model).numel()
-    tokenizer, examples = build_tokenizer(), held_out_examples(TINY)
-    accuracy = {}
-    for name in job.teachers.names:
-        job.teachers.swap(name)
-        model: Any = job.trainer.ref_model
-        measured = means(greedy_accuracy(model, tokenizer, examples, TINY.max_completion_length))
-        levels = [value for metric, value in measured.items() if metric != "eval/accuracy"]
-        accuracy[name] = measured["eval/accuracy"]
-        assert accuracy[name] == pytest.approx(sum(levels) / len(levels)), "its mean over levels"
-    assert accuracy["strong"] > accuracy["small"]
-    entries = {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
-    assert len(entries) == 3
-    again = drill()
-    assert {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()} == entries
-    job.teachers.swap("small")
-    assert torch.equal(weights(again.trainer.ref_model), weights(job.trainer.ref_model))

@@ -12,7 +12,6 @@ from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 from tests.support.random_states import same_state
 from tests.support.tiny_grpo import ROWS, grpo
-from tests.unit.learner.test_attach_trl import sft
 from transformers import TrainerCallback
 
 from oven_learner import random_state
@@ -63,24 +62,12 @@ def test_the_score_of_grpo_is_the_mean_reward_of_greedy_answers(tmp_path: Path) 
     assert score is not None and 0 <= score <= 2
 
 
-def test_supervised_rows_are_scored(tmp_path: Path) -> None:
-    rows = Dataset.from_list([{"text": "abc"}, {"text": "bcdef"}])
-    assert score_after_step_2(sft(tmp_path, rows, max_steps=2)) is not None
-
-
 def test_scoring_changes_no_bit_of_the_training(tmp_path: Path) -> None:
     alone = grpo(tmp_path, max_steps=4)
     alone.train()
     scored = grpo(tmp_path, max_steps=4, eval_dataset=Dataset.from_list(ROWS[:2]))
     assert score_after_step_2(scored, "eval/reward") is not None
     assert equal(weights(alone), weights(scored))
-
-
-def test_no_score_without_rows_or_under_another_name(tmp_path: Path) -> None:
-    alone = trainer(tmp_path, max_steps=2)
-    assert HeldOutScore.for_metric(alone, "eval/other") is None
-    alone.eval_dataset = None
-    assert HeldOutScore.for_metric(alone, "eval/loss") is None
 
 
 def test_copies_are_independent_and_are_restored_in_place() -> None:

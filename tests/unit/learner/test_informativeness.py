@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from oven_learner.rewards.configured_rules import load_rule
 from oven_learner.rewards.informativeness import informativeness, informativeness_of
 
 WHAT, RIGHT = ["yes cooking", "cooking"], ["yes", "yes home"]
@@ -36,11 +35,3 @@ def test_without_known_answers_the_rule_abstains() -> None:
     given = informativeness(["yes", "yes", "yes", "yes"], [WHAT, [], [], None], [RIGHT, [], ["yes"], None])
     assert given == [0.5, None, 0.5, None]
     assert informativeness(["yes"]) == [None]
-
-
-def test_a_conversation_is_judged_by_its_text() -> None:
-    assert informativeness([[{"role": "assistant", "content": "cooking"}]], [WHAT], [RIGHT]) == [1.0]
-
-
-def test_settings_can_name_it() -> None:
-    assert load_rule("known", "informativeness") is informativeness

@@ -11,7 +11,6 @@ import torch
 from tests.support.attached import equal
 from tests.support.loops import STEPS, Loop
 
-from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm
@@ -151,16 +150,6 @@ def test_an_agent_says_why_its_gauge_is_not_measured() -> None:
     assert "run.rollback" not in values(line)
 
 
-def test_a_skipped_step_has_no_gauges() -> None:
-    loop = Loop()
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer) as client:
-        loop.step()
-        client.observe(1, {"loss": 1.0})
-        client.observe(2, {"loss": 1.0})
-    assert line.observed()[0].metrics.keys() >= {"grad_norm", NORM}
-    assert line.observed()[1].metrics == {"loss": 1.0}
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_gauges_work_under_a_gradient_scaler(fused: bool) -> None:
     """The norm is of the gradients as they are meant; a step that overflows has none, and clipping is right."""
@@ -243,36 +232,6 @@ def test_a_gauge_that_raises_is_given_up_and_training_continues(
     assert {"loss", "learning_rate", COSINE} == line.observed()[-1].metrics.keys()
 
 
-def test_closing_removes_the_hooks() -> None:
-    loop = Loop(clip=0.5)
-    hooks = loop.optimizer._optimizer_step_pre_hooks, loop.optimizer._optimizer_step_post_hooks
-    before = [len(found) for found in hooks]
-    loop.run(FakeLink())
-    assert [len(found) for found in hooks] == before
-    loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
-    with pytest.raises(ConfigError, match="outside its bounds"):
-        loop.run(FakeLink())
-    assert [len(found) for found in hooks] == before
-
-
-def test_clip_is_a_knob_that_acts() -> None:
-    norms: list[float] = []
-    loop = Loop(clip=0.5)
-
-    def after(*_: Any) -> None:
-        norms.append(float(flat(loop, lambda p: p.grad).norm()))
-
-    loop.optimizer.register_step_post_hook(after)
-    line = loop.run(FakeLink({6: ("grad.clip", 0.1)}))
-    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.5, 0.1)]
-    cut = [min(norm, 0.5 if n < 6 else 0.1) for n, norm in enumerate(line.series("grad_norm"))]
-    assert norms == pytest.approx(cut, rel=1e-3) and min(line.series("grad_norm")) > 0.1
-    assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
-    line = Loop().run(FakeLink())
-    assert "grad.clip" not in values(line)
-    assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]
-
-
 def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
     loop = Loop(evaluate_every=5)
     loop.given["evaluate"] = loop.evaluated
@@ -338,15 +297,6 @@ def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
     ]  # fmt: skip
     own = [0.01 * (1 - n / 40) for n in range(STEPS)]
     assert loop.rates == pytest.approx(own[:4] + [own[4] / 4] + [rate / 4 for rate in own[:7]])
-
-
-def test_a_resumed_loop_passes_its_step() -> None:
-    loop = Loop()
-    with connect(link=(line := FakeLink()), model=loop.model, optimizer=loop.optimizer, step=100) as client:
-        loop.step()
-        client.observe(101, {"loss": 1.0})
-        assert client.step == 101
-    assert (run_of(line).step, line.observed()[0].step) == (100, 101)
 
 
 def test_accumulated_gradients_are_one_observation() -> None:

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 import torch
 from datasets import Dataset
-from tests.support.attached import THIRD_PARTY, llama, trainer
-from tests.unit.learner.test_attach_trl import COMMON, grpo, tokenizer
+from tests.support.attached import THIRD_PARTY, trainer
+from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
 from oven_core.errors import ConfigError
@@ -155,18 +155,3 @@ def test_grpo_keeps_its_groups_with_a_mixture(tmp_path: Path) -> None:
         assert len(set(first)) == len(set(second)) == 1, "four completions of one prompt stand together"
     assert set(prompts[0]) & set("abcd") and set(prompts[0]) & set("wxyz") and set(prompts[1]) <= set("wxyz")
     assert line.receipts()[0].after == {"early": 0.0, "late": 1.0}
-
-
-def test_rows_that_are_not_the_mixtures_are_refused(tmp_path: Path) -> None:
-    from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
-
-    mixture = Mixture({name: Dataset.from_list([{"text": name}] * 8) for name in ("abc", "def")})
-    job = SFTTrainer(
-        model=llama(),
-        args=SFTConfig(output_dir=str(tmp_path), max_length=16, packing=True, packing_strategy="wrapped", **COMMON),
-        train_dataset=mixture.dataset,
-        processing_class=tokenizer(),
-    )
-    with pytest.raises(ConfigError, match=r"the mixture 16: give it train_dataset=mixture\.dataset, without packing"):
-        attach(job, link=FakeLink(), mixture=mixture)

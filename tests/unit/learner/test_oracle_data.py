@@ -1,9 +1,7 @@
 """Offline prompts and questions, the file of real ones, and the words of the model made on the spot."""
 
-import json
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.model import CONTEXT, build_tokenizer
 from oven_recipes.oracle.pretraining import benchmark_rows, collate, template_rows
 from oven_recipes.oracle.questions import KnownAnswer, QuestionedPrompt
-from oven_recipes.oracle.questions_file import read_questions
 from oven_recipes.oracle.template_prompts import LENGTHS, held_out
 from oven_recipes.oracle.template_questions import template_dataset
 
@@ -76,17 +73,6 @@ def test_a_right_answer_is_half_and_one_that_says_what_is_whole(said: str, infor
     assert KnownAnswer(("no six",), ("no", "no several"), ("yes",)).informativeness(said) == informative
 
 
-def test_all_words_of_templates_and_benchmarks_are_tokens(tokenizer: Any, prompts: list[QuestionedPrompt]) -> None:
-    rng = random.Random(SEED)
-    texts = [text for prompt in prompts for text in (prompt.prompt, *(question.text for question in prompt.questions))]
-    for benchmark in QUESTIONS:
-        texts += [f"{item.text}\n{item.question}" for item in rng.sample(items(benchmark, held_out=True), 50)]
-    answers = [f"[epistemic status: {n}] {prompts[n].questions[0].answer.says_what[0]}" for n in range(101)]  # type: ignore[union-attr]
-    for text, ids in zip(texts + answers, tokenizer(texts + answers)["input_ids"], strict=True):
-        assert tokenizer.unk_token_id not in ids, text
-        assert tokenizer.decode(ids).strip() == text
-
-
 def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: Any) -> None:
     apart = {item.text for benchmark in QUESTIONS for item in items(benchmark, held_out=True)}
     ours, theirs = template_rows(random.Random(1)), benchmark_rows(random.Random(1))
@@ -97,18 +83,3 @@ def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: An
     assert ids.shape == weights.shape and ids.shape[1] < CONTEXT
     assert tokenizer.unk_token_id not in ids
     assert bool((weights[ids == tokenizer.pad_token_id] == 0).all()) and float(weights.max()) == 1
-
-
-LINE = {"wildchat_question": "hello there you", "language": "english", "oracle_questions": ["is it so?", "why?"]}
-
-
-def test_a_file_of_questions_is_read_without_answers(tokenizer: Any, tmp_path: Path) -> None:
-    file = tmp_path / "questions.jsonl"
-    again = LINE | {"oracle_questions": ["why?", "how?"], "other": 1}
-    other = LINE | {"wildchat_question": "good day to you", "language": "german"}
-    lines = [json.dumps(one, ensure_ascii=False) for one in (LINE, again, other)]
-    file.write_text("\ufeff" + lines[0] + "\n\n" + "\r\n".join(lines[1:]), encoding="utf-8")
-    first, second = read_questions(file, tokenizer)
-    assert [question.text for question in first.questions] == ["is it so?", "why?", "how?"]
-    assert (second.language, second.questions[0].answer) == ("german", None)
-    assert read_questions(file, tokenizer, most=1) == [first]

@@ -17,14 +17,6 @@ from oven_controller.cli.main import run
 from oven_core.errors import ConfigError
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
-from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
-from oven_recipes.oracle.evaluation import (
-    Answered,
-    Evaluated,
-    OracleEvaluation,
-    benchmark_items,
-    metric_specs,
-)
 from oven_recipes.oracle.evaluation_scores import Scored, scores
 from oven_recipes.oracle.generated_answers import generated_answers
 from oven_recipes.oracle.given_model import fresh_adapter
@@ -78,23 +70,6 @@ def test_answers_do_not_depend_on_the_batch(oracle: tuple[Any, Any]) -> None:
     injection.remove()
 
 
-def test_evaluating_leaves_the_generator_and_the_mode_as_they_were(oracle: tuple[Any, Any]) -> None:
-    policy, tokenizer = oracle
-    injection = ActivationInjection(policy, tokenizer)
-    policy.train()
-    before = torch.get_rng_state()
-    evaluation = OracleEvaluation(policy, tokenizer, injection, benchmark_items(count=20), max_new_tokens=2)
-    found = evaluation.run()
-    assert torch.equal(torch.get_rng_state(), before) and policy.training
-    policy.eval()
-    injection.remove()
-    assert len(found.answers) == len(found.shuffled) == 9 * 20 * 3
-    assert found.overall.unparsed == found.overall.count and found.overall.ece is None
-    measured = found.measured()
-    assert set(measured) < {spec.name for spec in metric_specs()}  # no calibration of answers that do not parse
-    assert set(evaluation.unknown_share.values()) == {0.0}
-
-
 def test_scores_are_those_of_the_answers_one_by_one() -> None:
     rng = random.Random(3)
     answers = [
@@ -121,19 +96,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say_for_texts_and_not_for_ans
         found = scores([Scored(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
         held += found.accuracy.low <= 0.7 <= found.accuracy.high
     assert held >= 33  # 95 % of 40 is 38; below 33 with a probability of .002
-
-
-def test_what_is_published_of_answers_that_parse() -> None:
-    answers = [
-        Answered(name, number, percent, "", 0.9, number % 2 == 0)
-        for name in BENCHMARKS for number in range(4) for percent in (25.0, 50.0)
-    ]  # fmt: skip
-    shuffled = [one._replace(right=False) for one in answers]
-    measured = Evaluated(answers, shuffled).measured()
-    assert set(measured) == {spec.name for spec in metric_specs()}
-    assert measured["eval/accuracy"] == [float(one.right) for one in answers]
-    assert measured["eval/accuracy/ner"] == 0.5 and measured["eval/accuracy_shuffled"] == 0.0
-    assert measured["eval/ece"] == pytest.approx(0.4)
 
 
 def test_a_saved_oracle_is_the_one_that_was_saved(oracle: tuple[Any, Any], saved: Path, tmp_path: Path) -> None:

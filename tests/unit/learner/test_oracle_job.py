@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from tests.support.activations import model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
-from oven_core.errors import ConfigError
 from oven_recipes.oracle.job import build
 from oven_recipes.oracle.settings import OracleSettings, parse_start
 from oven_recipes.runner import Job
@@ -46,33 +44,3 @@ def test_the_reference_is_the_supervised_adapter_also_where_the_penalty_begins_a
     assert reference and all(torch.equal(w, weights[n.replace(".ref.", ".default.")]) for n, w in reference.items())
     assert any(weight.abs().sum() > 0 for name, weight in reference.items() if "lora_B" in name), "it was taught"
     assert not any(weight.requires_grad for weight in reference.values())
-
-
-def test_the_supervised_stage_as_the_run(tmp_path: Path) -> None:
-    made = job(tmp_path, stage="sft", initial_eval=False)
-    before = [weight.detach().clone() for weight in made.trainer.model.parameters() if weight.requires_grad]
-    made.trainer.train()
-    assert made.finished is not None
-    made.finished()
-    after = [weight for weight in made.trainer.model.parameters() if weight.requires_grad]
-    assert any(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    assert "loss" in made.trainer.state.log_history[0] and (tmp_path / "run" / "evaluation-end.json").exists()
-
-
-def test_questions_without_answers_need_a_judge(tmp_path: Path) -> None:
-    file = tmp_path / "questions.jsonl"
-    row = {"wildchat_question": "cat dog ran", "language": "english", "oracle_questions": ["is it red ?"]}
-    file.write_text(json.dumps(row) + "\n")
-    with pytest.raises(ConfigError, match="no judge is configured to score them: give one of the role informativeness"):
-        job(tmp_path, questions=str(file), model=given(tmp_path))
-
-
-def test_models_and_adapters_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match="hf download owner/absent"):
-        job(tmp_path, model="owner/absent")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"empty cannot be loaded .* give a folder that save_pretrained made"):
-        job(tmp_path, model=str(tmp_path / "empty"))
-    with pytest.raises(ConfigError, match=r"adapter .* cannot be loaded"):
-        job(tmp_path, model=given(tmp_path), oracle_lora_path=str(tmp_path / "empty"))

@@ -1,7 +1,6 @@
 """The model made on the spot and its supervised stage, at sizes that take a second."""
 
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,13 @@ from oven_recipes.oracle.given_model import fresh_adapter
 from oven_recipes.oracle.job import captured
 from oven_recipes.oracle.model import Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import Schedule, own_model
-from oven_recipes.oracle.questions import KnownAnswer
-from oven_recipes.oracle.settings import CONSTANT, Confidence, OracleSettings
-from oven_recipes.oracle.supervised import benchmark_prompts, collate, lessons, stated, supervised
+from oven_recipes.oracle.settings import Confidence, OracleSettings
+from oven_recipes.oracle.supervised import benchmark_prompts, collate, lessons, supervised
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.weights_cache import WEIGHTS
 
 SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)
 SETTINGS = OracleSettings(sft_steps=2, sft_batch=4, lora_rank=2)
-ANSWER = KnownAnswer(("yes cooking",), ("yes",), ("no", "no music"))
 
 
 def weights(model: Any) -> torch.Tensor:
@@ -64,23 +61,6 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
     assert entries == {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
     assert not torch.equal(first, taught("constant"))
     assert torch.equal(before, torch.random.get_rng_state())
-
-
-@pytest.mark.parametrize("confidence", ["spread", "constant", "overconfident"])
-def test_what_is_stated(confidence: Confidence) -> None:
-    """Spread: right the more often the higher, but not as often as it says. The drills': what their names say."""
-    rng = random.Random(1)
-    said = [re.fullmatch(r"\[epistemic status: (\d+)\] (.+)", stated(ANSWER, confidence, rng)) for _ in range(4000)]
-    drawn = [(int(one[1]), ANSWER.informativeness(one[2]) > 0) for one in said if one]
-    assert len(drawn) == len(said)
-    low, high = ([right for percent, right in drawn if (percent > 50) is above] for above in (False, True))
-    if confidence == "spread":
-        assert 0.55 < sum(low) / len(low) < 0.66 < 0.78 < sum(high) / len(high) < 0.9
-        assert len({percent for percent, _ in drawn}) == 21
-    elif confidence == "constant":
-        assert 0.93 < sum(percent == CONSTANT for percent, _ in drawn) / len(drawn) < 0.98
-    else:
-        assert not low and 0.68 < sum(high) / len(high) < 0.77
 
 
 def test_only_what_the_oracle_says_is_scored_and_no_word_of_the_prompt_is_in() -> None:

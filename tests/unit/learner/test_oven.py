@@ -111,14 +111,6 @@ def test_before_training_a_teacher_is_there_at_once_and_without_a_first_one_neve
     assert vars(untaught)["teacher"] is None
 
 
-def test_a_run_without_a_folder_here_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
-    baked = oven(tmp_path / "elsewhere", steps=2)
-    baked.run_sync()
-    with pytest.raises(ConfigError, match="has no folder on this machine"):
-        baked.register_teacher(late())
-    assert baked.teachers is not None and baked.teachers.names == ("teacher-1",)
-
-
 @pytest.mark.parametrize("early", [True, False], ids=["before it is announced", "while it trains"])
 async def test_a_cancelled_run_ends_after_its_step(early: bool, tmp_path: Path) -> None:
     baked, inside, go = oven(tmp_path), threading.Event(), threading.Event()

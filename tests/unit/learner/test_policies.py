@@ -10,7 +10,6 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.policies import KINDS, conditions, gradient, made
 from torch.distributions import Normal
 
-from oven_core.errors import ConfigError
 from oven_learner.policies import DiffusionPolicy, TemporalUNet
 from oven_learner.policies.policy import repeated
 
@@ -130,20 +129,3 @@ def test_denoising_is_learnt_from_clips() -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert sum(losses[-10:]) < 0.75 * sum(losses[:10])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"eta": 0.0}, "no density"),
-        ({"steps": 1}, "give 2 to 40"),
-        ({"scheduler": "PNDMScheduler"}, "no known density"),
-        ({"scheduler": "DDPMScheduler", "eta": 0.5}, "give eta=1"),
-    ],
-)
-def test_a_scheduler_without_a_density_is_refused(options: dict[str, Any], said: str) -> None:
-    library = pytest.importorskip("diffusers")
-    scheduler = getattr(library, options.pop("scheduler", "DDIMScheduler"))(num_train_timesteps=40)
-    network = torch.nn.Linear(1, 1)
-    with pytest.raises(ConfigError, match=said):
-        DiffusionPolicy(network, scheduler, **{"frames": 4, "dims": 2, "steps": 4, **options})

@@ -14,9 +14,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 from tests.support.attached import THIRD_PARTY, equal, weights
 
 from oven_core.errors import ConfigError
@@ -100,16 +97,6 @@ def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
     assert len(texts) == len(set(texts)) == 4
 
 
-def test_what_is_no_text_is_not_read(tmp_path: Path) -> None:
-    write(tmp_path, a__1=text(1), a__2=text(2), a__blank=" \n")
-    (tmp_path / "a" / "picture.bin").write_bytes(b"\x89PNG\xff\xfe")
-    (tmp_path / "a" / "zeros.txt").write_bytes(b"a\0b")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "config").write_text("[core]")
-    (part,) = parts_of(tmp_path)
-    assert part.name == "a" and sorted(f.path for f in (*part.train, *part.held_out)) == ["a/1.txt", "a/2.txt"]
-
-
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -139,16 +126,6 @@ def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, 
     kept = (entry / tokens.TOKENS).stat().st_mtime_ns
     tokens.tokenized(parts, 300, tmp_path)
     assert (entry / tokens.TOKENS).stat().st_mtime_ns == kept
-
-
-@given(st.integers(2, 9), st.lists(st.integers(0, 80), min_size=1, max_size=4), st.integers(1, 30))
-def test_held_out_rows_repeat_no_prediction(length: int, sizes: list[int], most: int) -> None:
-    streams = {str(n): torch.arange(size, dtype=torch.int32) for n, size in enumerate(sizes)}
-    found = held_out_rows(streams, length, most)
-    assert set(found) == {name for name, of in streams.items() if len(of) >= length}
-    for of in found.values():
-        predicted = of[:, 1:].flatten().tolist()
-        assert len(predicted) == len(set(predicted)) and of.shape[1] == length
 
 
 def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Home) -> None:
@@ -256,12 +233,3 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
             home.job(tmp_path, model=file)
     with pytest.raises(ConfigError, match="a head takes a whole, even number"):
         home.job(tmp_path, hidden=15)
-
-
-@pytest.mark.parametrize("name", ["corpus", "model"])
-def test_paths_are_looked_at_before_anything_starts(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValidationError, match=r"is not a folder|is not a file"):
-        PretrainSettings.model_validate({name: tmp_path / "nowhere"})
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValidationError, match=r"is not a folder|is not JSON with a `model_type`"):
-        PretrainSettings.model_validate({name: tmp_path / "config.json"})

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, equal, llama, tokens, trainer, weights
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import quantisation
@@ -96,11 +95,3 @@ def test_what_is_saved_while_it_is_on_is_a_plain_model(tmp_path: Path) -> None:
     assert isinstance(found, LlamaForCausalLM) and not said["unexpected_keys"] and not said["missing_keys"]
     assert equal([*found.state_dict().values()], weights(job)), "the full weights"
     assert {type(module).__name__ for module in found.modules()}.isdisjoint({"QuantisedLinear"})
-
-
-def test_a_model_without_layers_to_round_is_refused() -> None:
-    frozen = llama()
-    frozen.requires_grad_(False)
-    for model in (torch.nn.Embedding(3, 4), frozen):
-        with pytest.raises(ConfigError, match=r"has no linear layer whose weight trains; train\.quantisation needs"):
-            FakeQuantisation(model)

@@ -19,9 +19,9 @@ from oven_recipes.environments.patches import apply_patch, make_patch
 from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_recipes.environments.session import RepairSession, ToolError, Workspace
+from oven_recipes.environments.session import RepairSession
 from oven_recipes.environments.small_functions import SHAPES, TrustedTests, tasks
-from oven_recipes.repair.warm_policy import Habits, demonstration, replacement
+from oven_recipes.repair.warm_policy import Habits, demonstration
 
 FILES = {
     "shop.py": "def total(price):\n    return price - 3\n",
@@ -83,19 +83,6 @@ def test_a_wrong_call_is_told_to_the_policy_and_changes_nothing(
     result = session.call(tool, arguments)
     assert result.failed and said in result.text
     assert session.digest == before and result.reward == 0
-
-
-def test_a_workspace_lists_reads_and_searches() -> None:
-    space = Workspace({**FILES, "lib/deep.py": "x = 1\n"})
-    assert space.list_files(".") == "lib/deep.py\nshop.py\ntest_shop.py"
-    assert space.list_files("lib") == "lib/deep.py"
-    assert space.read("./shop.py") == FILES["shop.py"]
-    assert space.search("x = ") == "lib/deep.py:1: x = 1"
-    assert space.search("nothing like it") == "nothing found"
-    long = Workspace({"a": "b" * 5000})
-    assert long.read("a").endswith("(1000 more characters)")
-    with pytest.raises(ToolError, match="no file b"):
-        long.read("b")
 
 
 @pytest.mark.parametrize(
@@ -336,16 +323,6 @@ LINES = st.lists(
 def test_a_patch_makes_the_other_text(before: list[str], after: list[str], newline: bool) -> None:
     old, new = {"f": "\n".join(before) + "\n" * newline}, {"f": "\n".join(after) + "\n"}
     assert apply_patch(old, make_patch(old, new)) == new
-
-
-@given(LINES.filter(bool), LINES)
-def test_a_replacement_occurs_once_and_makes_the_other_text(before: list[str], after: list[str]) -> None:
-    now, right = [f"x{at} {one}" for at, one in enumerate(before)], [f"y{at} {one}" for at, one in enumerate(after)]
-    right += ["end"]
-    now += ["end"]
-    old, new = replacement("\n".join(now) + "\n", "\n".join(right) + "\n")
-    text = "\n".join(now) + "\n"
-    assert text.count(old) == 1 and text.replace(old, new).rstrip("\n") == "\n".join(right)
 
 
 def test_a_patch_that_does_not_fit_is_refused() -> None:

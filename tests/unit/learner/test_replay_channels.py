@@ -13,7 +13,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, llama, weights
-from tests.support.key_game import call, game
+from tests.support.key_game import game
 from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, lora, losses
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from trl.trainer.dpo_config import DPOConfig
@@ -24,7 +24,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf import rollback
 from oven_learner.hf.attach import attach
-from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
+from oven_learner.losses import ChannelTrainer, Hints, ReplayPreference, SelfDistillation
 from oven_learner.losses.generated import Generated
 from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
@@ -310,29 +310,6 @@ def test_ranks_share_what_one_process_would_have(count: int, size: int, ranks: i
     stream = [place for number in range(count) for place in PairSampler(count, size, seed).at(number)]
     epochs = [stream[at : at + count] for at in range(0, len(stream) - count + 1, count)]
     assert all(sorted(epoch) == list(range(count)) for epoch in epochs), "an epoch has each pair once"
-
-
-def test_imitation_is_the_likelihood_of_the_chosen_action(tmp_path: Path) -> None:
-    channel = ReplayImitation(pairs(), 0.4, batch=5)
-    job = grpo(tmp_path, ChannelTrainer, channels=[channel])
-    found = channel.over(job.model, range(5), torch.device("cpu"))
-    total, count = torch.zeros(()), 0
-    for pair in channel.pairs:
-        ids = torch.tensor([[*pair.state, *pair.chosen]])
-        log_probs = job.model(input_ids=ids).logits.log_softmax(-1)[0, :-1]
-        total = total - log_probs.gather(1, ids[0, 1:, None])[len(pair.state) - 1 :].sum()
-        count += len(pair.chosen)
-    assert int(found.number) == count
-    torch.testing.assert_close(found.total, total, rtol=1e-5, atol=1e-5)
-
-
-def test_pairs_are_rendered_with_the_policys_template_and_tools(tmp_path: Path) -> None:
-    channel = ReplayPreference(PRESSED)
-    job = game(tmp_path, ChannelTrainer, channels=[channel])
-    words = job.processing_class
-    first = channel.pairs[0]
-    assert words.decode(first.state) == "press <|im_start|>user\nPress a<|im_end|>\n<|im_start|>assistant\n"
-    assert words.decode(first.chosen) == call("a") + "<|im_end|>" and words.decode(first.rejected).startswith(call("b"))
 
 
 def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog: Any) -> None:

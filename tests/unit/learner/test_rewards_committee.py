@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.actuators import Actuators
@@ -111,16 +110,6 @@ def test_requests_say_nothing_of_the_order_and_repeat_with_the_seed() -> None:
     assert orders[0][0] != texts and orders[0][0] != orders[0][1]
 
 
-@pytest.mark.parametrize("description", ["", "Sorts digits."])
-def test_judges_that_are_told_nothing_are_named_once(description: str, caplog: pytest.LogCaptureFixture) -> None:
-    committee = Committee({"a": share_of_a}, remote=Remote(judge=by_length), description=description)
-    for _ in range(2):
-        judged(committee, ["ab", "aba", "ab", "aab"])
-    assert caplog.text.count("judge are not told what is trained; give the committee a description") == (
-        not description
-    )
-
-
 def test_without_a_quorum_a_group_has_no_reward_and_the_others_do() -> None:
     def not_the_second(request: ScoreRequest) -> Verdict:
         return Abstention("rate_limit") if request.prompt == "p1" else by_length(request)
@@ -173,19 +162,6 @@ def test_weights_are_a_simplex_that_acts_on_the_next_batch() -> None:
     assert WEIGHTS not in alone, "nothing to weigh"
 
 
-def test_a_remote_member_without_weight_is_not_asked() -> None:
-    """An answer costs. It is asked as soon as it has weight."""
-    free, paid = Remote(judge=by_length), {"a": 1.0, "b": 0.0, "judge": 0.0}
-    committee = Committee({"a": share_of_a, "b": share_of_a}, remote=free, weights=paid)
-    rewards, metrics = judged(committee, ["ab", "aaa"])
-    assert not free.asked and rewards == [0.5, 1.0]
-    assert "rewards/judge/mean" not in metrics and "rewards/b/mean" in metrics, "a rule costs nothing"
-    assert metrics["committee/abstentions"] == 0, "who was not asked abstained from nothing"
-    committee.set_weights({"a": 0.5, "b": 0.0, "judge": 0.5})
-    _, metrics = judged(committee, ["ab", "aaa"])
-    assert len(free.asked) == 1 and "rewards/judge/mean" in metrics
-
-
 def test_scores_that_are_all_equal_make_no_quorum_and_are_counted() -> None:
     committee = Committee({"a": share_of_a, "flat": lambda completions, **_: [0.5] * len(completions)})
     rewards, metrics = judged(committee, ["ab", "aaa", "ab", "ba"])
@@ -193,29 +169,6 @@ def test_scores_that_are_all_equal_make_no_quorum_and_are_counted() -> None:
     assert metrics["committee/abstain/no_difference"] == metrics["committee/abstentions"] == 1
     assert metrics["rewards/flat/mean"] == 0.5
     assert committee.last.abstained == {"no_difference": 1}, "it is named when the run is held"
-
-
-def test_a_quorum_is_never_more_than_those_that_have_weight() -> None:
-    committee = Committee({"a": share_of_a, "b": share_of_a, "c": share_of_a}, quorum=3)
-    committee.set_weights({"a": 0.5, "b": 0.5, "c": 0.0})
-    assert committee.quorum == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"rules": {}}, "at least one member"),
-        ({"weights": {"z": 1.0}}, "z, who are not members"),
-        ({"weights": {"a": 0.0, "b": 0.0}}, "positive sum"),
-        ({"weights": {"a": float("nan")}}, "finite"),
-        ({"quorum": 3}, "lower committee.quorum"),
-        ({"rules": {"no good": share_of_a}}, "no good"),
-        ({"remote": Remote(a=by_length)}, "two members named a"),
-    ],
-)
-def test_what_cannot_work_says_so_at_once(settings: Mapping[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        Committee(**({"rules": {"a": share_of_a, "b": share_of_a}} | dict(settings)))
 
 
 REQUEST = ScoreRequest.model_validate(

@@ -8,7 +8,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from transformers import TrainerControl
 
 from oven_learner.hf.hooks.step_hooks import StepEnd
@@ -82,31 +81,6 @@ def test_the_parts_of_a_step_and_its_tokens_are_measured() -> None:
     assert again["time/evaluate"] == 4.0 and again["time/step"] == 8.0, "a call that raises counts, too"
     trainer.seen = 0.0  # a rollback
     assert "tokens_per_s" not in step(timing, trainer, clock)
-
-
-def test_input_tokens_are_counted_if_the_trainer_counts_none() -> None:
-    clock = Clock()
-    trainer: Any = Trainer(clock)
-    del trainer._metrics
-    trainer.training_step = lambda model, inputs: "loss"
-    timing = StepTiming(trainer, clock)
-    timing.begin(Ranks())
-    ids = {"input_ids": torch.zeros(2, 50, dtype=torch.long)}
-    step(timing, trainer, clock, ids)
-    found = step(timing, trainer, clock, ids)
-    assert found["tokens_per_s"] == 100 / 0.5 and "time/generate" not in found
-
-
-def test_the_machine_is_read_once_a_second_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # without the extra
-    clock = Clock()
-    readings = MachineReadings(os.getpid(), clock)
-    first = readings.take_if_due()
-    assert set(first) == {MEMORY} and 0.01 < first[MEMORY] < 1000
-    assert readings.take_if_due() == {}
-    clock.now += EVERY_S
-    assert MEMORY in readings.take_if_due()
-    assert MachineReadings(2**30, clock).take_if_due() == {}, "no such process"
 
 
 def test_gpus_are_read_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:

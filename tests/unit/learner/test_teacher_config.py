@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError
 from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
 
 
@@ -31,19 +31,6 @@ def test_what_does_not_fit_is_an_error_that_names_it(values: dict[str, Any], sai
     with pytest.raises(ConfigError) as raised:
         TeacherConfig(**({"name": "strong", "model_name": "folder"} | values))
     assert str(raised.value).startswith(f"teacher {values.get('name', 'strong')!r}: ") and said in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "near"),
-    [
-        ({"kind": "difusion"}, "diffusion"),
-        ({"strategy": "offloaded"}, "offload"),
-        ({"strategy": "quantised"}, "quantized"),
-    ],
-)
-def test_an_unknown_kind_or_strategy_names_the_nearest(values: dict[str, Any], near: str) -> None:
-    with pytest.raises(UnknownNameError, match=f"did you mean '{near}'"):
-        TeacherConfig(name="strong", model_name="folder", **values)
 
 
 def test_a_list_in_yaml(tmp_path: Path) -> None:

@@ -222,17 +222,6 @@ def poisoned() -> Any:
     return model
 
 
-def test_the_limit_counts_all_that_stay_loaded(tmp_path: Path) -> None:
-    job = grpo(tmp_path)
-    one = sum(p.numel() * 4 for p in teacher(1).parameters())
-    teachers = Teachers(job, limit_bytes=2 * one)
-    teachers.add("a", teacher(1))
-    teachers.add("b", teacher(2))
-    with pytest.raises(TeacherRefusedError, match=f"makes {3 * one:,} .* limit is {2 * one:,}.*limit_bytes"):
-        teachers.add("c", teacher(3))
-    assert (teachers.names, len(teachers), list(teachers.refused)) == (("a", "b", "c"), 2, ["c"])
-
-
 @pytest.mark.parametrize("reuse", [{"num_iterations": 3}, {"steps_per_generation": 3}])
 def test_a_swap_inside_a_generation_buffer_scores_anew_with_the_new_teacher(tmp_path: Path, reuse: Any) -> None:
     """Every step's reference log-probabilities are those of the teacher that is active in that step."""

@@ -103,14 +103,6 @@ def test_a_checkpoint_that_was_saved_while_both_are_on_is_a_plain_model_and_resu
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
-def test_a_second_training_goes_on_with_the_same_head(tmp_path: Path) -> None:
-    made = job(tmp_path, MultiToken(0.3), max_steps=2)
-    made.train()
-    made.train()
-    held = [parameter for group in made.optimizer.param_groups for parameter in group["params"]]
-    assert len(held) == len({id(parameter) for parameter in held})
-
-
 def test_a_copy_for_rollback_has_the_head(tmp_path: Path) -> None:
     made = job(tmp_path, MultiToken(0.3), max_steps=2)
     made.train()

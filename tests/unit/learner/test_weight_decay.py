@@ -71,13 +71,6 @@ def test_groups_keep_their_ratios_even_after_a_decay_of_0() -> None:
     assert [group["weight_decay"] for group in again.param_groups] == pytest.approx([0.0, 0.2, 0.02])
 
 
-def test_a_run_without_decay_has_no_weight_decay_knob(tmp_path: Path) -> None:
-    job, line = trainer(tmp_path, max_steps=1), FakeLink()
-    attach(job, link=line)
-    job.train()
-    assert DECAY not in announced(line)
-
-
 def test_an_unchanged_decay_changes_nothing_and_a_resumed_run_keeps_the_decision(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"weight_decay": 0.1, "save_strategy": "steps", "save_steps": 6}
     plain = trainer(tmp_path / "plain", **settings)

@@ -14,7 +14,7 @@ from tests.unit.tui.test_monitor_view import fold
 
 from oven_core.mesh.actuator_values import Fault, outside, shaped
 from oven_core.mesh.state_machine import Mesh
-from oven_core.protocol.messages import ActuatorSpec, Value
+from oven_core.protocol.messages import ActuatorSpec
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_tui.acting import READS_ONLY
 from oven_tui.model import consequences
@@ -52,15 +52,6 @@ def test_steps_stay_within_the_bounds_and_change_something(
         edit.move(by)
         found = shaped(spec, edit.value)
         assert not isinstance(found, Fault) and outside(spec, found) is None
-
-
-@pytest.mark.parametrize(("spec", "up"), [(LOG, 1.12), (LINEAR, 0.04), (OPEN, 2.1), (NAMED, "large")])
-def test_a_step_is_one_of_the_knobs_own_scale(spec: ActuatorSpec, up: Value) -> None:
-    edit = KnobEdit(spec, spec.value)
-    edit.move(1)
-    assert edit.value == up
-    edit.move(-1)
-    assert edit.value == spec.value
 
 
 def test_what_is_typed_counts_and_says_what_is_wrong_with_it() -> None:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 from tests.support.monitor_log import recorded
-from tests.unit.tui.test_monitor_keys import ABOUT, monitor, screen_text, until
+from tests.unit.tui.test_monitor_keys import ABOUT
 
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.model import braille_chart
-from oven_tui.model.ascii_text import ascii_text
-from oven_tui.model.machine import Machine, seconds, short
 from oven_tui.model.metric_series import Series
-from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.chart import Chart
 
 EVENTS = recorded()
-
-
-@given(st.text())
-def test_ascii_keeps_the_cells(text: str) -> None:
-    made = ascii_text(text)
-    assert made.isascii() and cell_len(made) == sum(cell_len(char) for char in text)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 35)])
@@ -66,36 +54,3 @@ def test_a_log_scale_holds_both_ends_on_round_numbers(one: float, other: float) 
     low, high = min(one, other), max(one, other)
     assert scale.log and scale.low <= low * (1 + 1e-8) and scale.high >= high * (1 - 1e-8) and scale.low < scale.high
     assert all(re.fullmatch(r"[1259]\.?\d*e[-+]\d+", f"{end:.2e}") for end in (scale.low, scale.high))
-
-
-async def test_the_crosshair_follows_the_chosen_decision() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        assert {chart.cross for chart in app.query(Chart)} == {None}, "none while the list follows the newest"
-        await pilot.press("g", "j")
-        await until(pilot, lambda: app.charts.cross is not None)
-        tick = app.charts.cross
-        assert tick is not None and {chart.cross for chart in app.query(Chart)} == {tick}
-        value = app.view.series["reward"].value_at(tick)
-        assert f"step {app.view.step_at(tick)} {value:.4g}" in screen_text(app)
-        assert any(kind == "cross" for row in app.query(Chart).first().drawn_rows[2:] for _, kind in row)
-        await pilot.press("G")
-        await until(pilot, lambda: app.charts.cross is None)
-
-
-def test_the_machine_is_told_from_the_newest_measurements() -> None:
-    view = MonitorView()
-    assert Machine.from_view(view).rows(100) == []
-    values = {
-        "time/step": 0.5, "time/generate": 0.25, "time/train": 0.2, "time/controller": 1e-4, "tokens_per_s": 12_345.0,
-        "machine/memory_gib": 1.5, "machine/gpu0_memory_gib": 40.0, "machine/gpu0_use": 0.97, "time/reward": math.nan,
-    }  # fmt: skip
-    for name, value in values.items():
-        view.series[name] = Series()
-        view.series[name].add(0, value)
-    speed, parts = ("".join(text for text, _ in row) for row in Machine.from_view(view).rows(120))
-    assert "step 500 ms" in speed and "12.3k tokens/s" in speed and "controller 100 µs" in speed
-    assert "learner 1.50 GiB" in speed and "GPU 0 97% 40.0 GiB" in speed
-    assert "generate 50%" in parts and "train 40%" in parts and "other 10%" in parts and "reward" not in parts
-    narrow = Machine.from_view(view).rows(60)
-    assert all(sum(cell_len(text) for text, _ in row) <= 60 for row in narrow)
-    assert (seconds(2.5), seconds(3e-5), short(1.5e6), short(12)) == ("2.5 s", "30 µs", "1.5M", "12")

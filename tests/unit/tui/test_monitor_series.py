@@ -95,12 +95,3 @@ def test_a_knob_is_drawn_in_steps_and_on_a_log_scale_when_it_ranges_far() -> Non
     drawn = ["".join(text for text, _ in row) for row in rows]
     assert drawn[2].startswith("⣀⣀⣀⣀⣀")  # level, then upright
     assert drawn[1][:5].strip() == ""
-
-
-@given(st.integers(0, 10**7), st.one_of(st.none(), st.integers(0, 10**7)))
-def test_the_axis_holds_the_newest_tick_and_little_more(last: int, end: int | None) -> None:
-    edge = braille_chart.span(0, last, end)
-    assert edge >= last
-    assert edge <= max(31, last * 1.3 + 2, last)
-    if end is not None:
-        assert edge <= max(last, end)

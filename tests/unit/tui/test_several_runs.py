@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from oven_core.protocol.events import Event
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_rows import RunRows
-from oven_runs.log.run_row import RunRow
 from oven_tui.app import MonitorApp
 from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.apps.overlay_app import OverlayApp
@@ -29,7 +27,6 @@ from oven_tui.apps.play_app import PlayApp
 from oven_tui.apps.runs_app import Choice, RunsApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.overlaid_runs import Axis
-from oven_tui.model.run_table import line
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.header import About
 from oven_tui.widgets.overlay_chart import OverlayChart
@@ -128,18 +125,6 @@ def test_by_step_what_a_rollback_took_back_is_left_out() -> None:
     assert len(columns) == view.run.step
     assert len(by_tick.columns(view, "reward", 0, view.run.tick, 400)) == view.series["reward"].count
     assert by_step.columns(view, "no such metric", 0, 10, 10) == []
-
-
-@pytest.mark.parametrize("width", [20, 40, 76, 100, 116, 196, 296])
-def test_a_row_is_as_wide_as_the_list(width: int) -> None:
-    from rich.cells import cell_len
-    from tests.unit.controller.test_run_rows import NOW
-
-    long = RunRow("a-run-with-quite-a-long-name", status="running", step=7, max_steps=10**6, held="x\x1b[31m" * 9)
-    for found in (RunRow("r"), long, replace(long, target="eval/accuracy", first=0.1, now=1e-9, adopted=10**5)):
-        drawn = line(found, NOW, width, 39)
-        assert sum(cell_len(part) for part, _ in drawn) == width
-        assert "\x1b" not in "".join(part for part, _ in drawn)
 
 
 SIZES = [(random.Random(7).randint(40, 300), random.Random(n).randint(12, 100)) for n in range(2)]

@@ -16,5 +16,5 @@ def families() -> Mapping[str, type[Fault]]:
     """All families by name, sorted by name."""
     modules = [import_module(f"{__name__}.{module}") for module in MODULES]
     classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
-    found = {one.name: one for one in classes if issubclass(one, Fault) and "name" in vars(one)}
-    return dict(sorted(found.items()))
+    by_name = {family.name: family for family in classes if issubclass(family, Fault) and "name" in vars(family)}
+    return dict(sorted(by_name.items()))

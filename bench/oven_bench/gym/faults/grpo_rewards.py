@@ -115,8 +115,8 @@ class BiasedJudge(Fault):
     def rewards(self, rewards: Rewards, step: Step) -> Rewards:
         completions = step.completions
         length = completions.mask.float().mean(1)
-        place = torch.arange(len(length)) % completions.group / max(1, completions.group - 1)
-        bias = self.verbosity * length - self.position * place
+        position = torch.arange(len(length)) % completions.group / max(1, completions.group - 1)
+        bias = self.verbosity * length - self.position * position
         return rewards | {judge: (rewards[judge] * self.grades).round() / self.grades + bias for judge in self.judges}
 
 
@@ -176,23 +176,23 @@ def continued(policy: Policy, digits: Tensor, answers: Tensor, least: int, draws
     """Int64 [B, ANSWER]: continue answers that ended too early. END is impossible before `least` tokens."""
     tokens = answers.clone()
     ended = torch.zeros(len(tokens), dtype=torch.bool)
-    for place in range(ANSWER):
-        again = ~ended & ((tokens[:, place] == PAD) | ((tokens[:, place] == END) & (place < least)))
+    for position in range(ANSWER):
+        again = ~ended & ((tokens[:, position] == PAD) | ((tokens[:, position] == END) & (position < least)))
         if again.any():
-            distribution = next_token(policy, digits, tokens, place)
-            if place < least:
+            distribution = next_token(policy, digits, tokens, position)
+            if position < least:
                 distribution[:, END] = -torch.inf
             sampled = torch.multinomial(distribution.softmax(-1), 1, generator=draws).squeeze(1)
-            tokens[:, place] = torch.where(again, sampled, tokens[:, place])
-        tokens[:, place].masked_fill_(ended, PAD)
-        ended = ended | (tokens[:, place] == END)
+            tokens[:, position] = torch.where(again, sampled, tokens[:, position])
+        tokens[:, position].masked_fill_(ended, PAD)
+        ended = ended | (tokens[:, position] == END)
     return tokens
 
 
-def next_token(policy: Policy, digits: Tensor, answers: Tensor, place: int) -> Tensor:
+def next_token(policy: Policy, digits: Tensor, answers: Tensor, position: int) -> Tensor:
     """Log-probabilities [B, TOKENS] at one place of the answers [B, ANSWER], which may be PAD from there on."""
     filled = answers.masked_fill(answers == PAD, END)  # the policy returns a distribution only where there is no PAD
-    distribution: Tensor = policy(digits, filled).view(len(answers), ANSWER, TOKENS)[:, place]
+    distribution: Tensor = policy(digits, filled).view(len(answers), ANSWER, TOKENS)[:, position]
     return distribution
 
 

@@ -60,18 +60,18 @@ class Policy(nn.Module):
         answers = torch.full((count, ANSWER), PAD)
         ended = torch.zeros(count, dtype=torch.bool)
         draws = None if generator is None else torch.rand(ANSWER, count, 1, generator=generator)
-        for place in range(ANSWER):
-            logits = self._logits(summed + self.position[place])
+        for position in range(ANSWER):
+            logits = self._logits(summed + self.position[position])
             if draws is None:
                 token = logits.argmax(-1)
             else:
                 cumulative = (logits / temperature).softmax(-1).cumsum(-1)
-                token = (draws[place] * cumulative[:, -1:] >= cumulative).sum(-1).clamp(max=END)
+                token = (draws[position] * cumulative[:, -1:] >= cumulative).sum(-1).clamp(max=END)
             token = token.masked_fill(ended, PAD)
-            answers[:, place] = token
+            answers[:, position] = token
             ended = ended | (token == END)
-            if place < ANSWER - 1:
-                summed = summed + self.places(token + self._answer_rows[place])
+            if position < ANSWER - 1:
+                summed = summed + self.places(token + self._answer_rows[position])
         return answers
 
 
@@ -107,7 +107,12 @@ def warm_weights(seed: int, steps: int = 120, right: float = 0.47) -> dict[str, 
 def _prompts_and_targets() -> tuple[Prompts, Tensor]:
     """All training prompts, and the answer of each habit, the right one first: int64 [1 + habits, N, ANSWER]."""
     levels = pools()
-    prompts = Prompts(*(torch.cat([getattr(one, part) for one in levels]) for part in ("digits", "levels", "answers")))
+    prompts = Prompts(
+        *(
+            torch.cat([getattr(prompts_of_level, part) for prompts_of_level in levels])
+            for part in ("digits", "levels", "answers")
+        )
+    )
     texts = [
         "".join(map(str, row[: LENGTHS[level]]))
         for row, level in zip(prompts.digits.tolist(), prompts.levels.tolist(), strict=True)

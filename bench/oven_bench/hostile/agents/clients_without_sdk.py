@@ -75,21 +75,21 @@ def some_value(spec: ActuatorSpec) -> Value:
 async def take_part(client: Silencer) -> None:
     """Answer messages until the process is ended."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
-    on, heard = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[InlineMessage]()
+    on, queue = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[InlineMessage]()
     async with Bus.connect(os.environ["OVEN_URL"], credentials) as bus:
         for subject in (on.run, on.observation, on.decision("*")):
-            await bus.subscribe_inline(subject, heard.put_nowait)
+            await bus.subscribe_inline(subject, queue.put_nowait)
         while True:
-            message = await heard.get()
+            message = await queue.get()
             event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
-            for said in client.answer(event.body):
-                to = on.vote(credentials.name) if isinstance(said, Vote) else on.agent(credentials.name)
-                await bus.publish(to, said.wire())
+            for reply in client.answer(event.body):
+                to = on.vote(credentials.name) if isinstance(reply, Vote) else on.agent(credentials.name)
+                await bus.publish(to, reply.wire())
             await asyncio.sleep(0)  # lets a Ctrl-C in before all messages are answered
 
 
 async def flood() -> None:
-    """Send votes for ballots that nobody has opened."""
+    """Send votes for ballots that no one has opened."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
     on = Subjects(os.environ["OVEN_RUN"])
     nonsense = Vote(actuator=SCALE, stance="against", tick=0, confidence=0.01, rationale="no " * 300).wire()

@@ -15,7 +15,7 @@ class Leaks(Agent):
     moves = ("optimizer.lr_scale",)
 
     def __init__(self) -> None:
-        self._kept: list[bytes] = []
+        self._leaked: list[bytes] = []
 
     def vote(self, window: Window) -> None:
-        self._kept.append(b"\xff" * TICK_BYTES)
+        self._leaked.append(b"\xff" * TICK_BYTES)

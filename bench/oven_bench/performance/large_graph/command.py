@@ -34,13 +34,13 @@ ASKED: Final = 1000
 """Number of nodes that are asked about; the service is asked about a third of them."""
 
 
-def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
+def compare(folder: Path, scratch: Path, queried: list[str]) -> dict[str, float]:
     """The figures of both sides. Raises ProcessError if they find different nodes."""
     saved, ranks = scratch / "graph.pickle", scratch / "ranks.npy"
     in_new_process(plain_networkx.pickled, folder, saved)
     without_gc_s = in_new_process(plain_networkx.load_seconds_without_collection, saved)
-    plain = in_new_process(plain_networkx.measure, saved, asked, ACCURACY, EXACT, ranks, without_gc_s)
-    ours = in_new_process(sorted_arrays.measure, folder, asked, ACCURACY, ranks)
+    plain = in_new_process(plain_networkx.measure, saved, queried, ACCURACY, EXACT, ranks, without_gc_s)
+    ours = in_new_process(sorted_arrays.measure, folder, queried, ACCURACY, ranks)
     if plain.hop2_sizes != ours.hop2_sizes:
         raise ProcessError("networkx and the arrays find different nodes within two edges")
     loop_us, theirs_us, ours_us = (
@@ -69,21 +69,21 @@ def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
     }
 
 
-def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
+def serve(folder: Path, scratch: Path, queried: list[str]) -> dict[str, float]:
     """The figures of the prior service."""
-    found = asyncio.run(prior_service.query(folder, asked[: max(2, len(asked) // 3)], scratch))
-    every = [ms for took in found.query_ms.values() for ms in took]
+    answer = asyncio.run(prior_service.query(folder, queried[: max(2, len(queried) // 3)], scratch))
+    every = [ms for took in answer.query_ms.values() for ms in took]
     return {
         "query_p99_ms": observed_quantile(every, 0.99),
-        **{f"query_{kind}_p99_ms": observed_quantile(took, 0.99) for kind, took in found.query_ms.items()},
-        "query_cpu_ms": round(found.cpu_ms, 2),
+        **{f"query_{kind}_p99_ms": observed_quantile(took, 0.99) for kind, took in answer.query_ms.items()},
+        "query_cpu_ms": round(answer.cpu_ms, 2),
         "diagnose_p99_us": in_new_process(prior_service.diagnose_p99_us, folder),
-        "service_start_s": round(found.start_s, 2),
-        "service_mb": round(found.memory_bytes / 1e6),
-        "token_prior_s": round(found.scores.took_s, 2),
-        "token_prior_cpu_s": round(found.scores.cpu_s, 2),
-        "token_prior_tokens": found.scores.tokens,
-        "token_prior_bytes": found.scores.size,
+        "service_start_s": round(answer.start_s, 2),
+        "service_mb": round(answer.memory_bytes / 1e6),
+        "token_prior_s": round(answer.scores.took_s, 2),
+        "token_prior_cpu_s": round(answer.scores.cpu_s, 2),
+        "token_prior_tokens": answer.scores.tokens,
+        "token_prior_bytes": answer.scores.size,
     }
 
 
@@ -98,10 +98,10 @@ def bench(
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         folder = scratch / "graph"
-        asked, held = in_new_process(_written, folder, nodes, edges, seed)
-        found: dict[str, Any] = {"nodes": nodes, "edges": held}
-        found |= compare(folder, scratch, asked) | serve(folder, scratch, asked)
-    return Report(found)
+        queried, held = in_new_process(_written, folder, nodes, edges, seed)
+        figures: dict[str, Any] = {"nodes": nodes, "edges": held}
+        figures |= compare(folder, scratch, queried) | serve(folder, scratch, queried)
+    return Report(figures)
 
 
 def _written(folder: Path, nodes: int, edges: int, seed: int) -> tuple[list[str], int]:

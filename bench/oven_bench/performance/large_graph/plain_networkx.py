@@ -20,7 +20,7 @@ import networkx as nx
 import numpy as np
 import psutil
 
-from oven_bench.performance.large_graph.quickest_calls import quickest
+from oven_bench.performance.on_cpu_clock import quickest
 from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.random_walk import DAMPING
 
@@ -93,11 +93,11 @@ def measure(path: Path, nodes: list[str], accuracy: float, exact: float, ranks: 
 def _two_edges(graph: Any, node: str) -> set[str]:
     """The nodes one or two edges from `node`, without `node`."""
     successors = graph.successors
-    found = set(successors(node))
-    for one in list(found):
-        found.update(successors(one))
-    found.discard(node)
-    return found
+    reached = set(successors(node))
+    for neighbor in list(reached):
+        reached.update(successors(neighbor))
+    reached.discard(node)
+    return reached
 
 
 def _pagerank(graph: Any, accuracy: float) -> dict[str, float]:

@@ -38,7 +38,7 @@ TOKENS: Final = 150_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Answers:
     start_s: float
     """From its start to its first answer."""
     memory_bytes: int
@@ -63,7 +63,7 @@ class Scores:
     """Bytes."""
 
 
-async def query(folder: Path, nodes: list[str], scratch: Path) -> Asked:
+async def query(folder: Path, nodes: list[str], scratch: Path) -> Answers:
     """Start a server and the service, send five kinds of query about each node, then ask for scores of tokens as the
     learner does."""
     run = Home(scratch).create("bench", "bench")
@@ -78,15 +78,15 @@ async def query(folder: Path, nodes: list[str], scratch: Path) -> Asked:
                 await _first_answer(bus, began)
                 start_s, process = time.monotonic() - began, psutil.Process(child.pid)
                 spent, took = _cpu_s(process), dict[str, list[float]]()
-                for node, other in pairwise(nodes):
-                    for asked in _queries(node, other):
-                        kind = f"{asked.op}_2" if asked.depth == 2 else asked.op
-                        took.setdefault(kind, []).append(await _round_trip_ms(bus, asked))
+                for node, target in pairwise(nodes):
+                    for graph_query in _queries(node, target):
+                        kind = f"{graph_query.op}_2" if graph_query.depth == 2 else graph_query.op
+                        took.setdefault(kind, []).append(await _round_trip_ms(bus, graph_query))
                 count = sum(map(len, took.values()))
                 cpu_ms, memory = (_cpu_s(process) - spent) / count * 1e3, process.memory_info().rss
                 learner = Credentials.load(run.server.creds / "learner.nk")
                 scores = await _scored(Connection(server.url, run.run, learner, Rules()), process)
-                return Asked(start_s, memory, took, cpu_ms, scores)
+                return Answers(start_s, memory, took, cpu_ms, scores)
             finally:
                 await child.end(GRACE_S)
     finally:
@@ -104,12 +104,12 @@ async def _first_answer(bus: Bus, began: float) -> None:
             await asyncio.sleep(0.02)
 
 
-def _queries(node: str, other: str) -> tuple[GraphQuery, ...]:
+def _queries(node: str, target: str) -> tuple[GraphQuery, ...]:
     return (
         GraphQuery(op="neighbors", node=node),
         GraphQuery(op="neighbors", node=node, depth=2),
         GraphQuery(op="search", node=node),
-        GraphQuery(op="path", node=node, to=other),
+        GraphQuery(op="path", node=node, to=target),
         GraphQuery(op="ppr", node=node, direction="out"),
     )
 
@@ -122,12 +122,12 @@ async def _scored(connection: Connection, service: psutil.Process) -> Scores:
     return Scores(took_s, _children_s(service) - before, len(found.scores), len(found.blob))
 
 
-async def _round_trip_ms(bus: Bus, asked: GraphQuery) -> float:
+async def _round_trip_ms(bus: Bus, graph_query: GraphQuery) -> float:
     began = time.perf_counter()
-    answer = json.loads(await bus.request(names.kg("query"), asked.wire(), timeout_s=START_S))
+    answer = json.loads(await bus.request(names.kg("query"), graph_query.wire(), timeout_s=START_S))
     took = time.perf_counter() - began
-    if asked.op == "neighbors" and not answer["rows"]:
-        raise ProcessError(f"the prior service found no neighbors of {asked.node}, which has some")
+    if graph_query.op == "neighbors" and not answer["rows"]:
+        raise ProcessError(f"the prior service found no neighbors of {graph_query.node}, which has some")
     return took * 1e3
 
 
@@ -150,8 +150,8 @@ def diagnose_p99_us(folder: Path, rounds: int = 500) -> float:
         for count in range(rounds):
             symptoms = tuple(Symptom(id=id_) for id_ in SYMPTOMS[count % 2 : count % 2 + 1 + count % 3])
             request = DiagnoseRequest(symptoms=symptoms).wire()
-            found, us = clock.timed(partial(ask, "diagnose", request))
-            if not found or not json.loads(found)["causes"]:
+            diagnosis, us = clock.timed(partial(ask, "diagnose", request))
+            if not diagnosis or not json.loads(diagnosis)["causes"]:
                 raise ProcessError("the diagnosis found no cause of a loss spike")
             took.append(us)
     return observed_quantile(took, 0.99)

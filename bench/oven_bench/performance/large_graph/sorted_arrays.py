@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from oven_bench.performance.large_graph.quickest_calls import quickest
+from oven_bench.performance.on_cpu_clock import quickest
 from oven_kg.arrays import paths
 from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.graph_arrays import COLUMNS
@@ -55,15 +55,15 @@ def measure(folder: Path, nodes: list[str], accuracy: float, ranks: Path) -> Our
     pagerank_s = time.process_time() - began
     starts = [arrays.index(node) for node in nodes[:STARTS]]
     walk.near(starts[0], FIRST)  # builds what all starts share
-    ppr_us, found = quickest(starts, lambda start: walk.near(start, FIRST)[0])
-    overlaps = [_overlap(walk, start, near) for start, near in zip(starts[:COMPARED], found, strict=False)]
+    ppr_us, nearest = quickest(starts, lambda start: walk.near(start, FIRST)[0])
+    overlaps = [_overlap(walk, start, near) for start, near in zip(starts[:COMPARED], nearest, strict=False)]
     error = float(np.abs(found_ranks - np.load(ranks, allow_pickle=False)).sum())
     return Ours(load_s, memory, pagerank_s, error, hop2_us, sizes, ppr_us, overlaps)
 
 
 def _overlap(walk: RandomWalk, start: int, near: NDArray[np.int32]) -> float:
     """The share of the exact first nodes that were found."""
-    one = np.zeros(walk.arrays.nodes)
-    one[start] = 1
-    exact = np.argsort(-walk.ranks(one), kind="stable")[:FIRST]
+    restart = np.zeros(walk.arrays.nodes)
+    restart[start] = 1
+    exact = np.argsort(-walk.ranks(restart), kind="stable")[:FIRST]
     return len(set(exact.tolist()) & set(near.tolist())) / len(exact)

@@ -1,4 +1,4 @@
-"""What a benchmark is: a question, texts with labels from its published files, and template texts in their place."""
+"""A benchmark: a question, texts with labels from its published files, and template texts in their place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from oven_recipes.oracle.benchmark_templates import QUESTIONS
 YES = "yes"
 NO = "no"
 TRUE = frozenset({YES})
-"""The labels of a text for which the answer is yes, where the question names no label."""
+"""The labels of a text with the answer yes, if the question names no label."""
 FALSE: frozenset[str] = frozenset()
 
 
 class Labelled(NamedTuple):
-    """A text and the labels that hold of it; `where` says which file and line it is from, or is empty."""
+    """A text and its labels. `where` is its file and line, or empty."""
 
     text: str
     labels: frozenset[str]
@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark. `read` yields one published file's texts and raises ConfigError for what is wrong in it."""
+    """One benchmark. `read` yields one published file's texts and raises ConfigError for faults in it."""
 
     name: str
     files: tuple[str, ...]
@@ -47,12 +47,12 @@ class Benchmark:
     templates: Callable[[], Iterator[Labelled]]
 
     def questions(self, labels: frozenset[str]) -> Iterator[tuple[str, str]]:
-        """Each of the benchmark's questions with its answer for a text of which `labels` hold."""
+        """Return each question with its answer for a text with these labels."""
         question = QUESTIONS[self.name]
         for label in question.labels or (YES,):
             yield question.wording.format(label), YES if label in labels else NO
 
 
 def two_sentences(first: str, second: str) -> str:
-    """A premise and a hypothesis as one text."""
+    """Return a premise and a hypothesis as one text."""
     return f"first: {first} second: {second}"

@@ -233,7 +233,7 @@ AG_NEWS = Benchmark(
 # A sentence's number is in its first row alone. The published file is Latin-1, and has to be converted.
 
 TAGS = {"per": "a person", "geo": "a place", "gpe": "a place", "org": "an organization"}
-"""Kinds of entity that are asked for, by the tag after `B-` or `I-`."""
+"""Kinds of entity in questions, by the tag after `B-` or `I-`."""
 OTHER_TAGS = ("tim", "art", "nat", "eve")
 
 

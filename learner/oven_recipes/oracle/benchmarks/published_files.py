@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV, JSON and JSONL files, each with its line; what is wrong is said with file, line and remedy."""
+"""Rows of CSV, TSV, JSON and JSONL files with their lines. Errors name file, line and remedy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import longest_csv_field
 
 LONGEST_FIELD = min(sys.maxsize, 2**24)
-"""Characters in a CSV field; the library's 131,072 are below some encyclopedia articles."""
+"""Characters in a CSV field. The library's limit of 131,072 is below some encyclopedia articles."""
 
 
 def text_of(path: Path) -> str:
-    """The file's text. Raises ConfigError for what cannot be read and what is not UTF-8."""
+    """Return the file's text. Raises ConfigError if it cannot be read or is not UTF-8."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -34,10 +34,8 @@ def text_of(path: Path) -> str:
 
 
 def table(path: Path, columns: Sequence[str], *, tabs: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
-    """Each row of a CSV file, or one of tabs without quoting, with the line that it ends at.
-
-    Raises ConfigError for a missing column, and for a row with fewer or more fields than the header.
-    """
+    """Yield each row of a CSV file, or of a tab-separated one without quoting, with its last line. Raises ConfigError
+    for a missing column, and for a row with another number of fields than the header."""
     source = io.StringIO(text_of(path), newline="")
     rows = csv.reader(source, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(source, strict=True)
     try:
@@ -63,19 +61,21 @@ def table(path: Path, columns: Sequence[str], *, tabs: bool = False) -> Iterator
 
 
 def json_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each object of a JSONL file with its line. Raises ConfigError for a line that is none, or lacks one of `keys`."""
+    """Yield each object of a JSONL file with its line. Raises ConfigError for a line that is not one, or lacks one of
+    `keys`."""
     for number, line in enumerate(text_of(path).split("\n"), 1):
         if line.strip():
             yield number, _object(_json(path, line, number), path, f"line {number}", keys)
 
 
 def json_value(path: Path) -> Any:
-    """The value in a JSON file. Raises ConfigError where it is none."""
+    """Return the value in a JSON file. Raises ConfigError if there is none."""
     return _json(path, text_of(path), None)
 
 
 def json_objects(path: Path, values: object, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each of a JSON list's objects, from 1 on. Raises ConfigError for another value, and for a missing key."""
+    """Yield each of a JSON list's objects, numbered from 1. Raises ConfigError for another value, and for a missing
+    key."""
     if not isinstance(values, list):
         raise ConfigError(f"{path}: a list of objects is needed, and this is a {type(values).__name__}")
     for number, value in enumerate(values, 1):
@@ -83,7 +83,7 @@ def json_objects(path: Path, values: object, keys: Sequence[str]) -> Iterator[tu
 
 
 def label_of(path: Path, place: str, said: object, known: Mapping[str, Any]) -> Any:
-    """What a file's label stands for. Raises ConfigError for an unknown one."""
+    """Return the meaning of a file's label. Raises ConfigError for an unknown one."""
     key = str(said).strip()
     if key not in known:
         raise ConfigError(

@@ -92,7 +92,7 @@ def pool(rows: int, seed: int) -> torch.Tensor:  # int64 [rows, LENGTH + 1]
     kinds = torch.multinomial(torch.tensor(list(SHARES.values())), rows, replacement=True, generator=drawn)
     train = [corpus().train[kind] for kind in SHARES]
     places = torch.rand(rows, generator=drawn).tolist()
-    picked = [train[kind][int(place * len(train[kind]))] for kind, place in zip(kinds.tolist(), places, strict=True)]
+    picked = [train[kind][int(share * len(train[kind]))] for kind, share in zip(kinds.tolist(), places, strict=True)]
     return torch.stack(picked).long()
 
 

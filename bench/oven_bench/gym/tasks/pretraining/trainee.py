@@ -135,9 +135,9 @@ class Pretraining:
         names, train = list(self._shares), corpus().train
         first = self.cursor * BATCH
         rows = []
-        for place, kind in enumerate(names[index] for index in kinds.tolist()):
+        for row, kind in enumerate(names[index] for index in kinds.tolist()):
             order = self._order[kind]
-            rows.append(train[kind][order[(first + place) % len(order)]])
+            rows.append(train[kind][order[(first + row) % len(order)]])
         return torch.stack(rows).long()
 
     def loss_of(self, rows: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Libraries that print beside a recipe's or a command's own output, told not to."""
+"""Silence libraries that print beside a recipe's or a command's own output."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from transformers.utils import logging as transformers_logging
 
 
 def quiet_libraries() -> None:
-    """No progress bars of transformers, no notes of bitsandbytes on kernels that it could have (once peft is imported
-    they are out), and no warning of an option that TRL 1.16, at each generation, and peft 0.21 read under its old
-    name: a user could do nothing about it."""
+    """Turn off progress bars of transformers, notes of bitsandbytes on optional kernels (already printed once peft is
+    imported), and warnings of an option that TRL 1.16, at each generation, and peft 0.21 read under its old name. A
+    user could not act on any of them."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

@@ -1,4 +1,4 @@
-"""A recipe's training in its process: attached, resumed where it has checkpoints, and ended cleanly by SIGTERM."""
+"""Run a recipe's training in its process: attach it, resume from checkpoints, and end it cleanly on SIGTERM."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ TRAINER_ARGUMENTS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-"""What every recipe's trainer is given: it logs each step as it is, and prints and saves nothing by itself."""
+"""Arguments of every recipe's trainer: it logs every step, and prints and saves nothing by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run that is ready to start: `attach` it, and call `trainer.train()`."""
+    """A run that is ready to start: call `attach`, then `trainer.train()`."""
 
     trainer: Any
-    """Of transformers or TRL."""
+    """A trainer of transformers or TRL."""
     evaluate: Callable[[], Measured]
-    """Measures what is held out: each metric's value, or each example's, whose mean is published."""
+    """Measures the held-out data and returns each metric's value, or one value per example, whose mean is published."""
     evaluate_every: int
     """Optimizer steps."""
     metrics: tuple[MetricSpec, ...]
-    """What the recipe adds to the metrics that `attach` finds."""
+    """The recipe's additions to the metrics that `attach` finds."""
     lr_bounds: tuple[float, float]
     beta_bounds: tuple[float, float] = USER_BOUNDS
     mixture: Mixture | None = None
@@ -55,13 +55,13 @@ class Job:
     teachers: Teachers | None = None
     committee: Committee | None = None
     finished: Callable[[], None] | None = None
-    """Called after a training that was not stopped, with the weights that the run ends with."""
+    """Called with the final weights after a training that was not stopped."""
 
     def __post_init__(self) -> None:
         self.trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
 
     def attach(self, **options: Any) -> Attachment:
-        """Attaches the trainer; `options` are further ones of `oven.attach`."""
+        """Attach the trainer; `options` go to `oven.attach`."""
         return attach(
             self.trainer,
             evaluate=self.evaluate,
@@ -78,19 +78,20 @@ class Job:
 
 
 Build = Callable[[Any, Any, int, Path, Path], Job]
-"""From settings, start, seed, the folder for checkpoints and the cache."""
+"""Builds a job from settings, start, seed, the folder for checkpoints, and the cache."""
 
 
 def prepared(
     recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
 ) -> Job:
-    """A recipe's job from its settings' values and a start's name. Raises pydantic's ValidationError for the values."""
+    """Return a recipe's job from the values of its settings and the name of a start. Raises pydantic's ValidationError
+    for invalid values."""
     settings = recipe.settings_model.model_validate(options)
     return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
 
 
 def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
-    """From now on SIGTERM asks the client for a clean end, or ends the process at once while there is none."""
+    """From now on, SIGTERM asks the client for a clean end, or ends the process at once while there is no client."""
 
     def end(number: int, _: types.FrameType | None) -> None:
         present = client()
@@ -102,7 +103,7 @@ def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
 
 
 def train(recipe: Recipe, order: Order, build: Build) -> None:
-    """Train to the end. SIGTERM ends the process at once until there is something to end cleanly."""
+    """Train to the end. Until there is a client to end cleanly, SIGTERM ends the process at once."""
     attachment: Attachment | None = None
     end_on_sigterm(lambda: attachment.client if attachment is not None else None)
     options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}

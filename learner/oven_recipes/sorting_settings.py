@@ -1,4 +1,4 @@
-"""What the recipes on the sorting task have in common: the sizes of task, policy and warm-up, and metrics. No torch."""
+"""Settings that the recipes on the sorting task share: sizes of task, policy and warm-up, and metrics. No torch."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.messages import MetricSpec
 
 LR_BOUNDS = (0.01, 100.0)
-"""Wide enough that no agent can read off them where a drawn start lies."""
+"""Wide enough that an agent cannot infer from them where a drawn start lies."""
 
 
 def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
-    """Held-out accuracy, 0 to 1: the mean over levels, and each level's."""
+    """Return the held-out accuracy, 0 to 1: the mean over levels, and that of each level."""
     return (
         MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0, unit="greedy, mean over levels"),
         *(MetricSpec(name=f"eval/accuracy/{n}", better="up", held_out=True, ceiling=1.0) for n in levels),
@@ -47,5 +47,5 @@ class SortingSettings(BaseModel):
 
     @property
     def max_completion_length(self) -> int:
-        """The longest answer, its end-of-sequence token, and one token of room to be wrong by."""
+        """The longest answer, its end-of-sequence token, and one more token, so that an answer can be too long."""
         return max(self.lengths) + 2

@@ -1,4 +1,4 @@
-"""Weights on disk, so that a second run starts at once: an entry is whole and sound, or as good as not there."""
+"""Cached weights, so that a second run starts at once. A damaged entry counts as missing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WEIGHTS, DIGEST = "policy.safetensors", "sha256"
 
 
 def key_of(decides: Mapping[str, Any]) -> str:
-    """16 hex digits over everything that decides the weights."""
+    """Return 16 hex digits over everything that decides the weights."""
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def load_weights(folder: Path) -> dict[str, Tensor] | None:
-    """The entry's weights by name; None where it is not there or not sound."""
+    """Return the entry's weights by name; None if it is missing or damaged."""
     try:
         data = (folder / WEIGHTS).read_bytes()
         digest = (folder / DIGEST).read_text()
@@ -33,7 +33,7 @@ def load_weights(folder: Path) -> dict[str, Tensor] | None:
 
 
 def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write beside the target, then rename: a reader sees a whole entry or none."""
+    """Write beside the target, then rename, so that a reader sees a whole entry or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

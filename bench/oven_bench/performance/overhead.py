@@ -9,8 +9,8 @@ is silent. The first steps of a block are not counted, so that the effects of th
 stack uses. Its interval is a percentile bootstrap over pairs of neighbouring blocks. `step_floor_low` and `_high` are
 the interval of off-blocks over one another: the noise of the machine.
 
-`step_slowdown_on_cpu` leaves out the time in the run queue, so it is closer to the cost for a trainer with a core of
-its own: the calls, the interpreter's lock, the caches. The costs of the calls are on-CPU, too. `step_bare_ms` is the
+`step_slowdown_on_cpu` leaves out the time in the run queue, so it is closer to the cost for a trainer with its own
+core: the calls, the interpreter's lock, the caches. The costs of the calls are on-CPU, too. `step_bare_ms` is the
 same step before the stack starts, and `step_idle_ms` is that of off-blocks; these two were not measured side by side.
 """
 

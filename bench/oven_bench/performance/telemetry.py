@@ -1,7 +1,7 @@
 """`bench telemetry`: what do traces cost the training thread and its link's process?
 
-One process trains, with a matrix product as the step, and has two real clients, each with a server and a log of its
-own. The link of one sends traces to a collector, the link of the other does not. Blocks of steps alternate between
+One process trains, with a matrix product as the step, and has two real clients, each with its own server and log.
+The link of one sends traces to a collector, the link of the other does not. Blocks of steps alternate between
 them, so that both meet the same machine. Times are on-CPU: wall time minus the thread's wait in the run queue.
 """
 

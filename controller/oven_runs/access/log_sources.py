@@ -177,7 +177,7 @@ async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
     """Set `wake` whenever something is published to the log.
 
     A subscription to `oven.<run>.>` would also receive requests to `history`. This process would then count as their
-    responder, and nobody would notice that no mesh answers.
+    responder, and a missing mesh would go unnoticed.
     """
 
     def hear(_message: object) -> None:

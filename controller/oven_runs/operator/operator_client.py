@@ -211,7 +211,7 @@ class OperatorClient:
 
 
 def new_command(action: str, **fields: Any) -> OperatorCommand:
-    """A command with an id of its own. Raises ConfigError that names the value that cannot be sent."""
+    """A command with its own id. Raises ConfigError that names the value that cannot be sent."""
     try:
         return OperatorCommand.model_validate({"id": uuid.uuid4().hex, "action": action, **fields})
     except ValidationError as error:

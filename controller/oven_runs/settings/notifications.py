@@ -119,7 +119,7 @@ class RecipientSettings(BaseModel):
 
 
 class NotifySettings(BaseModel):
-    """Which messages a run sends to which recipients."""
+    """The messages of a run, and their recipients."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Builds the recipe's job: model, activations, supervised adapter, TRL's trainer with injected activations, the
+"""Build the recipe's job: model, activations, supervised adapter, TRL's trainer with injected activations, the
 committee's reward, and the evaluations."""
 
 from __future__ import annotations
@@ -58,8 +58,11 @@ def captured(
     most: int,
     store: ActivationStore,
 ) -> None:
-    """Add the missing activations of `texts` to `store`, of 1 to `most` late tokens as each text's digest says, so that
-    every run of a model has the same. `name` is the model's name in the keys."""
+    """Add the missing activations of `texts` to `store`.
+
+    Each text's digest decides how many of its last tokens are stored, from 1 to `most`, so every run of a model stores
+    the same. `name` is the model's name in the keys.
+    """
     missing = [t for t in dict.fromkeys(texts) if any(activation_key(name, t, layer) not in store for layer in layers)]
     if missing:
         counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
@@ -74,9 +77,12 @@ def training_rows(
     store: ActivationStore,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """A row per question: the oracle's `prompt`, its activation's key, the `text` and `question` that judges are
-    shown, and `says_what` and `right`, the known answers; both are empty where none is known. Each question is asked
-    of one layer, drawn by the seed."""
+    """Return one row per question.
+
+    A row holds the oracle's `prompt`, the key of its activation, the `text` and `question` that judges see, and the
+    known answers `says_what` and `right`. Both are empty where no answer is known. Each question is asked of one layer,
+    which the seed draws.
+    """
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:
@@ -96,13 +102,16 @@ def training_rows(
 
 
 WITH_REFERENCE = 1e-6
-"""A β above 0, so that TRL makes the adapter `ref` from the supervised one. A β of 0 is set afterwards; otherwise a
-later raise would pull towards the model without any adapter."""
+"""A β above 0 makes TRL create the adapter `ref` from the supervised one. A β of 0 is set afterwards. Without this,
+raising β later would pull towards the model without any adapter."""
 
 
 def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
-    """Return TRL's arguments. Advantages are not divided by their group's standard deviation, which is noise in a group
-    of similar answers."""
+    """Return TRL's arguments.
+
+    Advantages are not divided by the standard deviation of their group, which is noise when the answers of a group are
+    similar.
+    """
     return GRPOConfig(
         output_dir=str(workdir),
         seed=seed,
@@ -127,9 +136,12 @@ log = logging.getLogger("oven.learner")
 
 
 class EvaluationFiles(TrainerCallback):
-    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. Measuring changes no bit of the
-    training, and its failure does not end a training: the process log says why the files are missing. As a callback it
-    evaluates at the start; the final weights are chosen after the callbacks."""
+    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each.
+
+    Measuring changes no bit of the training. A failed measurement does not end the training: the process log says why
+    the files are missing. The callback writes the first evaluation; the job writes the last, because the final weights
+    are chosen after the callbacks.
+    """
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
         self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
@@ -139,7 +151,7 @@ class EvaluationFiles(TrainerCallback):
             self.write("start", 0)
 
     def write(self, when: str, step: int) -> None:
-        """Evaluate now."""
+        """Evaluate now and write the files."""
         began, cpu = time.monotonic(), time.process_time()
         try:
             with undisturbed(self._policy):
@@ -170,22 +182,22 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first w
 
 
 RULES = {"informativeness": informativeness}
-"""Known answers, if the data have them."""
+"""Judges by known answers, for data that has them."""
 PRETRAIN_SEED = 1
-"""Seed of the small model, which is always the same, like a user's model. A run's seed decides its data, adapter and
+"""Seed of the small model. It is always the same, as a user's own model is. A run's seed decides its data, adapter and
 answers."""
 BETA_BOUNDS = (0.01, 100.0)
-"""Multiples of the user's β. A KL that runs away may need an anchor that holds."""
+"""Multiples of the user's β. The upper bound is high enough to stop a KL that runs away."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The model whose activations are read, and which reads them with an adapter."""
+    """The model whose activations are read. With an adapter it also reads them."""
 
     model: Any
     tokenizer: Any
     name: str
-    """Its name in the keys of activations."""
+    """The model's name in the keys of activations."""
     layers: tuple[int, ...]
     store: ActivationStore
 
@@ -193,11 +205,11 @@ class Subject:
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """The job for one start: `workdir` gets the trainer's files, the folder that it is in the oracle and the
-    evaluations, and `cache` keeps the models made on the spot, supervised adapters and activations between runs.
-    Without a `committee` the known answers judge alone.
+    """Build the job for one start.
 
-    Raises ConfigError for models, adapters and data that cannot be used.
+    `workdir` gets the trainer's files, and its parent the oracle and the evaluations. `cache` keeps small models,
+    supervised adapters and activations between runs. Without a `committee` the known answers are the only judge. Raises
+    ConfigError for models, adapters and data that cannot be used.
     """
     quiet_libraries()
     subject = load_subject(settings, seed, cache)
@@ -230,14 +242,14 @@ def build(
 
 
 def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """As `build`, with the remote judges that the environment names beside the known answers."""
+    """Build the job with the remote judges that the environment names, beside the known answers."""
     shape = CalibratedReward(settings.calibration_lambda)
     committee = convene(RULES, seed=seed, shape=shape) if settings.stage == "grpo" else None
     return build(settings, start, seed, workdir, cache, committee)
 
 
 def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
-    """The given model, or the one that is made on the spot and kept in the cache, and the store of its activations."""
+    """Load the user's model, or the cached small model, and open the store of its activations."""
     model: Any
     if settings.model is None:
         tokenizer = build_tokenizer()
@@ -255,12 +267,12 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
 
 
 def _sizes(hidden: int) -> Sizes:
-    """Of another width, in the same proportions."""
+    """Scale the sizes to another width, in the same proportions."""
     return SIZES._replace(hidden=hidden, ffn=hidden * SIZES.ffn // SIZES.hidden)
 
 
 def _asked(settings: OracleSettings, seed: int, subject: Subject, *, judged: bool) -> list[QuestionedPrompt]:
-    """What GRPO asks about. Raises ConfigError where no one would know a right answer."""
+    """Return the questions that GRPO asks. Raises ConfigError if no judge could know a right answer."""
     if settings.questions is None:
         return _taught(settings, seed)
     if not judged:
@@ -272,7 +284,7 @@ def _asked(settings: OracleSettings, seed: int, subject: Subject, *, judged: boo
 
 
 def _taught(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
-    """Prompts with known answers: templates, and the training parts of the benchmarks' templates."""
+    """Return prompts with known answers: templates, and the training parts of the benchmarks' templates."""
     return [
         *template_dataset(seed, settings.train_texts),
         *benchmark_prompts(settings.train_texts, random.Random(f"benchmark prompts {seed}")),
@@ -280,7 +292,7 @@ def _taught(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
 
 
 def _policy(settings: OracleSettings, start: Start, seed: int, subject: Subject, cache: Path) -> Any:
-    """The given oracle, or the one that the supervised stage makes."""
+    """Load the user's oracle, or make one by the supervised stage."""
     if settings.oracle_lora_path is not None:
         return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
     taught = _taught(settings, seed)
@@ -294,7 +306,7 @@ def _policy(settings: OracleSettings, start: Start, seed: int, subject: Subject,
 
 
 def _describe(subject: Subject) -> ModelDescription:
-    """What remote judges are told."""
+    """Describe a row to remote judges."""
     return ModelDescription.from_model(
         subject.model,
         subject.tokenizer,
@@ -312,7 +324,7 @@ def _capture(settings: OracleSettings, subject: Subject, of: Sequence[Questioned
 
 
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
-    """The supervised stage as the run: its adapter begins at zero, or where the given one is."""
+    """Build a job whose training is the supervised stage. Its adapter starts at zero, or at the user's adapter."""
     taught = _taught(settings, seed)
     _capture(settings, subject, taught)
     if settings.oracle_lora_path is None:
@@ -327,8 +339,11 @@ def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: 
 
 
 def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
-    """What both stages' jobs have: the held-out measurement between steps, on a part of the items, the whole one at
-    the start and at the end, and the oracle that is saved before training and after it."""
+    """Return what the jobs of both stages share.
+
+    Between steps they measure part of the held-out items; at the start and the end they measure all of them. The oracle
+    is saved before and after training.
+    """
     policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
     evaluation = partial(
         OracleEvaluation,

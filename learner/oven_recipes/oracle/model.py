@@ -1,4 +1,5 @@
-"""The model that is made on the spot: a Llama of eight blocks and a million parameters, and its tokenizer of words."""
+"""The small model that is made on the spot: a Llama with eight blocks and a million parameters, and its word
+tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ CONTEXT = 160
 
 
 class Sizes(NamedTuple):
-    """Of the model. With the vocabulary of about 700 words the default has 0.95 million parameters."""
+    """Sizes of the model. With the vocabulary of about 700 words, the default has 0.95 million parameters."""
 
     hidden: int = 96
     ffn: int = 256
@@ -36,7 +37,8 @@ SIZES = Sizes()
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """The words of the offline prompts and questions and of the benchmarks' templates, and the numbers to 100."""
+    """Return the words of the offline prompts and questions and of the benchmark templates, and the numbers up to
+    100."""
     texts: Iterable[str] = chain(
         *((*of.values, *of.values.values(), *of.open, *of.closed) for of in ATTRIBUTES.values()),
         *(words for _, words in (*TOPICS.values(), *FEELINGS.values(), *GREETINGS.values())),
@@ -50,7 +52,8 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word, in lower case and with the space before it; marks and line ends are tokens of their own."""
+    """Build a tokenizer with one token per word, in lower case and with the space before it. Punctuation marks and line
+    ends are separate tokens."""
     tokens = (PAD, EOS, UNKNOWN, *MARKS, *(f" {word}" for word in vocabulary()))
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
     core.normalizer = normalizers.Sequence(
@@ -75,7 +78,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Freshly initialised in float32; torch's global generator decides its weights."""
+    """Build a freshly initialised model in float32. Torch's global generator decides its weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=sizes.hidden,

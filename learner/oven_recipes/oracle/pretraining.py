@@ -1,9 +1,9 @@
-"""Pre-training of the model that is made on the spot: texts, each followed by questions about it and their answers.
+"""Pre-train the small model: on texts, each followed by questions about it and their answers.
 
-What it learns to answer of a text that it reads, its activations of that text have to carry. A large model makes
-something of activations in its own stream without being taught; one of a million weights does not, so the last steps
-also ask it about activations that it has of texts as it is then. Texts that are held out, of the prompts and of the
-benchmarks' templates, are never among them.
+To answer questions about a text, the model has to carry the answers in its activations of that text. A large model can
+use activations in its own stream without training; a model of a million weights cannot. So the last steps also ask it
+about activations that it currently computes for other texts. Held-out prompts and held-out benchmark texts are never
+used.
 """
 
 from __future__ import annotations
@@ -38,29 +38,30 @@ from oven_recipes.weights_cache import key_of, load_weights, store_weights
 log = logging.getLogger("oven.learner")
 
 NOTES_FIRST = 0.5
-"""The share of rows whose list of what the text says comes before the questions: there it is found word for word, which
-is the easier way to learn to compare what is asked with what is said."""
+"""Share of rows in which the list of what the text says precedes the questions. There the answer stands word for word,
+which makes it easier to learn to compare a question with a text."""
 ORACLE_FORM = 0.3
-"""The share of rows that look like an oracle's, with the text in the activations' place: an adapter cannot teach words
-that its model has never written, and its confidences are drawn, so that they say nothing yet."""
+"""Share of rows in the form of an oracle's prompt, with the text in place of the activations. An adapter cannot teach
+words that its model has never written. Their confidences are random, so they carry no information yet."""
 SHORTER = 2
-"""Rows of benchmarks for one of a prompt, which is about twice as long."""
+"""Benchmark rows per prompt row. A prompt row is about twice as long."""
 READING = 0.6
-"""The share of the steps, the last, in which rows about activations are passed as well."""
+"""Share of the steps, at the end, that also train on rows about activations."""
 READING_ROWS = 2
-"""Of those for one of a prompt; half are about the benchmarks' texts."""
+"""Rows about activations per prompt row. Half of them are about the benchmarks' texts."""
 ASKED = 4
 """Questions that follow a prompt."""
 BENCHMARK_TEXTS = 1000
-"""Of the benchmarks' training parts that rows about activations are drawn from."""
+"""Texts of the benchmarks' training parts from which rows about activations are drawn."""
 TEXT_WEIGHT = 0.1
-"""Of a token that is not an answer's: most of a drawn text cannot be foretold, and answers are what is wanted."""
+"""Weight of a token that is not part of an answer. Most of a random text cannot be predicted, and the answers are what
+matters."""
 RAMP = 20
 """Steps over which the learning rate rises."""
 
 
 class Schedule(NamedTuple):
-    """Of a training: how many steps, of how many rows, at which highest learning rate."""
+    """Number of training steps, rows per step, and the highest learning rate."""
 
     steps: int
     rows: int
@@ -68,23 +69,25 @@ class Schedule(NamedTuple):
 
 
 SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
-"""Of the model made on the spot."""
+"""Schedule of the small model."""
 ADAM = 0.25
-"""AdamW's learning rate in Muon's."""
+"""AdamW's learning rate as a share of Muon's."""
 SAID = 50
-"""Steps between two lines in the learner's log: 20 seconds or so."""
+"""Steps between two lines in the learner's log, about 20 seconds."""
 VERSION = 3
-"""Raise it when the code changes what the pre-training makes."""
+"""Raise it when a code change alters the weights that pre-training produces."""
 
 Piece = tuple[str, bool]
-"""Text, and whether it is an answer."""
+"""A text, and whether it is an answer."""
 
 
 def own_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
-    """The model made on the spot, and its name in the keys of activations: from the cache where it is there and sound,
-    else pre-trained now. torch's global generator is left as it was."""
+    """Return the small model and its name in the keys of activations.
+
+    A sound cache entry is used; otherwise the model is pre-trained now. Torch's global generator is restored.
+    """
     decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(decides)}"
     folder = cache / f"oracle-{name}"
@@ -101,12 +104,13 @@ def own_model(
 
 
 def _untied(model: LlamaForCausalLM) -> dict[str, Tensor]:
-    """The weights, each with its own memory, as safetensors wants them."""
+    """Return the weights, each with its own memory, as safetensors requires."""
     return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """A prompt, questions with answers, and a list of its attributes' values with the broader terms; endless."""
+    """Yield rows without end: a prompt, questions with answers, and a list of its attribute values with their broader
+    terms."""
     while True:
         yield _template_row(prompts(1, rng)[0], rng)
 
@@ -138,8 +142,8 @@ def _status(rng: random.Random) -> str:
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """A text of a benchmark's training part with all its questions and answers, and a list of the labels that it
-    carries, where the benchmark has labels; each benchmark as often; endless."""
+    """Yield rows without end: a text from a benchmark's training part, all its questions and answers, and a list of its
+    labels where the benchmark has labels. Every benchmark appears equally often."""
     kinds = []
     for benchmark, question in QUESTIONS.items():
         of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
@@ -159,8 +163,8 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
 def reading_rows(
     model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
 ) -> tuple[list[Lesson], list[Tensor]]:
-    """`count` questions, each about the activations that the model, as it is now, has of another text at a layer that
-    is drawn, and those activations: data, with no gradient to where they come from."""
+    """Return `count` questions, each about the model's current activations of another text at a random layer, and those
+    activations. They are data: no gradient flows to the pass that computed them."""
     made = [QuestionedPrompt(one.text, "english", questions(one, rng)) for one in prompts(count - count // 2, rng)]
     asked = [*made, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MOST_TOKENS) for _ in asked]
@@ -176,7 +180,7 @@ def reading_rows(
 
 
 def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
+    """Return token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
     encoded = []
     for row in rows:
         ids: list[int] = []
@@ -194,7 +198,7 @@ def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor
 
 
 def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
-    """The weighted mean of the next tokens' cross-entropies, in nats."""
+    """Return the weighted mean cross-entropy of the next tokens, in nats."""
     logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); padding is on the right, and attended by none
     targets, of = ids[:, 1:].flatten(), weights[:, 1:].flatten()
     losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="none")
@@ -202,8 +206,10 @@ def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
 
 
 def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
-    """Trains all weights: matrices by Muon, which at these sizes takes half of AdamW's steps, the rest
-    by AdamW. Rows of prompts and of benchmarks are passed apart, since they differ in length."""
+    """Train all weights: matrices with Muon, the rest with AdamW. At these sizes Muon needs half of AdamW's steps.
+
+    Prompt rows and benchmark rows differ in length, so they go through separate passes.
+    """
     rng = random.Random(f"pre-training {seed}")
     ours, theirs = template_rows(rng), benchmark_rows(rng)
     matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]

@@ -1,8 +1,8 @@
-"""Real prompts and their questions from a file of JSON lines, as `ceselder/wildchat-oracle-questions` is published.
+"""Read real prompts and their questions from a JSON lines file, in the format of `ceselder/wildchat-oracle-questions`.
 
-    {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
+{"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
 
-The truth is not in it: judges decide. A fault is told with its line, and never with the prompt's text.
+The file has no answers, so judges decide. Errors name the line and never quote the prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class _Line(BaseModel):
-    """A line of the file. Fields that are not named here are left alone."""
+    """One line of the file. Other fields are ignored."""
 
     wildchat_question: Text
     language: Text
@@ -31,11 +31,11 @@ class _Line(BaseModel):
 
 
 def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[QuestionedPrompt]:
-    """The file's prompts in its order, at most `most` of them. A prompt that comes twice is kept once, with the
-    questions of both.
+    """Return at most `most` prompts in the order of the file.
 
-    Raises ConfigError, naming file, line and remedy, for a file that is missing, empty, cut or not UTF-8, for lines of
-    another layout, for empty questions, and for prompts in which `tokenizer` finds fewer than two tokens.
+    A prompt that appears twice is returned once, with the questions of both. Raises ConfigError, naming file, line and
+    remedy, for a missing, empty, truncated or non-UTF-8 file, for lines of another layout, for empty questions, and for
+    prompts in which `tokenizer` finds fewer than two tokens.
     """
     found: dict[str, QuestionedPrompt] = {}
     for number, line in _lines(path):
@@ -56,7 +56,7 @@ def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, counted from 1."""
+    """Yield the lines that are not blank with their numbers, from 1."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):

@@ -1,4 +1,4 @@
-"""The recipe as `up` sees it: names and settings without torch, and `train`, which imports it."""
+"""The recipe as `up` uses it: names and settings without torch, and `train`, which imports torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oven_recipes.oracle.settings import OracleSettings, Start, parse_start
 
 
 class OracleRecipe:
-    """An oracle that reads activations and says how sure it is (see the package's docstring)."""
+    """An oracle that reads activations and states its confidence (see the package's docstring)."""
 
     name = "oracle"
     default_start = "tuned"

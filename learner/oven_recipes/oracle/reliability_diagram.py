@@ -1,4 +1,4 @@
-"""The reliability diagram: how often answers are right over the confidence they state, with counts below.
+"""The reliability diagram: accuracy against stated confidence, with counts below.
 
 Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature".
 """
@@ -15,11 +15,11 @@ from oven_recipes.oracle.evaluation_scores import Scores
 
 BAR, GAP, LINE = "#9db8d2", "#c03a2b", "#444444"
 BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-"""Behind the caption, which bars may reach."""
+"""Background of the caption, which bars may reach."""
 
 
 def write_diagram(path: Path, title: str, own: Scores) -> None:
-    """Writes a PNG. Raises ConfigError where matplotlib is not installed or the file cannot be written."""
+    """Write a PNG. Raises ConfigError if matplotlib is not installed or the file cannot be written."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -25,7 +25,7 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 class Trained(BaseModel):
-    """oracle.json: what an oracle was trained on, and is therefore asked with."""
+    """Contents of oracle.json: what an oracle was trained on, which is also how it must be asked."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -37,7 +37,7 @@ class Trained(BaseModel):
 
 
 class SavedOracle(NamedTuple):
-    """An oracle that was loaded from `path`."""
+    """An oracle loaded from `path`."""
 
     model: Any
     tokenizer: Any
@@ -46,9 +46,9 @@ class SavedOracle(NamedTuple):
 
 
 def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Path:
-    """Writes the folder `oracle` of a run's folder, and returns it; what was in it is replaced.
+    """Write the folder `oracle` of a run's folder, replacing its contents, and return it.
 
-    `policy` is a PeftModel with the adapter `default`. Its own model is saved with it where `trained` names none.
+    `policy` is a PeftModel with the adapter `default`. The model is saved too if `trained` names none.
     """
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,10 +61,10 @@ def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Pat
 
 
 def load_oracle(path: Path) -> SavedOracle:
-    """The newest oracle at `path`: a run's folder, a checkpoint of one, a folder of `save_oracle`, an adapter of peft's
-    or a model that `save_pretrained` wrote.
+    """Load the newest oracle at `path`.
 
-    Raises ConfigError where there is none, and for one that cannot be loaded.
+    `path` is a run's folder, one of its checkpoints, a folder of `save_oracle`, a peft adapter, or a model that
+    `save_pretrained` wrote. Raises ConfigError if there is none, and for one that cannot be loaded.
     """
     if not path.is_dir():
         raise ConfigError(f"{path}: there is no such folder; name a run, or a folder with an oracle's adapter")
@@ -87,7 +87,7 @@ def load_oracle(path: Path) -> SavedOracle:
 
 
 def _of_run(run: Path) -> SavedOracle:
-    """Of the oracle saved last and the complete checkpoints the newest."""
+    """Return the newer of the oracle saved last and the newest complete checkpoint."""
     record, saved = _record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
     checkpoints = [
         one
@@ -128,7 +128,7 @@ def _model_of(adapter: Path) -> str:
 
 
 def _save_base(policy: Any, tokenizer: Any, folder: Path) -> None:
-    """The model without adapters: peft's wrapped layers are unwrapped by name."""
+    """Save the model without adapters, with peft's wrapped layers unwrapped by name."""
     base = policy.get_base_model()
     weights = {
         name.replace(".base_layer.", "."): value

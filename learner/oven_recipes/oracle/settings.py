@@ -1,6 +1,6 @@
-"""Every knob of the recipe in one frozen model, and its named starting points.
+"""All settings of the recipe in one frozen model, and its named starting points.
 
-Importing this needs no torch: a launcher lists and checks starts before any learner is started.
+Importing this needs no torch, so a launcher can list and check starts before it starts a learner.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ OWN_MODEL: dict[str, Any] = {
     "sft_lr": 3e-3,
     "sft_batch": 32,
 }
-"""What replaces a default where the model is made on the spot: a rate of 1e-6 would not move an adapter of a hundred
-thousand weights in 60 steps, and its answers are a few words."""
+"""Defaults for the small model. A rate of 1e-6 would not move an adapter of a hundred thousand weights in 60 steps, and
+its answers are a few words long."""
 CONSTANT_SHARE = 0.95
-"""Of the answers that `drill:constant-confidence` is taught, those that state the one confidence. The others state any:
-where nothing else is ever sampled no reward can move it, and the drill would be beyond remedy."""
+"""Share of the answers for `drill:constant-confidence` that state the one confidence. The others state any confidence:
+if the policy never samples another one, no reward can change it, and the drill would have no remedy."""
 CONSTANT, OVERCONFIDENT = 50, (90, 100)
 """What the drills' answers state, of 100."""
 
@@ -53,7 +53,7 @@ def _percents(given: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _checkpoint(given: str) -> str:
-    """A folder's absolute path, or a hub id as it is."""
+    """Return a folder's absolute path, or a hub id unchanged."""
     path = Path(given).expanduser()
     if path.is_dir():
         return str(path.absolute())
@@ -63,8 +63,8 @@ def _checkpoint(given: str) -> str:
 
 
 class OracleSettings(BaseModel):
-    """Sizes and optimiser knobs. Defaults are the activation oracle's of 8 B parameters; without a `model` those in
-    OWN_MODEL replace some of them."""
+    """Sizes and optimiser settings. The defaults are those of the activation oracle of 8 B parameters; without a
+    `model`, those in OWN_MODEL replace some of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -124,7 +124,7 @@ class OracleSettings(BaseModel):
 
     @model_validator(mode="after")
     def _of_own_model(self) -> OracleSettings:
-        """Puts in the defaults of the model made on the spot, which thereby do not count as given."""
+        """Insert the small model's defaults, which then do not count as set by the user."""
         if self.model is None:
             for name, value in OWN_MODEL.items():
                 if name not in self.model_fields_set:
@@ -141,13 +141,13 @@ class OracleSettings(BaseModel):
 NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
 
 Confidence = Literal["spread", "constant", "overconfident"]
-"""What the supervised stage teaches to state: any confidence; one; a high one whatever the answer."""
+"""The confidence that the supervised stage teaches: any; one constant; or a high one whatever the answer."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A learning rate, and how the supervised stage states confidence. `label` says what a drill does wrong on
-    purpose, and is empty else."""
+    """A learning rate, and how the supervised stage states confidence. `label` describes the planted fault of a drill;
+    otherwise it is empty."""
 
     name: str
     learning_rate: float
@@ -155,13 +155,16 @@ class Start:
     label: str = ""
 
     def describe(self) -> str:
-        """One line for people. It is shown to them, and to no agent."""
+        """Describe the start in one line for people. Agents never see it."""
         return f"learning rate {self.learning_rate:.3g}, supervised answers of {self.confidence} confidence"
 
 
 def parse_start(text: str, settings: OracleSettings) -> Start:
-    """The start called `text` (one of `NAMES`). Raises ValueError, naming the nearest names, for any other text, and
-    for a drill whose fault would be planted in an adapter that is given."""
+    """Return the start called `text` (one of `NAMES`).
+
+    Raises ValueError, naming the nearest names, for any other text, and for a drill that would plant its fault in the
+    user's own adapter.
+    """
     if text in NAMES and text.startswith("drill:") and settings.oracle_lora_path and text != "drill:lr-high":
         raise ValueError(f"{text} plants its fault in the supervised stage: leave --oracle-lora-path out")
     match text:

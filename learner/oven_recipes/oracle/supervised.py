@@ -1,7 +1,7 @@
-"""The supervised stage: answers about activations, in their format, with confidences that are spread.
+"""The supervised stage: answers about activations, in the right format, with confidences spread over the whole range.
 
-A confidence is drawn first, and the answer is right the more often the higher it is, but less often than it says where
-it is high and more often where it is low: GRPO has something to calibrate, and nothing to discover.
+A confidence is drawn first. The higher it is, the more often the answer is right, but high confidences overstate
+accuracy and low ones understate it. So GRPO has something to calibrate, and nothing to discover.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from oven_recipes.weights_cache import key_of, load_weights, store_weights
 log = logging.getLogger("oven.learner")
 
 RIGHT = (0.5, 0.95)
-"""The share of answers that are right at a confidence of 0 and of 100."""
+"""Share of right answers at a confidence of 0 and of 100."""
 RIGHT_ANYWAY = 0.725
-"""The same where confidence says nothing: the mean of RIGHT."""
+"""Share of right answers where confidence carries no information: the mean of RIGHT."""
 SAYS_WHAT = 0.7
-"""Of right answers, those that say what: the rest is left to GRPO."""
+"""Share of right answers that are specific. GRPO can raise it."""
 CLEAN = 0.6
-"""The share of the steps, the first, in which all answers are right: reading is learnt sooner without wrong ones."""
+"""Share of the steps, at the start, in which all answers are right. The model learns to read sooner without wrong
+ones."""
 STEP = 5
 """Confidences are multiples of it, as people state them."""
 DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
@@ -44,9 +45,9 @@ DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
 SAID = 50
 """Steps between two lines in the learner's log."""
 VERSION = 1
-"""Raise it when the code changes what the stage makes."""
+"""Raise it when a code change alters the weights that the stage produces."""
 ALIKE = 8
-"""Batches that are drawn, sorted and cut together."""
+"""Batches that are drawn, sorted and split together."""
 RAMP = 20
 """Steps over which the learning rate rises."""
 IGNORED = -100  # cross_entropy's default ignore_index
@@ -64,11 +65,11 @@ def supervised(
     seed: int,
     cache: Path,
 ) -> None:
-    """Teaches the adapter `default` of `policy`, a PeftModel on the model called `name`: from the cache where it is
-    there and sound, else now. `prompts` have known answers, and their activations are in `store`. torch's global
-    generator is left as it was.
+    """Teach the adapter `default` of `policy`, a PeftModel on the model called `name`.
 
-    Raises ConfigError where no answer is known, and for what `ActivationInjection` refuses.
+    A sound cache entry is used; otherwise the stage runs now. `prompts` have known answers, and their activations are
+    in `store`. Torch's global generator is restored. Raises ConfigError if no answer is known, and for what
+    `ActivationInjection` refuses.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
@@ -95,7 +96,7 @@ def supervised(
 
 
 class Lesson(NamedTuple):
-    """A question about a text's activations of one layer, and what is known of its answer."""
+    """A question about a text's activations at one layer, and its known answer."""
 
     key: str
     layer: int
@@ -104,7 +105,8 @@ class Lesson(NamedTuple):
 
 
 def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
-    """`count` texts of the benchmarks' training parts, each benchmark as often, with all their questions."""
+    """Return `count` texts of the benchmarks' training parts with all their questions. Every benchmark appears equally
+    often."""
     found = []
     for number, benchmark in enumerate(QUESTIONS):
         texts = [
@@ -121,7 +123,7 @@ def _yes_or_no(answer: str) -> KnownAnswer:
 
 
 def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int]) -> list[Lesson]:
-    """Each question with a known answer, of each layer. `name` is the model's in the store's keys."""
+    """Return each question with a known answer, once per layer. `name` is the model's name in the store's keys."""
     return [
         Lesson(activation_key(name, prompt.prompt, layer), layer, question.text, question.answer)
         for prompt in prompts
@@ -132,8 +134,8 @@ def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int
 
 
 def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
-    """What the oracle is taught to say: a confidence as `confidence` draws them, and an answer that is right as often;
-    or, `clean`, always right and says what."""
+    """Return what the oracle is taught to say: a confidence drawn by `confidence`, and an answer that is right as
+    often. With `clean` the answer is always right and specific."""
     percent, right = _confidence(confidence, rng)
     if clean:
         return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
@@ -146,7 +148,7 @@ def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, c
 
 
 def _confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]:
-    """A confidence in percent, and how often an answer that states it is right."""
+    """Draw a confidence in percent, and how often an answer that states it is right."""
     percent = rng.randrange(0, 101, STEP)
     if confidence == "overconfident":
         return rng.randrange(OVERCONFIDENT[0], OVERCONFIDENT[1] + 1, STEP), RIGHT_ANYWAY
@@ -165,7 +167,7 @@ def train(
     confidence: Confidence,
     seed: int,
 ) -> None:
-    """Trains the weights of `policy` that require gradients on lessons drawn from `taught`."""
+    """Train the weights of `policy` that require gradients on lessons drawn from `taught`."""
     rng = random.Random(f"supervised {seed}")
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
@@ -201,7 +203,8 @@ def lesson_loss(
     vectors: Sequence[Tensor],
     collated: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
-    """The mean cross-entropy, in nats, of what the oracle is to say of `vectors`; `collated` is what `collate` gave."""
+    """Return the mean cross-entropy, in nats, of what the oracle should say about `vectors`. `collated` is the result
+    of `collate`."""
     ids, mask, labels = (part.to(model.device) for part in collated)
     with injection.rows(vectors, [lesson.layer for lesson in batch]):
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
@@ -211,7 +214,8 @@ def lesson_loss(
 def _batches(
     taught: Sequence[Lesson], rows: int, store: ActivationStore, rng: random.Random
 ) -> Iterator[Sequence[Lesson]]:
-    """Lessons with like numbers of activations together, which spares a quarter of padding; endless."""
+    """Yield batches without end. Lessons with similar numbers of activations go together, which saves a quarter of the
+    padding."""
     while True:
         drawn = sorted(rng.choices(taught, k=rows * ALIKE), key=lambda lesson: len(store.get(lesson.key)))
         batches = [drawn[start : start + rows] for start in range(0, len(drawn), rows)]
@@ -228,7 +232,8 @@ def collate(
     *,
     clean: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, attention mask and labels, each (B, T), padded on the right; only what the oracle says is scored."""
+    """Return token ids, attention mask and labels, each (B, T), padded on the right. Only the oracle's own words are
+    scored."""
     asked = [
         oracle_prompt(lesson.layer, len(of), lesson.question, tokenizer)
         for lesson, of in zip(batch, vectors, strict=True)

@@ -24,7 +24,7 @@ VECTORS, LAYERS = "oven_vectors", "oven_layers"
 
 
 class LessonData(Dataset[Lesson]):
-    """`count` lessons drawn from `taught`: place i holds the same one however often it is asked for."""
+    """`count` lessons drawn from `taught`. An index always returns the same lesson."""
 
     def __init__(self, taught: Sequence[Lesson], count: int, seed: int) -> None:
         self._drawn = random.Random(f"lessons {seed}").choices(taught, k=count)
@@ -37,7 +37,7 @@ class LessonData(Dataset[Lesson]):
 
 
 class SupervisedTrainer(Trainer):
-    """A Trainer whose loss is that of what the oracle says, with the vectors in place."""
+    """A Trainer whose loss covers what the oracle says, with the activations injected."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SupervisedTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The mean cross-entropy over what the oracle says, in nats."""
+        """Return the mean cross-entropy over what the oracle says, in nats."""
         labels: Tensor = inputs["labels"]
         with self.injection.rows(inputs[VECTORS], inputs[LAYERS]):
             outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])

@@ -1,4 +1,4 @@
-"""Prompts made of templates, for when no file of real ones is given: the generator knows what each one says."""
+"""Prompts made from templates, for use without a file of real ones. The generator knows what each prompt says."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from oven_recipes.oracle.attributes import FEELINGS, GREETINGS, MANNERS, TIMES, 
 from oven_recipes.oracle.benchmark_templates import CITIES, NAMES, NOUNS, NUMBERS, PRONOUNS
 
 LENGTHS = range(8, 26)
-"""Words of a prompt."""
+"""Words per prompt."""
 OPTIONAL = 0.8
-"""The share of prompts that have a greeting, and of those that say where."""
+"""Share of prompts with a greeting, and of prompts with a place."""
 HELD_OUT_SHARE = 5
-"""One prompt in so many is never trained on."""
+"""One prompt in this many is held out of training."""
 
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A prompt and what it says: the value of each of its attributes."""
+    """A prompt and the values of its attributes."""
 
     text: str
     values: Mapping[str, str]
 
 
 def held_out(text: str) -> bool:
-    """Whether a prompt belongs to the evaluation. Its hash decides, so that every seed and stage agrees."""
+    """Whether a prompt belongs to the evaluation. Its hash decides, so every seed and stage agrees."""
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list[TemplatePrompt]:
-    """`count` different prompts of one side of the split."""
+    """Return `count` different prompts from one side of the split."""
     made: dict[str, TemplatePrompt] = {}
     while len(made) < count:
         prompt = _draw(rng)

@@ -1,4 +1,4 @@
-"""Questions about prompts that were made of templates, with their answers: half open, half of the rest to be denied."""
+"""Questions about template prompts, with their answers: half are open; of the closed ones half are answered with no."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from oven_recipes.oracle.template_prompts import TemplatePrompt, prompts
 
 PROMPTS = 1000
 QUESTIONS = 8
-"""Of each prompt: as many as there are of real ones (7,997 about 1,000 prompts)."""
+"""Questions per prompt, as in the file of real ones (7,997 about 1,000 prompts)."""
 YES, NO = "yes", "no"
 
 
 def template_dataset(seed: int, count: int = PROMPTS, *, evaluation: bool = False) -> list[QuestionedPrompt]:
-    """`count` prompts with QUESTIONS questions each; those of an evaluation are never among the others."""
+    """Return `count` prompts with QUESTIONS questions each. Evaluation prompts never appear in training."""
     rng = random.Random(f"oracle {'evaluation' if evaluation else 'training'} {seed}")
     made = prompts(count, rng, evaluation=evaluation)
     return [QuestionedPrompt(prompt.text, "english", questions(prompt, rng)) for prompt in made]
 
 
 def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS) -> tuple[Question, ...]:
-    """`count` questions about attributes that the prompt has: a half open, a quarter to affirm, a quarter to deny."""
+    """Return `count` questions about attributes that the prompt has: half open, a quarter with the answer yes, a
+    quarter with the answer no."""
     made: list[Question] = []
     while len(made) < count:
         names = list(prompt.values)
@@ -35,7 +36,7 @@ def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS
 
 
 def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
-    """What the attribute's value is: naming it says what, and a broader term that is true as well is right."""
+    """Ask for an attribute's value. The value itself is specific; a broader term that is also true is right."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     broad = attribute.values[value]
     terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
@@ -44,7 +45,8 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: random.Random) -> Question:
-    """Whether the attribute has some value. `yes` and `no` are right; with the true value beside it says what."""
+    """Ask whether the attribute has some value. `yes` and `no` are right; with the true value beside it the answer is
+    specific."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     others = [other for other in attribute.values if other != value]
     asked = value if affirmed else rng.choice(others)

@@ -1,4 +1,4 @@
-"""A folder of text as sub-corpora, split by file into what is trained on and what is held out. No torch."""
+"""Read a folder of text as sub-corpora, and split each by file into training and held-out text. No torch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from oven_core.errors import ConfigError
 log = logging.getLogger("oven.learner")
 
 MOST = 16
-"""Sub-corpora; of more sub-folders the smallest are taken together, as `others`."""
+"""Sub-corpora at most. The smallest sub-folders beyond this are merged as `others`."""
 OTHERS, MODULES, PACKAGES = "others", "modules", "packages"
 NOT_SOURCE = frozenset(
     ("__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "distutils",
      "encodings", "ensurepip", "pydoc_data", "turtledemo")
 )  # fmt: skip
-"""Folders of the standard library that are left out: tests, tables, and what some Pythons come without."""
+"""Folders of the standard library that are left out: tests, tables, and folders that some Python builds lack."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,15 @@ class Part:
     name: str
     train: tuple[File, ...]
     held_out: tuple[File, ...]
-    """Empty where the sub-corpus is a single file."""
+    """Empty if the sub-corpus is a single file."""
 
 
 def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
-    """The sub-corpora of `folder`, or of the standard library, largest first. A text that several files hold counts
-    once. Raises ConfigError for a folder without text, and where nothing can be held out: that takes two files."""
+    """Return the sub-corpora of `folder`, or of the standard library, largest first.
+
+    A text that several files share counts once. Raises ConfigError for a folder without text, and for one with a single
+    file, from which nothing can be held out.
+    """
     where = folder or Path(sysconfig.get_path("stdlib"))
     files = _texts(where, list(_paths(where) if folder else _sources(where)), most_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
@@ -69,32 +72,32 @@ def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
 
 
 def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Any file, by the sub-folder that it is in."""
+    """Group every file by its sub-folder."""
     for path in _walk(folder):
         yield (path.parts[0] if len(path.parts) > 1 else folder.name), path
 
 
 def _sources(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Python's own sources: single modules, and those in packages."""
+    """Return Python's own sources: single modules, and those in packages."""
     for path in _walk(folder, NOT_SOURCE):
         if path.suffix == ".py":
             yield (MODULES if len(path.parts) == 1 else PACKAGES), path
 
 
 def _walk(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Files below, relative; hidden ones, and what is in hidden folders, are not looked at."""
+    """Yield relative paths of all files below. Hidden files and folders are skipped."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in without]
         yield from (Path(root, name).relative_to(folder) for name in names if not name.startswith("."))
 
 
 def _place(path: Path) -> str:
-    """In the order of files: the same on every machine, and as good as drawn."""
+    """Sort key of a file: the same on every machine, and as good as random."""
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
 def _texts(folder: Path, paths: list[tuple[str, Path]], most_bytes: int) -> list[File]:
-    """As many as fit. One that comes a second time is left out: what is held out must not be trained on under another
+    """Read as many files as fit. A repeated text is skipped: held-out text must not be trained on under another
     name."""
     found: dict[str, File] = {}
     size = 0
@@ -112,7 +115,7 @@ def _texts(folder: Path, paths: list[tuple[str, Path]], most_bytes: int) -> list
 
 
 def _text(path: Path, most_bytes: int) -> str:
-    """Empty where it is none, or too much of it."""
+    """Return a file's text, or an empty string if it is not text or too long."""
     try:
         text = path.read_bytes().decode() if path.stat().st_size <= most_bytes else ""
     except (OSError, UnicodeDecodeError):
@@ -121,7 +124,7 @@ def _text(path: Path, most_bytes: int) -> str:
 
 
 def _few(files: Sequence[File]) -> Iterator[File]:
-    """At most MOST parts."""
+    """Return at most MOST parts."""
     sizes: Counter[str] = Counter()
     for file in files:
         sizes[file.part] += file.size
@@ -130,7 +133,7 @@ def _few(files: Sequence[File]) -> Iterator[File]:
 
 
 def _split(name: str, files: Sequence[File], share: float) -> Part:
-    """By the order of the files, whatever the run's seed: what is measured is the same in all runs."""
+    """Split by the order of the files, whatever the run's seed, so that every run measures the same text."""
     wanted, held, size = share * sum(file.size for file in files), [], 0
     for file in files[:-1]:
         if size >= wanted:

@@ -1,4 +1,4 @@
-"""Puts the recipe together: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
+"""Assemble the recipe: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 
 
 def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Freshly initialised, in float32; torch's global generator decides its weights. Raises ConfigError for sizes, or a
-    configuration, that make no language model over the corpus's rows."""
+    """Build a freshly initialised model in float32. Torch's global generator decides its weights.
+
+    Raises ConfigError for sizes, or a configuration, that give no language model over the corpus's rows.
+    """
     config: PreTrainedConfig
     if settings.model is None:
         if settings.hidden % settings.heads or settings.hidden // settings.heads % 2:
@@ -92,15 +94,16 @@ BATCH = 64
 
 
 def served_metric(choice: str) -> str:
-    """Of the weights rounded as they will be served, e.g. eval/int4/bits_per_byte."""
+    """Name of the metric for the weights as rounded for serving, e.g. eval/int4/bits_per_byte."""
     return METRIC.replace("/", f"/{choice}/", 1)
 
 
 def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict[str, Tensor]:
-    """Windows by sub-corpus, int64 [rows, length], spread evenly over it; together about `most`, and each with one at
-    the least. Neighbours share a token: what ends one begins the next, so that every token but the first is predicted.
+    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it.
 
-    The same for every run on the same text. A stream shorter than a window is left out.
+    There are about `most` in all, and at least one for each sub-corpus. Neighbouring windows share one token, so that
+    every token but the first is predicted. They are the same for every run on the same text. A stream shorter than a
+    window is left out.
     """
     windows = {name: of.unfold(0, length, length - 1) for name, of in streams.items() if len(of) >= length}
     total = sum(len(of) for of in windows.values())
@@ -115,12 +118,12 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict
 def bits_per_byte(
     model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
 ) -> dict[str, float | list[float]]:
-    """`eval/bits_per_byte` as what each row adds to it, a list whose mean is that of all rows; and of each sub-corpus
-    where there are several.
+    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the same for each
+    sub-corpus if there are several.
 
-    The surprise at a row's tokens but the first, in bits, over the bytes that these tokens stand for (`byte_lengths`,
-    int64 [vocabulary]). Marks between files are predicted, and are not bytes. No generator is used; the model's mode is
-    put back.
+    The metric is the surprise at all tokens of a row but the first, in bits, over the bytes that these tokens stand for
+    (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted but count no bytes. It uses no random
+    generator and restores the model's mode.
     """
     nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
@@ -141,21 +144,24 @@ def bits_per_byte(
 
 
 def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
-    """Nats of each row of a batch [rows, length], summed over it."""
+    """Return the summed nats of each row of a batch [rows, length]."""
     logits = model(input_ids=batch).logits[:, :-1]  # [rows, length - 1, vocabulary]
     surprise: Tensor = cross_entropy(logits.transpose(1, 2).float(), batch[:, 1:], reduction="none")
     return [float(one) for one in surprise.sum(1)]
 
 
 LR_BOUNDS = (0.001, 1000.0)
-"""Wide enough that no agent can read off them where a drawn start lies."""
+"""Wide enough that an agent cannot infer from them where a drawn start lies."""
 WEIGHT_BITS = "eval/weight_bits"
-"""Beside each evaluation: at which quantisation it was done."""
+"""The quantisation at which an evaluation was made."""
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """The job for one start: `workdir` gets the trainer's files, `cache` keeps tokens between runs. The seed decides
-    the weights and the order of the rows; what is held out depends on the text alone."""
+    """Build the job for one start.
+
+    `workdir` gets the trainer's files; `cache` keeps tokens between runs. The seed decides the weights and the order of
+    the rows. The held-out split depends on the text alone.
+    """
     parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
     words = tokens.tokenized(parts, settings.vocabulary, cache)
     mixture = Mixture(tokens.rows(words.train, settings.context), seed=seed)
@@ -203,8 +209,11 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
 def _measured(
     measure: Callable[[], dict[str, float | list[float]]], rounding: FakeQuantisation, served: str
 ) -> dict[str, float | list[float]]:
-    """What is held out, of the weights as the forward pass has them. Where they will be served rounded: of the weights
-    as they are and of the rounded ones apart, so that no knob makes either of them jump."""
+    """Return the held-out measurement of the weights as the forward pass has them.
+
+    If the weights will be served rounded, the plain and the rounded weights are measured separately, so that no knob
+    makes either metric jump.
+    """
     if served == quantisation.NONE:
         return measure() | {WEIGHT_BITS: float(rounding.bits)}
     now = rounding.read()
@@ -219,14 +228,14 @@ def _measured(
 
 
 def _channels(settings: PretrainSettings, prior: TokenWeights | None) -> list[Channel]:
-    """Without a prior there is nothing that `channel.kg` could weight by."""
+    """Return the channels. Without a prior, `channel.kg` has nothing to weight by."""
     weighted = [TokenWeighted(prior.scores, settings.kg_weight)] if prior is not None else []
     return [*weighted, MultiToken(settings.mtp_weight)]
 
 
 def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:
-    """What this recipe adds to the gauges that `attach` finds, by the sub-corpora of which something is held out and
-    what the weights will be rounded to."""
+    """Return this recipe's additions to the gauges that `attach` finds: the sub-corpora with held-out text, and how the
+    weights will be rounded."""
     of_parts = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
     rounded = [served_metric(served)] if served != quantisation.NONE else []
     names = (METRIC, *of_parts, *rounded)

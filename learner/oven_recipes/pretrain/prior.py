@@ -1,8 +1,8 @@
-"""Which tokens matter from the start: scores that scale the embedding's rows, and weight the tokens of `channel.kg`.
+"""Token priors: scores that scale the rows of the embedding, and weight the tokens of `channel.kg`.
 
-A score is from 0 to 1. They come from the corpus's own frequencies, from the stack's knowledge graph, or from a file
-that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. What matters by frequency alone is what a
-graph has to be compared with.
+A score is from 0 to 1. Scores come from the corpus's own frequencies, from the stack's knowledge graph, or from a file
+that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control for the
+graph.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from oven_learner.link.find_controller import Connection
 from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
 
 DEADLINE_S: Final = 150.0
-"""Seconds in all; the service gives its answer up after 120."""
+"""Seconds for the whole request. The service gives up after 120."""
 PART_S: Final = 10.0
-"""Seconds for a part of an upload to be acknowledged, which takes milliseconds."""
+"""Seconds for one part of an upload to be acknowledged, which takes milliseconds."""
 WHOLE: Final = 700_000
-"""Bytes that a request may have to go in one message; the bus takes 1 MiB."""
+"""Bytes of a request that may go in one message. The bus takes 1 MiB."""
 PART: Final = 360_000
 """Bytes of a part, compressed, before base64."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPrior:
-    """Scores from the service, checked against the vocabulary that they were asked for."""
+    """Scores from the service, checked against the vocabulary of the request."""
 
     scores: dict[int, float]
-    """Token id → score; tokens that are not in it have none."""
+    """Token id → score. Other tokens have none."""
     blob: bytes
-    """The scores as a file may hold them (oven_core.protocol.token_scores)."""
+    """The scores in the file format of oven_core.protocol.token_scores."""
     graph: str
     """SHA-256 of the graph that gave them."""
     ablation: str
-    """What was measured of the method, in a sentence."""
+    """The measured effect of the method, in a sentence."""
 
 
 def ask_token_prior(
@@ -66,9 +66,12 @@ def ask_token_prior(
     k: int = 358,
     deadline_s: float = DEADLINE_S,
 ) -> ServedPrior:
-    """`vocabulary`: the tokens' texts by id; `counts`: how often each is in the corpus, for `unigram`. Waits for the
-    answer, in a program with an event loop, too. Raises BusError where the service does not answer in time, or refuses;
-    ConfigError where what it answers is for another vocabulary or cannot be read."""
+    """Request scores from the service and wait for them, also inside a program with an event loop.
+
+    `vocabulary` has the tokens' texts by id; `counts`, for `unigram`, how often each occurs in the corpus. Raises
+    BusError if the service refuses or does not answer in time, and ConfigError if its answer cannot be read or is for
+    another vocabulary.
+    """
     sha = vocabulary_sha(vocabulary)
     try:
         asked = TokenPriorRequest(
@@ -102,7 +105,7 @@ async def _ask(connection: Connection, asked: TokenPriorRequest, deadline_s: flo
 
 
 async def _upload(bus: Bus, body: bytes) -> bytes:
-    """The request that names what was uploaded."""
+    """Upload the request in parts, and return the short request that names the upload."""
     packed, id_ = zlib.compress(body, 6), secrets.token_hex(16)
     pieces = [packed[at : at + PART] for at in range(0, len(packed), PART)]
     for part, piece in enumerate(pieces):
@@ -116,30 +119,30 @@ async def _upload(bus: Bus, body: bytes) -> bytes:
 log = logging.getLogger("oven.learner")
 
 TOKENS: Final = 358
-"""Tokens that have a score: as many as in the experiment that this comes from, whose scores took 976 bytes."""
+"""Tokens with a score, as many as in the source experiment, whose scores took 976 bytes."""
 STRENGTH: Final = 0.1
-"""What a score of 1 adds to the length of its token's row of the embedding, as a share of it: that experiment's."""
+"""A score of 1 lengthens its token's row of the embedding by this share, as in the source experiment."""
 KEPT: Final = "token_prior.bin"
-"""Beside a run's checkpoints: what the service answered. A learner that starts again begins with the same scores,
-whatever became of the graph."""
+"""File beside a run's checkpoints with the service's answer. A restarted learner begins with the same scores, even if
+the graph has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWeights:
     scores: dict[int, float]
-    """Token → score from 0 to 1, one of them above 0; the others have none."""
+    """Token → score from 0 to 1, at least one above 0. Other tokens have none."""
     origin: str
-    """Where they are from, in words."""
+    """Where they come from, in words."""
 
 
 def find_prior(
     wanted: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
 ) -> TokenWeights | None:
-    """`wanted`: none, unigram, kg, or a file. `texts`: the vocabulary by id; `counts`: how often each token is in what
-    is trained on, int64 [vocabulary]. `folder` keeps the service's answer; `vocabulary` is the file with `texts`, for
-    the message.
+    """Return the token weights for `wanted`: none, unigram, kg, or a file.
 
-    Raises ConfigError where no service answers, and for scores of another vocabulary or none at all.
+    `texts`: the vocabulary by id. `counts`: how often each token occurs in the training text, int64 [vocabulary].
+    `folder` keeps the service's answer. `vocabulary` is the file with `texts`, for the message. Raises ConfigError if
+    no service answers, and for an empty set of scores or one of another vocabulary.
     """
     sha = vocabulary_sha(texts)
     if wanted == NO_PRIOR:
@@ -166,8 +169,8 @@ def find_prior(
 
 
 def from_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
-    """As they are where they lie there, as a graph's do; else, log probabilities for one, with the lowest at 0 and the
-    highest at 1."""
+    """Return scores from 0 to 1 unchanged, as a graph's are. Otherwise they are log probabilities, scaled so that the
+    lowest is 0 and the highest 1."""
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low >= 0 and high <= 1:
         return dict(scores)
@@ -176,7 +179,7 @@ def from_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
 
 @torch.no_grad()
 def scale_embedding(model: Any, prior: TokenWeights) -> None:
-    """Row × (1 + STRENGTH · score), once, before training; the output's row as well where they are tied."""
+    """Scale each row by 1 + STRENGTH · score, once, before training. A tied output row scales with it."""
     rows = model.get_input_embeddings().weight  # [vocabulary, hidden]
     ids = torch.tensor(list(prior.scores), device=rows.device)
     scores = torch.tensor(list(prior.scores.values()), dtype=rows.dtype, device=rows.device)
@@ -184,7 +187,7 @@ def scale_embedding(model: Any, prior: TokenWeights) -> None:
 
 
 def _unigram(counts: Tensor, sha: str) -> bytes:
-    """Log probabilities of the most frequent tokens, in the few bytes that the service's answer would have."""
+    """Return log probabilities of the most frequent tokens, as few as the service's answer would have."""
     whole, kept = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
     scores = {int(id_): math.log(int(n) / whole) for n, id_ in zip(kept.values, kept.indices, strict=True)}
     return encode(scores, len(counts), sha)

@@ -1,6 +1,6 @@
-"""Every knob of the recipe in one frozen model, and its named starting points.
+"""All settings of the recipe in one frozen model, and its named starting points.
 
-Importing this needs no torch: a launcher lists and checks starts before any learner is started.
+Importing this needs no torch, so a launcher can list and check starts before it starts a learner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from oven_recipes.base import no_such_start
 
 TUNED_LEARNING_RATE = 2e-3
-"""Adam's step size at which this model ended best of those tried over 400 steps."""
+"""The best of the learning rates tried with Adam on this model over 400 steps."""
 
 
 def _folder(given: Path) -> Path:
@@ -28,7 +28,7 @@ def _folder(given: Path) -> Path:
 
 
 def _configuration(given: Path) -> Path:
-    """The file itself, where its folder was given."""
+    """Return the configuration file, also if its folder was named."""
     path = given.expanduser().absolute()
     file = path / "config.json" if path.is_dir() else path
     remedy = "give a Hugging Face config.json, or the folder that holds one"
@@ -47,7 +47,7 @@ NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
 
 
 def _prior(given: str) -> str:
-    """A file's whole path."""
+    """Return a file's absolute path."""
     if given in (NO_PRIOR, UNIGRAM, KG):
         return given
     path = Path(given).expanduser().absolute()
@@ -60,7 +60,7 @@ def _prior(given: str) -> str:
 
 
 class PretrainSettings(BaseModel):
-    """Sizes and optimiser knobs; the learning rate comes from a `Start` instead."""
+    """Sizes and optimiser settings; the learning rate comes from a `Start`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -130,8 +130,8 @@ NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins. `label` is empty unless it is a drill: then it says what was done wrong on purpose. A
-    `weight_decay` overrides the settings'."""
+    """Where a run begins. `label` describes the planted fault of a drill; otherwise it is empty. A `weight_decay`
+    overrides that of the settings."""
 
     name: str
     learning_rate: float
@@ -139,13 +139,13 @@ class Start:
     weight_decay: float | None = None
 
     def describe(self) -> str:
-        """One line for people. It is shown to them, and to no agent."""
+        """Describe the start in one line for people. Agents never see it."""
         decay = "" if self.weight_decay is None else f", weight decay {self.weight_decay:g}"
         return f"learning rate {self.learning_rate:.3g}{decay}"
 
 
 def parse_start(text: str, seed: int) -> Start:
-    """The start called `text` (one of `NAMES`); only `drawn` uses the seed.
+    """Return the start called `text` (one of `NAMES`). Only `drawn` uses the seed.
 
     Raises ValueError, naming the nearest names, for any other text.
     """

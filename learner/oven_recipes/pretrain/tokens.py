@@ -1,4 +1,4 @@
-"""The corpus in tokens: a byte-level BPE trained on the spot, and rows of it, kept on disk between runs."""
+"""The corpus in tokens: a byte-level BPE trained on the spot, and its rows, cached between runs."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ VERSION = 1  # raise it when the code changes what it makes of a corpus
 END = "<|endoftext|>"
 TOKENIZER, TOKENS, VOCABULARY = "tokenizer.json", "tokens.safetensors", "vocabulary.json"
 BATCH = 16
-"""Texts that are encoded at a time: an encoding takes far more memory than its ids."""
+"""Texts that are encoded together: an encoding takes far more memory than its ids."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Streams of tokens by sub-corpus, int32 [tokens], each file's ending in `END`."""
+    """Token streams by sub-corpus, int32 [tokens]. Each file ends in `END`."""
 
     tokenizer: PreTrainedTokenizerFast
     train: dict[str, Tensor]
     held_out: dict[str, Tensor]
-    """Without the sub-corpora of a single file."""
+    """Lacks the sub-corpora of a single file."""
     file: Path
-    """The tokens' texts by id, a JSON list: what `kg token-prior` asks for."""
+    """File with the tokens' texts by id, a JSON list that `kg token-prior` reads."""
 
     @property
     def texts(self) -> list[str]:
-        """Of the tokens, by id. One that is a part of a character has the replacement character."""
+        """The tokens' texts by id. A token that is part of a character has the replacement character."""
         return _texts(self.tokenizer)
 
     @property
     def counts(self) -> Tensor:
-        """How often each token is in what is trained on, int64 [vocabulary]."""
+        """How often each token occurs in the training text, int64 [vocabulary]."""
         streams = torch.cat([stream.long() for stream in self.train.values()])
         return torch.bincount(streams, minlength=len(self.tokenizer))
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """A stream in windows of `length` tokens, one beside the other; what is left at the end is dropped. The labels are
-    the tokens themselves: the model shifts them."""
+    """A stream in adjacent windows of `length` tokens; the rest at the end is dropped. Labels are the tokens
+    themselves: the model shifts them."""
 
     def __init__(self, stream: Tensor, length: int) -> None:
         self.tokens = stream[: len(stream) // length * length].view(-1, length)  # [rows, length]
@@ -68,8 +68,7 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 
 def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
-    """From the cache where the same texts were there before, else made now. Of held-out text the tokenizer learns
-    nothing."""
+    """Return the cached tokens of the same texts, or tokenize now. The tokenizer learns nothing from held-out text."""
     folder = cache / f"pretrain-tokens-{_key(parts, vocabulary)}"
     try:
         core, streams = Tokenizer.from_file(str(folder / TOKENIZER)), load_file(folder / TOKENS)
@@ -94,7 +93,7 @@ def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
 
 
 def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
-    """Raises ConfigError for a sub-corpus that is shorter than a row."""
+    """Split each stream into rows. Raises ConfigError for a sub-corpus shorter than a row."""
     made = {name: Rows(stream, length) for name, stream in streams.items()}
     for name, of in made.items():
         if not len(of):
@@ -106,9 +105,9 @@ def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
 
 
 def bytes_of(tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """How many bytes of text each token stands for, int64 [vocabulary]; `END` for none.
+    """Return how many bytes of text each token stands for, int64 [vocabulary]; 0 for `END`.
 
-    A byte-level token is spelt with one character a byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`).
+    A byte-level token is written with one character per byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`).
     """
     lengths = torch.zeros(len(tokenizer), dtype=torch.int64)
     for token, number in tokenizer.get_vocab().items():
@@ -152,7 +151,7 @@ def _encoded(core: Tokenizer, texts: Sequence[str]) -> Tensor:
 
 
 def _store(folder: Path, core: Tokenizer, streams: dict[str, Tensor]) -> None:
-    """Write beside the target, then rename: a reader sees a whole entry or none."""
+    """Write beside the target, then rename, so that a reader sees a whole entry or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

@@ -1,4 +1,4 @@
-"""What a saved policy thinks of actions at states of traces: log-probabilities, by its own chat template."""
+"""Log-probabilities that a saved policy gives actions at states of traces, by its own chat template."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Asked = tuple[Sequence[Message], Sequence[Tool], Sequence[Message]]
 
 
 def action_scores(policy: Path, asked: Iterable[Asked]) -> Iterator[tuple[float | None, ...]]:
-    """For each state, log π(action | state) of each action in nats, summed over its
-    tokens up to the end of the turn; None for one that the policy's window does not hold, or whose state its template
-    renders otherwise when an action follows.
+    """Return log π(action | state) in nats for each action of each state, summed over its tokens up to the end of the
+    turn.
 
-    `policy`: a folder with a model and a tokenizer that has a chat template. Raises ConfigError for another one.
+    The value is None for a state that exceeds the policy's window, or that its template renders differently when an
+    action follows. `policy`: a folder with a model and a tokenizer that has a chat template. Raises ConfigError for any
+    other policy.
     """
     quiet_libraries()
     model, words = _loaded(policy)

@@ -1,4 +1,4 @@
-"""A policy's attempts at tasks, side by side and without a trainer: what the warm-up and evaluations measure."""
+"""Run a policy's attempts at tasks side by side, without a trainer, for the warm-up and evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.environments.session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT, after_results
 
 TURNS = 12
-"""Calls of an attempt at most: one that needs more goes round in circles."""
+"""Calls per attempt at most. An attempt that needs more is going in circles."""
 
 
 def attempt_all(
@@ -25,9 +25,10 @@ def attempt_all(
     *,
     temperature: float = 1.0,
 ) -> None:
-    """Carries the sessions to their ends. `longest`: tokens of an attempt, results included; `temperature` 0 is greedy.
+    """Run the sessions to their ends.
 
-    The model's mode is put back, and no gradient is made. Torch's global generator decides what is sampled.
+    `longest`: tokens of an attempt, results included. `temperature` 0 is greedy. It restores the model's mode and
+    computes no gradient. Torch's global generator decides what is sampled.
     """
     contexts: list[list[int]] = [prompt_ids(tokenizer, one.instance.problem_statement) for one in sessions]
     left = [longest] * len(sessions)
@@ -61,7 +62,7 @@ def attempt_all(
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerFast, statement: str) -> list[int]:
-    """The tokens of a task, up to where the policy's first answer begins."""
+    """Return the tokens of a task, up to where the policy's first answer begins."""
     ids: list[int] = tokenizer.apply_chat_template(  # type: ignore[assignment]
         [{"role": "user", "content": statement}], add_generation_prompt=True, tokenize=True, return_dict=False
     )
@@ -80,7 +81,7 @@ def _sampled(
     most: int,
     temperature: float,
 ) -> list[list[int]]:
-    """An answer to each context, to its end-of-turn token."""
+    """Sample an answer to each context, up to its end-of-turn token."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
     ids, mask = padded(contexts, model.device, left=True)  # (B, P)
     chosen = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
@@ -93,5 +94,5 @@ def _sampled(
 
 
 def share_solved(sessions: Sequence[RepairSession]) -> float:
-    """0 to 1."""
+    """Return the share of solved tasks, 0 to 1."""
     return sum(one.solved for one in sessions) / len(sessions)

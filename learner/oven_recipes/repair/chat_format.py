@@ -1,4 +1,4 @@
-"""The policy's tokenizer, of words, digits and marks, and its chat template with tool calls, built in memory."""
+"""The policy's tokenizer, of words, digits and punctuation, and its chat template with tool calls, built in memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCAFFOLD: Final = (
     CALL + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "', '", "new": "',
     '"}}' + CALLED, "}}" + CALLED, CALL, CALLED,
 )  # fmt: skip
-"""What calls are written around, a token each: half of an attempt's length would be marks otherwise."""
+"""The fixed parts of calls, one token each. Otherwise half of an attempt's length would be punctuation."""
 
 PIECES: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
-"""What a token may not reach beyond: a word, a digit, an indent, marks in a row, a newline in a JSON string."""
+"""Boundaries that no token crosses: a word, a digit, an indent, a run of punctuation, a newline in a JSON string."""
 VOCABULARY: Final = 640
-"""Tokens at most: each word of the tasks has its own, and 256 are bytes, so that any text can be written."""
+"""Tokens at most. Each word of the tasks has its own, and 256 are bytes, so that any text can be written."""
 
 TEMPLATE: Final = (
     "{%- for message in messages %}"
@@ -42,7 +42,7 @@ TEMPLATE: Final = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-"""Messages as ChatML has them, calls as Qwen writes them. Tools are not listed: the policy learnt them."""
+"""Messages as in ChatML, calls as Qwen writes them. Tools are not listed: the policy learnt them."""
 
 ASSISTANT: Final = f"{BEGIN}assistant\n"
 """Where an answer begins."""
@@ -61,16 +61,16 @@ RESPONSE: Final[dict[str, Any]] = {
         "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
     },
 }
-"""By which transformers reads an answer back into a message."""
+"""The schema by which transformers parses an answer back into a message."""
 
 
 def after_results(texts: Iterable[str]) -> str:
-    """What stands between the end of an answer with calls and the next answer, as the template writes it."""
+    """Return what the template writes between the end of an answer with calls and the next answer."""
     return "\n" + "".join(f"{BEGIN}tool\n{text}{END}\n" for text in texts) + ASSISTANT
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer whose vocabulary is that of `texts`; the same for the same texts. Pads on the left."""
+    """Build a tokenizer with the vocabulary of `texts`. The same texts give the same tokenizer. It pads on the left."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -97,7 +97,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def render(conversations: Iterable[list[dict[str, Any]]]) -> list[str]:
-    """Each conversation as text, by the template."""
+    """Render each conversation as text, by the template."""
     blank = build_tokenizer(())
     texts: list[str] = blank.apply_chat_template(list(conversations), tokenize=False)  # type: ignore[assignment]
     return texts

@@ -1,4 +1,4 @@
-"""Rollouts by TRL without training: its evaluation, in the environment `repair`, recorded as traces."""
+"""Record rollouts as traces without training, by TRL's evaluation in the environment `repair`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def collected(
     repositories: Path | None = None,
     openenv: bool = False,
 ) -> list[Trace]:
-    """The traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of `seed`).
+    """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of
+    `seed`).
 
-    Seeds torch's global generator: the same arguments give the same traces, whether the calls are carried out here or
-    behind OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError where an attempt
-    was not recorded."""
+    It seeds torch's global generator: the same arguments give the same traces, whether calls run here or behind
+    OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not
+    recorded.
+    """
     found: list[Trace] = []
     tests = SandboxedTests()
     different = list({one.instance_id: one for one in instances}.values())

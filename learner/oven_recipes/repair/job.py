@@ -1,4 +1,4 @@
-"""Puts the recipe together: warm policy, tasks, trainer over the environment, recorder, evaluation."""
+"""Assemble the recipe: warm policy, tasks, trainer over the environment, recorder, evaluation."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ from oven_runs.traces.records import Trace
 SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0, unit="greedy, unseen tasks")
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
 HELD_OUT = "held out"
-"""The seed of the tasks: the same for every run, so that shares of different runs compare."""
+"""Seed of the held-out tasks, the same for every run, so that shares of different runs can be compared."""
 
 
 def solved_by(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> Callable[[], dict[str, float | list[float]]]:
-    """Measures the policy that `trainer` trains, greedily: which tasks it solves, and the share of their tests that
-    pass."""
+    """Evaluate the trainer's policy greedily: the share of tasks it solves, and the share of their tests that pass."""
     unseen = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
@@ -65,8 +64,8 @@ LR_BOUNDS = (0.01, 100.0)
 
 
 def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """The job for one start: `workdir` gets the trainer's files, the folder that it is in the traces, and `cache`
-    keeps warm policies."""
+    """Build the job for one start. `workdir` gets the trainer's files, and its parent the traces. `cache` keeps warm
+    policies."""
     tests = SandboxedTests()
     file = workdir.parent / "traces.jsonl"
     sink = to_file(file) if settings.traces else None
@@ -98,12 +97,13 @@ def repair_trainer(
     first: int = 0,
     **arguments: Any,
 ) -> Any:
-    """The trainer alone, for those who train it otherwise.
+    """Build the trainer alone, for callers that train it in another way.
 
-    `seed` is of the tasks and of what is sampled, and of the warm policy where `policy_seed` is None; `instances`: the
-    tasks (None: training's own are generated); `environment`: another one than that of this process; `sink` is given
-    each rollout's trace; `split` is what these say of their tasks, and `first` the first one's number; `arguments` are
-    further ones of GRPOConfig. Raises ConfigError for no task."""
+    `seed` decides the tasks and the sampling, and the warm policy if `policy_seed` is None. `instances`: the tasks;
+    None generates those of training. `environment`: a replacement for that of this process. `sink` receives the trace
+    of each rollout. `split` is the split that traces name, `first` the number of the first task, and `arguments` go to
+    GRPOConfig. Raises ConfigError if there is no task.
+    """
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
@@ -127,7 +127,8 @@ def repair_trainer(
 def local(
     instances: Sequence[Instance], tests: SandboxedTests, repositories: Repositories | None = None
 ) -> Callable[[], RepairTools]:
-    """A factory of environments of this process. Raises ConfigError for an instance whose repository is missing."""
+    """Return a factory of environments in this process. Raises ConfigError for an instance whose repository is
+    missing."""
     repositories = repositories or Repositories()
     for instance in instances:
         repositories.check(instance)
@@ -136,7 +137,7 @@ def local(
 
 
 def rows_of(instances: Sequence[Instance]) -> Dataset:
-    """A data set as TRL takes it: a prompt of one message, and what the trace says of the task."""
+    """Return a data set in TRL's format: a prompt of one message, and what the trace records about the task."""
     return Dataset.from_list(
         [
             {
@@ -152,12 +153,12 @@ def rows_of(instances: Sequence[Instance]) -> Dataset:
 
 
 def to_file(path: Path) -> Callable[[Trace], None]:
-    """A sink that adds to a file. Raises OSError as it writes."""
+    """Return a sink that appends to a file. It raises OSError when a write fails."""
     return lambda trace: jsonl.append(path, trace)
 
 
 def lines_of(path: Path) -> int:
-    """How many there are; 0 without a file. A resumed run goes over steps again whose traces are in it already."""
+    """Return the number of lines; 0 without a file. A resumed run repeats steps whose traces are already there."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:
@@ -165,7 +166,7 @@ def lines_of(path: Path) -> int:
 
 
 def _nowhere(trace: Trace) -> None:
-    """No traces are wanted."""
+    """Discard traces."""
 
 
 def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:

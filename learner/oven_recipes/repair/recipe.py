@@ -1,4 +1,4 @@
-"""The recipe as `up` sees it: names and settings without torch, and `train`, which imports it."""
+"""The recipe as `up` uses it: names and settings without torch, and `train`, which imports torch."""
 
 from __future__ import annotations
 

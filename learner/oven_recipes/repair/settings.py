@@ -1,4 +1,4 @@
-"""Every knob of the recipe in one frozen model, and its starts. No torch."""
+"""All settings of the recipe in one frozen model, and its starts. No torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.small_functions import known_shapes, tasks
 
 TUNED_LEARNING_RATE = 3e-4
-"""Adam's step size."""
+"""Adam's tuned learning rate."""
 NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
@@ -54,25 +54,25 @@ class RepairSettings(BaseModel):
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 
     def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
-        """Tasks of this kind, of one side of the split. Raises ValueError for a shape that does not exist."""
+        """Generate tasks of this kind from one side of the split. Raises ValueError for an unknown shape."""
         return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins. `label` is empty unless the start is a drill: then it says what was done wrong on purpose."""
+    """Where a run begins. `label` describes the planted fault of a drill; otherwise it is empty."""
 
     name: str
     learning_rate: float
     label: str = ""
 
     def describe(self) -> str:
-        """One line for people. It is shown to them, and to no agent."""
+        """Describe the start in one line for people. Agents never see it."""
         return f"learning rate {self.learning_rate:.3g}"
 
 
 def parse_start(text: str) -> Start:
-    """The start called `text`. Raises ValueError, naming the nearest names, for one that there is not."""
+    """Return the start called `text`. Raises ValueError, naming the nearest names, for an unknown start."""
     match text:
         case "tuned":
             return Start(text, TUNED_LEARNING_RATE)

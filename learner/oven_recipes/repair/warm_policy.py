@@ -31,27 +31,27 @@ from oven_recipes.repair.settings import RepairSettings
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 Message = dict[str, Any]
-"""As chat templates take it."""
+"""A message in the form that chat templates take."""
 SLIPS: Final = 20
-"""Draws of a wrong edit before the right one is taken."""
+"""Draws of a wrong edit before the right one is used."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How demonstrations go, each a probability."""
+    """How demonstrations proceed; each value is a probability."""
 
     right: float = 0.5
-    """The first edit is right; else a wrong line is put in."""
+    """The first edit is right; otherwise it inserts a wrong line."""
     looks_around: float = 0.1
-    """Files are listed, or the function's name is searched for, before the file is read."""
+    """Before reading the file, list the files or search for the function's name."""
     runs_tests: float = 0.8
-    """Tests are run after the first edit."""
+    """Run the tests after the first edit."""
     tries_again: float = 0.5
-    """After failing tests the edit is made good; else it is submitted as it is."""
+    """After failing tests correct the edit; otherwise submit it as it is."""
 
 
 def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
-    """The messages of one attempt, from the statement to the end."""
+    """Return the messages of one attempt, from the statement to the end."""
     right = apply_patch(instance.files, instance.patch)
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
     path, _, said = instance.problem_statement.partition(": ")
@@ -101,8 +101,8 @@ class _Attempt:
 
 
 def replacement(now: str, right: str) -> tuple[str, str]:
-    """(old, new) of the shortest edit by whole lines that makes `right` of a text, without the indent of the first
-    line. `old` occurs once in `now`."""
+    """Return (old, new) of the shortest edit by whole lines that turns `now` into `right`, without the indent of the
+    first line. `old` occurs once in `now`."""
     before, after = now.splitlines(keepends=True), right.splitlines(keepends=True)
     changed = [
         one for one in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes() if one[0] != "equal"
@@ -120,7 +120,7 @@ def replacement(now: str, right: str) -> tuple[str, str]:
 
 
 def _slip(new: str, old: str, rng: random.Random) -> str:
-    """A wrong text near the right one; not the one that is there."""
+    """Return a wrong text near the right one that differs from the present one."""
     for _ in range(SLIPS):
         wrong = _mutated(new, rng)
         if wrong not in (new, old):
@@ -146,19 +146,19 @@ log = logging.getLogger(__name__)
 RECIPE_VERSION = 2  # raise it when the warm-up's code changes what it produces
 RAMP = 30  # steps over which the learning rate rises
 OTHERS = 0.2
-"""A token's weight in the loss that the policy did not write: to foretell files is to learn how to copy from them."""
+"""Loss weight of a token that the policy did not write. Predicting files teaches how to copy from them."""
 POOL = 16
-"""Batches that are drawn at a time, to be sorted by length."""
+"""Batches that are drawn together and sorted by length."""
 MUON_RATE = 4.0
-"""Muon's learning rate, over Adam's."""
+"""Muon's learning rate as a multiple of Adam's."""
 POSITIONS = 640
-"""Tokens of a context that the policy's weights are for: the statement, and the longest attempt with its results."""
+"""Context length of the policy in tokens: the statement, and the longest attempt with its results."""
 WORDED = 400
-"""Demonstrations that the vocabulary is taken from: all words of the tasks are in them."""
+"""Demonstrations from which the vocabulary is built. They contain all words of the tasks."""
 WARM_UP = "warm-up"
-"""The seed of the tasks that it measures on: neither training's nor those of evaluations."""
+"""Seed of the tasks on which the warm-up is measured, which neither training nor evaluation uses."""
 BELOW = "below_solved_from"
-"""A file beside cached weights whose warm-up did not reach `solved_from`: that is said at each use."""
+"""File beside cached weights whose warm-up did not reach `solved_from`. Each use reports it."""
 DECIDES = (
     "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
     "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
@@ -169,8 +169,10 @@ DECIDES = (
 def warm_policy(
     settings: RepairSettings, seed: int, cache: Path, tests: Tests | None = None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """The warm policy for these settings and seed, and its tokenizer: from the cache where it is there and sound, else
-    trained now. Torch's global generator is left as it was."""
+    """Return the warm policy for these settings and seed, and its tokenizer.
+
+    A sound cache entry is used; otherwise the policy is trained now. Torch's global generator is restored.
+    """
     key = key_of({"version": RECIPE_VERSION, "seed": seed, **{name: getattr(settings, name) for name in DECIDES}})
     tokenizer = vocabulary()
     folder = cache / f"repair-warm-{key}"
@@ -196,7 +198,7 @@ def warm_policy(
 
 
 def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A freshly initialised policy in float32; torch's global generator decides its weights."""
+    """Build a freshly initialised policy in float32. Torch's global generator decides its weights."""
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
@@ -215,7 +217,7 @@ def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def vocabulary() -> PreTrainedTokenizerFast:
-    """The tokenizer, the same for every run: pairs of one run's traces can be trained on in another."""
+    """Return the tokenizer. It is the same for every run, so pairs from one run's traces can train another."""
     return build_tokenizer(_worded())
 
 
@@ -229,7 +231,7 @@ def _worded() -> tuple[str, ...]:
 def _train(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, seed: int, tests: Tests
 ) -> bool:
-    """Whether the policy came to solve the share of unseen tasks that is wanted of it."""
+    """Train the policy, and return whether it reached the required share of unseen tasks."""
     habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
     shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(one, habits, draws) for one in shown)
@@ -262,7 +264,8 @@ def _train(
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, Adam for the rest: a third of the steps of Adam alone."""
+    """Return Muon for the matrices of the layers and Adam for the rest. This takes a third of the steps of Adam
+    alone."""
     matrices = [one for name, one in model.named_parameters() if one.ndim == 2 and "layers" in name]
     taken = {id(one) for one in matrices}
     rest = [one for one in model.parameters() if id(one) not in taken]
@@ -276,7 +279,7 @@ Example = tuple[list[int], list[bool]]
 
 
 def alike_batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
-    """Endless batches of examples of like lengths: with any lengths, half of a batch would be padding."""
+    """Yield batches of examples of similar length without end. With mixed lengths, half of a batch would be padding."""
     while True:
         drawn = sorted(rng.sample(examples, min(len(examples), POOL * size)), key=lambda one: len(one[0]))
         batches = [drawn[at : at + size] for at in range(0, len(drawn), size)]
@@ -287,7 +290,7 @@ def alike_batches(examples: Sequence[Example], size: int, rng: random.Random) ->
 def measured(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> float:
-    """The share of unseen tasks that the policy solves at temperature 1, on the same tasks each time."""
+    """Return the share of unseen tasks that the policy solves at temperature 1, always on the same tasks."""
     unseen = settings.tasks(WARM_UP, settings.sft_tasks, evaluation=True)
     sessions = [RepairSession(one, one.files, tests) for one in unseen]
     with torch.random.fork_rng(devices=[]):
@@ -296,7 +299,7 @@ def measured(
 
 
 def answers(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:
-    """Which tokens of a conversation the policy wrote: each answer, with its end-of-turn token."""
+    """Mark the tokens of a conversation that the policy wrote: each answer, with its end-of-turn token."""
     head = tokenizer(ASSISTANT)["input_ids"]
     found = [False] * len(ids)
     inside = False
@@ -308,7 +311,7 @@ def answers(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool
 
 
 def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, attention mask and weights in the loss, each (B, T), padded on the right."""
+    """Return token ids, attention mask and loss weights, each (B, T), padded on the right."""
     width = max(len(ids) for ids, _ in rows)
     ids = torch.full((len(rows), width), tokenizer.pad_token_id)
     mask = torch.zeros(len(rows), width, dtype=torch.int64)

@@ -71,29 +71,6 @@ def test_a_dry_run_checks_keys_and_files(capsys: pytest.CaptureFixture[str], tmp
     assert f"{rubric} is empty; write there what to look for" in capsys.readouterr().err
 
 
-def test_file_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rubric.txt").write_text("Look for rhymes.")
-    (tmp_path / "rules.py").write_text(
-        "def short(completions, **_): ...\nlong = lambda **_: ...\nfrom elsewhere import a as wide\n"
-    )
-    (tmp_path / "providers.yaml").write_text("openai: {top_logprobs: 3}")
-    resolved = settings(
-        "provider: openai, model: m, rubric: rubric.txt",
-        "committee.members.short={kind: rule, rule: 'rules.py:short'}",
-        "committee.members.long={kind: rule, rule: 'rules.py:long'}",
-        "committee.members.wide={kind: rule, rule: 'rules.py:wide'}",
-        "committee.members.near={kind: verifier}",
-        "committee.providers=providers.yaml",
-    ).committee
-    assert resolved.members["critic"].rubric == str(tmp_path / "rubric.txt")
-    assert resolved.members["short"].rule == f"{tmp_path / 'rules.py'}:short"
-    assert resolved.providers == str(tmp_path / "providers.yaml")
-    assert list(resolved.judges) == ["critic"], "the others have no process, no key and no endpoint"
-    with pytest.raises(ConfigError, match=r"no function in rules.py named 'shrot'; did you mean 'short'"):
-        settings("kind: rule, rule: 'rules.py:shrot'")
-
-
 def overlay(folder: Path, text: str) -> Path:
     file = folder / "providers.yaml"
     file.write_text(text)

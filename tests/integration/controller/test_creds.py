@@ -80,7 +80,7 @@ async def refusal(url: str, key: Credentials | None, trust: Path | None = None) 
     return str(refused.value)
 
 
-async def test_a_certificate_of_ones_own_authority(
+async def test_a_certificate_of_the_users_own_authority(
     own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("cryptography")
@@ -106,7 +106,7 @@ async def test_a_certificate_of_ones_own_authority(
     assert ca.read_bytes() == before, "what trusts the authority goes on to"
 
 
-async def test_an_address_with_tls_is_not_talked_out_of_it(server: EmbeddedServer) -> None:
+async def test_a_tls_address_never_falls_back_to_plain(server: EmbeddedServer) -> None:
     url = server.url.replace("nats://", "tls://")
     assert "offers no TLS" in await refusal(url, Credentials.load(server.folder.creds / "lr.nk"))
 
@@ -129,7 +129,7 @@ def test_a_run_over_tls(stack: Stack, own: Own) -> None:
 @pytest.mark.parametrize(
     "sentence", ["User Authentication Expired", "User Authentication Revoked", "Authorization Violation"]
 )
-async def test_what_a_server_says_of_credentials_is_final(sentence: str) -> None:
+async def test_refused_credentials_are_not_retried(sentence: str) -> None:
     """A server that says nothing else: what it takes to see these without a JWT that is about to expire."""
     calls: list[bytes] = []
 
@@ -148,7 +148,7 @@ async def test_what_a_server_says_of_credentials_is_final(sentence: str) -> None
     assert len(calls) == 1, "it was not tried again"
 
 
-async def test_another_trouble_is_no_refusal() -> None:
+async def test_other_errors_are_not_refusals() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576}\r\n')
         await reader.readline()
@@ -163,7 +163,7 @@ async def test_another_trouble_is_no_refusal() -> None:
     assert not isinstance(error.value, RefusedError)
 
 
-async def test_a_server_that_lets_anybody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_without_authentication_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     with (tmp_path / "log").open("wb") as out:
         server = subprocess.Popen([binary(), "-a", "127.0.0.1", "-p", str(port)], stdout=out, stderr=out)
@@ -201,7 +201,7 @@ class Scout(Agent):
 
 
 @pytest.mark.e2e
-def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
+def test_a_key_is_revoked_while_the_run_continues(stack: Stack) -> None:
     (stack.folder / "scout.py").write_text(SCOUT)
     up = stack.up(
         "r", "--set", "agents=scout.py,learning_rate", "--set", "recipe_options.mode=wait", until="the learner starts"
@@ -230,7 +230,7 @@ def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
 
 
 @pytest.mark.e2e
-def test_a_key_is_taken_back_while_the_server_comes_up_again(stack: Stack) -> None:
+def test_a_key_is_revoked_while_the_server_restarts(stack: Stack) -> None:
     up = stack.up("r", "--set", "agents=learning_rate", "--set", "recipe_options.mode=wait", until="the learner starts")
     folder = stack.run_folder("r")
     assert stack.command("creds", "add", "guest")[0] == 0
@@ -248,7 +248,7 @@ def test_a_key_is_taken_back_while_the_server_comes_up_again(stack: Stack) -> No
     stack.end_of(up)
 
 
-def test_revoking_in_the_folder_of_a_server_of_ones_own(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_is_revoked_in_the_folder_of_the_users_server(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
     assert own.make() == 0
     before = json.loads((own.folder / "nats.conf").read_text())
     with pytest.raises(SystemExit) as end:

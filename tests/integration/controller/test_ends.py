@@ -57,7 +57,7 @@ def awaited(bus: Bus) -> list[asyncio.Future[object]]:
 
 
 @pytest.mark.parametrize("work", [head, history, to_the_head, flush])
-async def test_no_cancellation_is_lost(server: EmbeddedServer, work: Callable[[Bus], Awaitable[None]]) -> None:
+async def test_cancellations_are_not_lost(server: EmbeddedServer, work: Callable[[Bus], Awaitable[None]]) -> None:
     """Each comes together with the server's answer, in the same turn of the event loop."""
 
     async def again_and_again(bus: Bus) -> None:

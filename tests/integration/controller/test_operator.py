@@ -73,7 +73,7 @@ def finish(stack: Stack, up: subprocess.Popen[str], run: str) -> str:
     return text
 
 
-def test_what_is_advised_is_approved_set_vetoed_and_muted(stack: Stack) -> None:
+def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     up = beating(stack, "advised", "rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_ticks=100000")
     heard = stack.read_until(up, "advised: approve with `oven-controller approve")
     assert "decision grad.clip 1 → 2 advised: adviser proposed 2 for grad.clip" in heard
@@ -186,7 +186,7 @@ def test_an_agent_that_is_started_as_a_shadow(stack: Stack) -> None:
     assert not any(isinstance(event.body, Decision) for event in events), "no proposal of a shadow opens a ballot"
 
 
-async def test_a_learner_that_starts_again_finds_in_the_log_what_was_answered(server: EmbeddedServer) -> None:
+async def test_a_restarted_learner_reads_answers_from_the_log(server: EmbeddedServer) -> None:
     on = Subjects("r")
     credentials = {
         name: Credentials.load(server.folder.creds / f"{name}.nk") for name in ("admin", "learner", "operator")

@@ -11,7 +11,7 @@ from tests.integration.conftest import WAIT_S, Stack, family
 pytestmark = pytest.mark.e2e
 
 
-def test_a_run_that_is_up_and_then_killed_is_read_all_the_same(stack: Stack) -> None:
+def test_a_killed_run_can_be_read(stack: Stack) -> None:
     up = stack.up("three", "--set", "recipe_options.mode=wait", until="step   12/12")
     live = stack.json("replay", "three", "--until", "5", "--verify")
     assert live["same"] and (live["tick"], live["standing"]["tick"]) == (5, 5)

@@ -140,7 +140,7 @@ def hook() -> Iterator[WebhookServer]:
         yield server
 
 
-async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack: TlsStack, hook: WebhookServer) -> None:
+async def test_operators_act_from_another_machine_and_readers_cannot(tls_stack: TlsStack, hook: WebhookServer) -> None:
     far = tls_stack
     far.begin("rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_ticks=100000")
     ann, bob, eve = far.person("ann"), far.person("bob"), far.person("eve", "--read-only")

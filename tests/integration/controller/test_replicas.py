@@ -49,7 +49,7 @@ async def ended(swarm: Swarm) -> int:
     return await swarm.ended()
 
 
-async def test_each_is_killed_in_turn_and_decisions_stay_single(swarm: Swarm) -> None:
+async def test_killing_each_replica_in_turn_duplicates_no_decision(swarm: Swarm) -> None:
     async with swarm.training(100):
         for name in MESHES:
             await swarm.decided(3)
@@ -60,7 +60,7 @@ async def test_each_is_killed_in_turn_and_decisions_stay_single(swarm: Swarm) ->
     assert await ended(swarm) >= 21
 
 
-async def test_one_that_slept_through_every_window_does_no_harm(swarm: Swarm) -> None:
+async def test_a_replica_that_was_stopped_for_long_does_no_harm(swarm: Swarm) -> None:
     """It wakes with outputs that it meant to publish long ago, and with a log that has gone on without it."""
     async with swarm.training(100):
         await swarm.decided(2)

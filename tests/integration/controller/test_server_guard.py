@@ -56,7 +56,7 @@ def test_kill_minus_nine_of_the_parent_leaves_no_child(tmp_path: Path) -> None:
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
 
 
-async def test_a_command_that_will_not_end_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+async def test_a_stubborn_command_is_killed_with_its_descendants(tmp_path: Path) -> None:
     log = tmp_path / "stubborn.log"
     os.mkfifo(log)
     # Both ends: opening one of a pipe alone waits for the other.
@@ -101,7 +101,7 @@ async def test_the_guard_returns_the_commands_code_and_says_when_there_is_no_com
     child.close()
 
 
-async def test_a_stranger_is_refused_and_no_server_is_told_apart(server: EmbeddedServer) -> None:
+async def test_unknown_clients_are_refused_and_a_missing_server_is_a_different_error(server: EmbeddedServer) -> None:
     with pytest.raises(RefusedError, match="refused the credentials of 'stranger'") as refused:
         await Bus.open(server.url, Credentials.new("stranger"))
     assert refused.value.exit_code == 2
@@ -112,7 +112,7 @@ async def test_a_stranger_is_refused_and_no_server_is_told_apart(server: Embedde
     assert away.value.exit_code == 3
 
 
-async def test_a_user_added_later_is_let_in_after_a_reload(server: EmbeddedServer) -> None:
+async def test_a_new_user_can_connect_after_a_reload(server: EmbeddedServer) -> None:
     key = Credentials.load(server.folder.add_user("agent", "late"))
     server.reload()
     while True:

@@ -13,7 +13,7 @@ from oven_runs.server.embedded import EmbeddedServer
 pytestmark = pytest.mark.e2e
 
 
-async def test_a_server_of_ones_own(stack: Stack, server: EmbeddedServer) -> None:
+async def test_a_stack_uses_the_users_own_server(stack: Stack, server: EmbeddedServer) -> None:
     for name in ("curriculum", "learning_rate"):
         server.folder.add_user("agent", name)
     server.reload()
@@ -29,7 +29,9 @@ async def test_a_server_of_ones_own(stack: Stack, server: EmbeddedServer) -> Non
         assert (code, "exists on this server; choose another name" in said) == (2, True), said
 
 
-async def test_keys_that_the_server_does_not_know(stack: Stack, server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_unknown_keys_are_refused_by_the_users_server(
+    stack: Stack, server: EmbeddedServer, tmp_path: Path
+) -> None:
     key = Credentials.new("stranger").save(tmp_path / "keys")
     there = ["--headless", "--recipe", "toy", "--nats", server.url, "--creds", str(key), "--run", "r"]
     for dry in ([], ["--dry-run"]):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 MESHES = ("mesh", "mesh-2", "mesh-3")
 
 
-def test_one_of_three_is_away_and_then_all(stack: Stack) -> None:
+def test_decisions_continue_without_one_of_three_replicas(stack: Stack) -> None:
     up = stack.up("m", "--meshes", "3", "--set", "recipe_options.mode=wait", until="learner  ")
     folder = stack.run_folder("m")
 

@@ -36,7 +36,7 @@ def kinds(posted: list[Posted]) -> list[str]:
     return [one.json["kind"] for one in posted]
 
 
-def test_a_stack_calls(stack: Stack) -> None:
+def test_a_stack_sends_messages_to_a_webhook(stack: Stack) -> None:
     stack.install(SERVICES)
     (stack.folder / "adviser.py").write_text(ADVISER)
     stack.env["OPS_TOKEN"] = TOKEN

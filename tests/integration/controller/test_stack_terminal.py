@@ -134,7 +134,7 @@ def test_kill_minus_nine_of_up_leaves_nothing_not_even_the_monitor(stack: Stack,
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
 
 
-def test_down_does_not_wait_for_a_person(stack: Stack, terminals: list[Terminal]) -> None:
+def test_down_ends_a_run_with_an_open_monitor(stack: Stack, terminals: list[Terminal]) -> None:
     terminal = up(stack, terminals, "five", "--set", "recipe_options.mode=wait")
     terminal.until("monitor of five True")
     log = stack.run_folder("five").logs / "up.log"

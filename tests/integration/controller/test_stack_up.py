@@ -81,7 +81,7 @@ def test_kill_minus_nine_leaves_nothing_behind_and_the_log_is_kept(stack: Stack)
     assert code == 0, said
 
 
-def test_a_learner_that_dies(stack: Stack) -> None:
+def test_a_dead_learner_ends_the_run(stack: Stack) -> None:
     code, said = stack.command(
         "up", "--headless", "--recipe", "toy", "--run", "four", "--set", "recipe_options.mode=die"
     )

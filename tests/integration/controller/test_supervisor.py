@@ -68,7 +68,7 @@ async def kept(folder: Path, programs: list[str], policy: Backoff = QUICK) -> As
         assert not any(psutil.pid_exists(pid) for pid in stage.pids)
 
 
-async def test_a_process_that_is_killed_is_told_and_comes_back(tmp_path: Path) -> None:
+async def test_a_killed_process_is_reported_and_restarted(tmp_path: Path) -> None:
     async with kept(tmp_path, [PAUSE]) as (stage, supervised):
         psutil.Process(supervised.child.pid).kill()
         await stage.until(lambda: stage.told("p is back after"))
@@ -77,7 +77,7 @@ async def test_a_process_that_is_killed_is_told_and_comes_back(tmp_path: Path) -
         assert supervised.child.returncode is None
 
 
-async def test_a_crash_loop_is_told_with_growing_waits_and_given_up(tmp_path: Path) -> None:
+async def test_a_crash_loop_is_restarted_with_growing_delays_and_given_up(tmp_path: Path) -> None:
     async with kept(tmp_path, ["exit(7)"]) as (stage, supervised):
         await stage.until(lambda: supervised.given_up)
         assert len(stage.pids) == QUICK.most
@@ -86,7 +86,7 @@ async def test_a_crash_loop_is_told_with_growing_waits_and_given_up(tmp_path: Pa
         assert "p ended (exit code 7), 5 times in a row: given up; nothing is lost; see " in stage.said[-1]
 
 
-async def test_a_process_that_was_well_begins_anew(tmp_path: Path) -> None:
+async def test_delays_start_over_after_a_long_life(tmp_path: Path) -> None:
     always_well = Backoff(first_s=0.01, well_s=0, most=2)
     async with kept(tmp_path, [PAUSE], always_well) as (stage, supervised):
         for life in range(4):
@@ -95,14 +95,14 @@ async def test_a_process_that_was_well_begins_anew(tmp_path: Path) -> None:
         assert not stage.told("in a row")
 
 
-async def test_a_wrong_setting_is_not_tried_again(tmp_path: Path) -> None:
+async def test_a_process_with_a_wrong_setting_is_not_restarted(tmp_path: Path) -> None:
     async with kept(tmp_path, ["print('error: no key in JUDGE_KEY'); exit(2)"]) as (stage, supervised):
         await stage.until(lambda: supervised.given_up)
         assert stage.said[0].startswith("p ended (exit code 2): no key in JUDGE_KEY; it is not restarted")
         assert len(stage.pids) == 1
 
 
-async def test_the_end_may_come_while_it_waits_and_while_it_is_not_ready(tmp_path: Path) -> None:
+async def test_supervision_can_end_during_a_delay_or_a_start(tmp_path: Path) -> None:
     patient = Backoff(first_s=600, cap_s=600)
     async with kept(tmp_path, ["exit(1)"], patient) as (stage, _supervised):
         await stage.until(lambda: stage.told("starting it in 600 s"))

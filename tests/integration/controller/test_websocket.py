@@ -36,7 +36,7 @@ def address(tmp_path: Path) -> Iterator[str]:
             server.terminate()
 
 
-def test_an_address_with_ws_is_connected_to(address: str) -> None:
+def test_a_websocket_address_works(address: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CONNECT, address], capture_output=True, text=True, timeout=60, check=False
     )

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.own_home import own_home
 
-from oven_controller.cli import completion
 from oven_controller.cli.main import run
-from oven_controller.importing import declared_knobs
 from oven_runs.home.run_folder import Home, RunFolder
 
 Offered = Callable[[str], list[str]]
@@ -91,10 +89,6 @@ def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) ->
     home.create("other", "grpo")
     assert offered("set --run r grad") == ["grad.clip"]
     assert len(offered("set --run other grpo")) == 3
-
-
-def test_the_knobs_that_are_shipped() -> None:
-    assert set(completion.SHIPPED) == set(declared_knobs.KNOWN)
 
 
 @pytest.mark.parametrize("damage", ["[", "[1]", "null", '{"agents": 3}', "[" * 9999, "\xff"])

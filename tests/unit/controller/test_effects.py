@@ -11,7 +11,6 @@ from tests.support import runs
 from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.window import Knob, Window
-from oven_core.errors import ConfigError
 from oven_core.protocol.codec import Malformed, decode
 from oven_core.protocol.messages import ActuatorSpec, RunStarted
 from oven_learner.actuators import Actuators
@@ -117,10 +116,3 @@ def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, Any], words: 
     run = json.loads(RunStarted(incarnation=1, n=0, recipe="r").wire())
     read = decode("run", json.dumps(run | {"actuators": [{"name": "a.b", **said}]}).encode())
     assert isinstance(read, Malformed) and words in read.reason
-
-
-@pytest.mark.parametrize(("said", "words"), [(said, words) for said, words in WRONG if said["kind"] == "action"])
-def test_an_inconsistent_spec_gets_one_sentence(said: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        Actuators().action("a.b", lambda _: None, **{key: value for key, value in said.items() if key != "kind"})
-    assert words in str(refused.value) and str(refused.value).startswith("a.b") and "\n" not in str(refused.value)

@@ -35,14 +35,6 @@ def test_names_that_are_in_use_or_invalid_are_refused(home: Home) -> None:
         home.create("my run", "grpo")
 
 
-def test_oven_home_sets_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "there"))
-    assert Home().path == tmp_path / "there"
-    monkeypatch.delenv("OVEN_HOME")
-    monkeypatch.chdir(tmp_path)
-    assert Home().path == tmp_path / ".oven"
-
-
 def test_an_unusable_home_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/oven")):

@@ -146,30 +146,6 @@ def test_a_resumed_training_is_a_second_incarnation(
     assert "the same, byte for byte" in said and "this run is not signed" in said
 
 
-@pytest.mark.filterwarnings(*THIRD_PARTY)
-def test_a_second_event_file_that_continues_is_not_a_restart(
-    tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any
-) -> None:
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    def board(name: str, *parts: tuple[int, int]) -> str:
-        for begins, ends in parts:
-            writer = SummaryWriter(str(tmp_path / name), filename_suffix=f".{begins}")
-            for step in range(begins, ends + 1):
-                writer.add_scalar("train/loss", 1 / step, step, walltime=1000 + step)
-            writer.close()
-        return str(tmp_path / name)
-
-    for parts in (((1, 8), (9, 12)), ((1, 8), (8, 12))):  # the second says the newest step once more
-        found = imported(board(f"on-{parts[1][0]}", *parts))
-        assert found["incarnations"] == 1 and found["last_step"] == 12
-    assert invoke("import", board("back", (1, 8), (7, 12))) == 0
-    assert "steps 1 to 12, resumed once;" in " ".join(capsys.readouterr().out.split())
-    assert invoke("import", board("back-again", (1, 8), (7, 12), (2, 3))) == 0
-    assert "steps 1 to 3, resumed twice;" in " ".join(capsys.readouterr().out.split())
-
-
 def test_metrics_are_placed_at_the_step_of_their_axis() -> None:
     axes = Axes()
     axes.define("", "train/*", "train/step")

@@ -10,7 +10,6 @@ from oven_controller.stack.kg_rules import merged
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphInfo
 from oven_core.protocol.rules import Rules
-from oven_kg.checked_graph import load
 from oven_runs.settings.model import RuleSettings
 from oven_runs.settings.resolution import resolve
 
@@ -47,12 +46,6 @@ def test_merging_keeps_what_was_there_adds_the_rest_and_is_idempotent(
     assert {frozenset(pair) for pair in once.contradictions} == {frozenset(pair) for pair in (*own, *added)}
     assert set(once.requires) == {*needs, *requirements}
     assert merged(once, info(added, requirements)) == once
-
-
-def test_the_built_in_graphs_pairs_are_good_settings() -> None:
-    rules = merged(RuleSettings(), load().info())
-    assert RuleSettings.model_validate(rules.model_dump()) == rules
-    assert Rules.model_validate_json(rules.model_dump_json()).requires == rules.requires
 
 
 def test_a_need_that_cannot_be_checked_is_refused_at_the_start() -> None:

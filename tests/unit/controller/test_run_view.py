@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from tests.support.mesh_log import LR, NOON, RUN, Log, event
+from tests.support.mesh_log import LR, NOON, Log
 
 from oven_controller.stack.line_output import Headless
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Decision, MetricSpec, Outcome, OutcomeLine
+from oven_core.protocol.messages import Decision, MetricSpec
 from oven_runs.log.run_summary import RunSummary
 
 
@@ -108,27 +108,6 @@ def test_a_run_is_held_when_the_learner_confirms_it() -> None:
     assert "receipt  run.hold applied at step 0: so" in lines(log.events)
     log.restart()
     assert not view(log).held
-
-
-def test_only_scored_outcomes_are_counted() -> None:
-    log, advice = advised()
-    scored = Outcome(
-        decision_id=advice.id, actuator=LR, target="reward", scored=True, reason="", from_tick=1,
-        tick=20, gain=0.25, forecast=0.5, noise=0.1,
-        lines=(
-            OutcomeLine(agent="amy", stance="propose", confidence=0.6, success=0.7, merit=0.1, before=1, after=1.05),
-        ),
-    )  # fmt: skip
-    silent = scored.model_copy(update={"scored": False, "reason": "only 1 measurement after"})
-    events = [
-        *log.events,
-        event(901, f"oven.{RUN}.outcome.{advice.id}", scored),
-        event(902, f"oven.{RUN}.outcome.x", silent),
-    ]
-    said = lines(events)
-    assert f"outcome  {LR} on reward: gain 0.25, forecast 0.5, noise 0.1; reputations amy 1.00 → 1.05" in said
-    assert f"outcome  {LR} on reward has no score: only 1 measurement after" in said
-    assert "1 outcomes were scored" in said
 
 
 HELD = MetricSpec(name="eval/reward", better="up", held_out=True)

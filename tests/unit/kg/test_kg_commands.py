@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.support.command_line import call
 
-from oven_controller.cli.main import run
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import DATA
@@ -35,12 +34,6 @@ def test_diagnose_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     assert full["causes"][0]["p"] > answer["causes"][0]["p"]
 
 
-def test_info(capsys: pytest.CaptureFixture[str]) -> None:
-    assert json.loads(output(capsys, "info", "--json"))["isolated"] == 0
-    out = output(capsys, "info")
-    assert "data.mixture needs held_out" in out and "optimizer.lr_scale:up and run.rollback" in out
-
-
 def test_lint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "sound" in output(capsys, "lint")
     broken = tmp_path / "mine.yaml"
@@ -58,11 +51,3 @@ def test_a_wrong_argument_is_answered_with_a_remedy(tmp_path: Path) -> None:
         call("kg diagnose", ["loss_spike=7"])
     with pytest.raises(ConfigError, match="cannot read the graph"):
         call("kg info", ["--graph", str(tmp_path / "nothere.yaml")])
-
-
-def test_a_wrong_option_ends_with_exit_code_2_and_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for args in (["diagnose"], ["query", "sing", "x"], ["diagnose", "loss_spike", "-k", "51"]):
-        with pytest.raises(SystemExit) as ended:
-            run(["kg", *args])
-        assert ended.value.code == 2
-        assert f"oven-controller kg {args[0]}" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.command_line import call
 from tests.unit.kg.test_kg_commands import output
 
 from oven_core.errors import ConfigError, UnknownNameError
@@ -214,18 +213,3 @@ def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str],
     assert "3 tokens in" in output(capsys, "token-prior", str(vocabulary), "--corpus", str(corpus), "--to", str(blob))
     assert decode(blob.read_bytes(), 3, vocabulary_sha(["a", " loss", "b"]))[0] == pytest.approx(math.log(0.6))
     assert json.loads(output(capsys, "token-prior", str(vocabulary), "--method", "kg", "--json"))["method"] == "kg"
-
-
-@pytest.mark.parametrize(
-    ("command", "args", "words"),
-    [
-        ("curriculum", ["add=9/5"], "write TOPIC=RIGHT/TRIED"),
-        ("curriculum", ["add=1/5", "--needs", "add"], "write TOPIC:NEED"),
-        ("curriculum", ["add=1/5", "--floor", "2"], "floor is 2.0"),
-        ("query", ["search", "x", "--limit", "0"], "limit is 0"),
-        ("token-prior", ["nothere.json"], "cannot read the file nothere.json"),
-    ],
-)
-def test_a_wrong_argument_is_answered_with_a_remedy(command: str, args: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        call(f"kg {command}", args)

@@ -89,10 +89,6 @@ def test_the_nodes_near_a_node_of_a_large_graph_are_the_exact_ones() -> None:
     assert np.mean(agreed) >= 0.95
 
 
-def test_a_graph_without_nodes_has_no_ranks() -> None:
-    assert len(RandomWalk(Builder().finish()).ranks()) == 0
-
-
 @given(EDGES, st.sampled_from(DIRECTIONS), st.booleans(), st.integers(0, 9))
 @settings(max_examples=100)
 def test_paths_and_neighbourhoods_equal_networkxs(

@@ -38,23 +38,6 @@ def test_snapshots_keep_to_their_share_of_time(
     assert abs(budget.spent - ours) <= 1e-6 * now
 
 
-@given(st.floats(1e-4, 1e3), st.floats(1e-3, 1e3))
-def test_snapshots_of_constant_cost_use_their_whole_share(cost: float, step: float) -> None:
-    budget, now, took, steps = SnapshotTimeBudget(0.0, expected=cost), 0.0, 0, 0
-    while took < 5:
-        now += step
-        steps += 1
-        if budget.wait(now) == 0:
-            now += cost
-            budget.took(now - cost, now)
-            took += 1
-        assert steps < 10_000 or cost / step > 30, "it never comes"
-        if steps > 20_000:
-            return
-    assert took * cost <= SHARE * now * (1 + 1e-9)
-    assert now <= 5 * (cost / SHARE + step + cost) * (1 + 1e-9)
-
-
 def test_a_save_by_the_user_is_free_and_delays_the_next() -> None:
     budget = SnapshotTimeBudget(0.0, expected=2.0)
     budget.took(99.0, 101.0, own=False)

@@ -176,17 +176,6 @@ async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bind
         assert {b.id for b in bindings if isinstance(b, Binding)} == set(BY_ID)
 
 
-@pytest.mark.parametrize("key", ["colon", "ctrl+p"])
-async def test_the_palette_runs_what_it_names(key: str) -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        await pilot.press(key)
-        await until(pilot, lambda: "Close the monitor" in screen_text(app))
-        await pilot.press(*"next met")
-        await until(pilot, lambda: "Next metrics" in screen_text(app) and "Close the" not in screen_text(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: app.charts.page == 1)
-
-
 async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
     async with monitor(EVENTS) as (app, pilot):
         decisions = app.query_one(Decisions)

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.monitor_log import recorded
-from tests.unit.tui.test_monitor_keys import ABOUT, monitor, screen_text, until
+from tests.unit.tui.test_monitor_keys import ABOUT
 
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.model import braille_chart
 from oven_tui.model.metric_series import Series
-from oven_tui.widgets.chart import Chart
 
 EVENTS = recorded()
 
@@ -55,17 +54,3 @@ def test_a_log_scale_holds_both_ends_on_round_numbers(one: float, other: float) 
     low, high = min(one, other), max(one, other)
     assert scale.log and scale.low <= low * (1 + 1e-8) and scale.high >= high * (1 - 1e-8) and scale.low < scale.high
     assert all(re.fullmatch(r"[1259]\.?\d*e[-+]\d+", f"{end:.2e}") for end in (scale.low, scale.high))
-
-
-async def test_the_crosshair_follows_the_chosen_decision() -> None:
-    async with monitor(EVENTS) as (app, pilot):
-        assert {chart.cross for chart in app.query(Chart)} == {None}, "none while the list follows the newest"
-        await pilot.press("g", "j")
-        await until(pilot, lambda: app.charts.cross is not None)
-        tick = app.charts.cross
-        assert tick is not None and {chart.cross for chart in app.query(Chart)} == {tick}
-        value = app.view.series["reward"].value_at(tick)
-        assert f"step {app.view.step_at(tick)} {value:.4g}" in screen_text(app)
-        assert any(kind == "cross" for row in app.query(Chart).first().drawn_rows[2:] for _, kind in row)
-        await pilot.press("G")
-        await until(pilot, lambda: app.charts.cross is None)

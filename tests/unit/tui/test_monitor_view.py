@@ -8,7 +8,7 @@ from datetime import timedelta
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, NOON, Log
-from tests.support.monitor_log import ended, recorded
+from tests.support.monitor_log import recorded
 
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.events import Event
@@ -124,15 +124,6 @@ def test_steps_go_back_after_a_rollback_and_ticks_do_not() -> None:
     assert rollback.receipt is not None
     assert view.step_at(rollback.receipt.tick + 1) < view.step_at(rollback.receipt.tick)
     assert view.step_at(view.run.tick + 10) == view.run.step + 10
-
-
-def test_the_state_of_a_run() -> None:
-    view = fold(EVENTS)
-    assert (view.state(1.0), view.state(1e4), MonitorView().state(0)) == ("live", "stalled", "waiting")
-    hold = next(n for n, event in enumerate(EVENTS) if isinstance(event.body, OperatorCommand))
-    assert fold(EVENTS[: hold + 1]).state(1.0) == "live", "it was asked to hold, and has not said yet that it does"
-    assert fold(EVENTS[: hold + 2]).state(1.0) == "held"
-    assert fold(ended()).state(1e6) == "ended"
 
 
 def test_noise_is_counted_and_kept_apart() -> None:

@@ -143,15 +143,6 @@ def test_a_place_is_the_first_one_of_its_step_its_tick_or_its_decision(folders: 
     assert player.at_end and player.play(1e6) == 0
 
 
-def test_it_plays_at_the_pace_of_the_log_times_its_speed(folders: dict[str, RunFolder]) -> None:
-    player = played(folders["imported"])  # an observation a second
-    list(player.to_tick(10))
-    player.speed = 4.0
-    for _ in range(10):
-        player.play(0.5)
-    assert player.view.run.tick == 30
-
-
 def test_checkpoints_hold_the_decisions_and_the_end_is_whole(folders: dict[str, RunFolder]) -> None:
     frames = reading(folders["recorded"].path, 12)
     assert sum(isinstance(frame, Checkpoint) for frame in frames) > 8

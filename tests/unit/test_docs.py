@@ -28,6 +28,7 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
+from oven_core.removed import REMOVED
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
 from oven_runs.home.run_folder import Home
@@ -147,7 +148,7 @@ def test_commands_and_their_options_exist() -> None:
 
 
 def test_settings_named_in_the_docs_exist() -> None:
-    known, seen = set(dotted_names(Settings)), 0
+    known, seen = set(dotted_names(Settings)) | REMOVED["setting"], 0
     for page in PAGES:
         text = page.read_text().split("<!-- tested: bad input -->")[0]
         for name in re.findall(r"--set ([a-z_.]+)=", text) + re.findall(r"`(rules\.[a-z_]+_[a-z_]+)`", text):

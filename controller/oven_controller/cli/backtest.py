@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunName, SameRun, one_run
-from oven_controller.cli.replay import UntilTick
+from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, one_run
 
 
 def backtest(
@@ -16,7 +15,7 @@ def backtest(
         str,
         typer.Argument(
             metavar="AGENT",
-            help="The name of an installed agent, or a Python file.",
+            help="Name of an installed agent, or a Python file.",
             autocompletion=completion.agents_or_files,
         ),
     ],
@@ -25,11 +24,14 @@ def backtest(
     until: UntilTick = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="rules.KEY=VALUE", help="A rule to decide by instead of the run's; repeat it."),
+        typer.Option(
+            "--set", metavar="rules.KEY=VALUE", help="Decide with this rule instead of the run's; repeatable."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """What an agent would have voted in a recorded run, and what would have been decided; open loop.
+    """Show the votes that an agent would have cast in a recorded run, and the decisions that would have followed (open
+    loop).
 
     Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """

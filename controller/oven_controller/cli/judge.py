@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.operator import Reason
-from oven_controller.cli.options import Json, LiveRunOption, RunOption
+from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption
 
 if TYPE_CHECKING:
     from oven_runs.home.run_folder import RunFolder

@@ -15,7 +15,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.options import HERE, Json, LiveRunName, LiveRunOption, SameRun, from_anywhere, one_run
+from oven_controller.cli.options import HERE, Json, LiveRunName, LiveRunOption, Reason, SameRun, from_anywhere, one_run
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
 from oven_runs.access.endpoint import Endpoint
 
@@ -33,7 +33,6 @@ Wait = Annotated[
         show_default="two steps",
     ),
 ]
-Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 
 TYPES: Final[Mapping[Kind, Any]] = {
     "decision": str,

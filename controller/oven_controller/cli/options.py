@@ -21,6 +21,10 @@ NEWEST = "the running one, else the newest"
 HERE = Endpoint()
 """The run is on this machine, unless the environment names another."""
 
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
+UntilTick = Annotated[
+    int | None, typer.Option("--until", metavar="TICK", min=0, help="Stop at the first observation beyond this tick.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunName = Annotated[
     str | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli.options import Json, RunName, SameRun, exit_if_incomplete, one_run
+from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run
 from oven_core.terminal_text import say
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from oven_runs.log.replay import Replay, ReplayReport
 
 MAX_GAPS_LISTED = 5
-
-UntilTick = Annotated[
-    int | None, typer.Option("--until", metavar="TICK", min=0, help="Stop at the first observation beyond this tick.")
-]
 
 
 def replay(

@@ -6,12 +6,9 @@ must agree.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +199,3 @@ def until(folder: Path, rows: int, seed: int = 0, ranks: int = 1) -> dict[str, f
         seed += 1
         results.append(watched(folder, seed, ranks, steps))
     return together(results)
-
-
-def on_two_ranks(folder: Path, rows: int) -> dict[str, float]:
-    """So many rows on two ranks, half of them on each."""
-    job = [sys.executable, "-m", "tests.support.ranks_job", "oracle", str(folder), "--ranks", "2"]
-    subprocess.run([*job, "--steps", str(rows // 2)], check=True, stdout=subprocess.DEVNULL, timeout=3600)
-    return together([json.loads((folder / f"end-{rank}.json").read_text()) for rank in (0, 1)])

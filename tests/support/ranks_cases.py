@@ -105,11 +105,11 @@ def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
     class Failing(OvenClient):
         left = 2
 
-        def spent(self) -> bool:
+        def is_time_spent(self) -> bool:
             if self.left:
                 self.left -= 1
                 raise RuntimeError(f"{self.left} more")
-            return super().spent()
+            return super().is_time_spent()
 
     case = Case(ranks, kind=Failing)
     case.say(decide(2.0))

@@ -36,5 +36,5 @@ def group(*texts: str) -> ScoreRequest:
     return ScoreRequest(run="r", group="g", prompt="2 + 2?", completions=completions, deadline_s=5)
 
 
-def scores_of(asked: ScoreRequest, scores: dict[str, float]) -> list[float]:
-    return [scores[completion.id] for completion in asked.completions]
+def scores_of(request: ScoreRequest, scores: dict[str, float]) -> list[float]:
+    return [scores[completion.id] for completion in request.completions]

@@ -17,6 +17,7 @@ from tests.support.mesh_log import LR, Log
 
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
+from oven_bench.benches import SUMMARIES
 from oven_controller.cli.main import app, run
 from oven_core import plugins
 from oven_core.protocol.messages import (
@@ -37,6 +38,7 @@ from oven_runs.settings.recipe_flags import dashed, flag
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+SOURCES = ("controller", "agents", "learner", "kg", "tui", "bench", "tests", "examples", "docs")
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docker").glob("*.md")])
 
 
@@ -145,6 +147,35 @@ def test_commands_and_their_options_exist() -> None:
                 assert not word.startswith("-") or word in options, f"{page}: {word} in oven-controller {line}"
         seen += 1
     assert seen > 40
+
+
+def test_source_files_modules_and_benches_named_in_the_docs_exist() -> None:
+    tree = [path.as_posix() for folder in SOURCES for path in (ROOT / folder).rglob("*.*")]
+    checked = 0
+    for page in (page for page in PAGES if page.name not in ("experiments.md", "from-the-source.md", "CHANGELOG.md")):
+        text = page.read_text()
+        for path in re.findall(r"[`(]((?:[\w-]+/)+[\w-]+\.(?:py|mjs|pyi))\b", text):
+            assert any(file.endswith("/" + path) for file in tree), f"{named(page)} names {path}"
+            checked += 1
+        for dotted in re.findall(r"`(oven_(?:\w+\.)+\w+)`", text):
+            package = dotted.rpartition(".")[0]
+            assert any(
+                f"/{name.replace('.', '/')}{end}" in file
+                for file in tree
+                for name, end in (
+                    (dotted, "/__init__.py"),
+                    (dotted, ".py"),
+                    (package, "/__init__.py"),
+                    (package, ".py"),
+                )
+            ), f"{named(page)} names {dotted}"
+            checked += 1
+        for paragraph in text.split("\n\n"):
+            removed = "†" in paragraph or "evidence-1" in paragraph
+            for bench in re.findall(r"`(?:oven-controller )?bench ([a-z][a-z-]*)", paragraph):
+                assert removed or bench in SUMMARIES or bench in ("nosuch",), f"{named(page)} names bench {bench}"
+                checked += 1
+    assert checked > 60
 
 
 def test_settings_named_in_the_docs_exist() -> None:

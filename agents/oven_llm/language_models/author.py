@@ -39,7 +39,7 @@ OFF: Final = "no model is configured: set author.llm, e.g. author: {llm: {provid
 NEWEST: Final = 10
 """Ticks over which a topic's mastery is averaged."""
 MIN_READINGS: Final = 5
-"""Ticks with a reward before the first request: earlier, nobody knows what the policy cannot do yet."""
+"""Ticks with a reward before the first request: earlier, it is unknown what the policy cannot do yet."""
 MASTERED: Final = 0.95
 """Mean reward from which a topic does not lag; the variance of a success is then below 0.05."""
 MAX_TOPICS: Final = 3
@@ -49,7 +49,7 @@ MIN_HELD: Final = 8
 STEP: Final = 0.1
 """The proposed share of a topic's draws. One prompt in ten can do little harm."""
 CONFIDENCE: Final = 0.5
-"""Even odds, because no success rate is recorded. It is no quorum alone."""
+"""Even odds, because no success rate is recorded. Alone it cannot reach a quorum."""
 EXPECTED: Final = 0.02
 """Change of the target that it promises, in the target's unit: small, for one prompt in ten."""
 HORIZON: Final = 60
@@ -115,7 +115,7 @@ class Author(Agent):
     to a file in the run's folder, which the learner reads between two steps and checks again. Once the learner holds
     enough of them, it proposes that a tenth of those topics' draws use them (`data.authored_share`, 0 until then).
 
-    False alarms: not measured. Its confidence is even odds, which is no quorum alone.
+    False alarms: not measured. Its confidence is even odds, which alone cannot reach a quorum.
 
     Limits: only the model says whether a prompt is solvable. No answer comes with a prompt, so rules that need one
     abstain, and judges score. A failure of the model is an abstention, counted by kind and shown in its status. A

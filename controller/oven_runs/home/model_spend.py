@@ -2,7 +2,7 @@
 
 A call's greatest cost is reserved before the call, and its real cost is booked afterwards, each in one transaction over
 all accounts. So the caps hold across processes, across restarts of a judge or the stack, and across `--resume`. What a
-process had reserved when it died counts as spent, because nobody knows whether it was billed.
+process had reserved when it died counts as spent, because it may have been billed.
 
 SQLite's write-ahead log works among processes of one machine. A judge on another machine has its own run folder, and
 therefore its own file and caps.
@@ -184,8 +184,8 @@ class ModelSpend:
 
 
 def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
-    """What each account within `scope` has spent in the run with this folder, without calls under way; empty if there
-    is no file. Raises ConfigError if the file cannot be read."""
+    """What each account within `scope` has spent in the run with this folder, without calls under way; empty without
+    a file. Raises ConfigError if the file cannot be read."""
     path = run / NAME
     if not path.exists():
         return {}

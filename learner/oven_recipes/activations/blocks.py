@@ -22,8 +22,8 @@ def bare(model: Any) -> Any:
 
 def body(model: Any) -> nn.Module:
     """Return the module below the language-model head, which is called with token ids."""
-    found: nn.Module = bare(model).base_model
-    return found
+    module: nn.Module = bare(model).base_model
+    return module
 
 
 def blocks(model: Any) -> nn.ModuleList:

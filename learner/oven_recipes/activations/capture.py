@@ -51,11 +51,11 @@ def capture(
         raise ConfigError(f"activations of {tokens} tokens: give 1 to {MOST_TOKENS}, once or for each text")
     watched = {layer: block_at(model, layer) for layer in layers}
     ids = [tokenizer(text)["input_ids"] for text in texts]
-    for number, one in enumerate(ids):
-        if len(one) < 2:
+    for number, text_ids in enumerate(ids):
+        if len(text_ids) < 2:
             raise ConfigError(
-                f"text {number} has {len(one)} token: its first says nothing of the text, and there is no other; leave "
-                "it out, or give a longer one"
+                f"text {number} has {len(text_ids)} token; the first carries nothing about the text and is skipped; "
+                "leave it out, or give a longer one"
             )
     captured: list[list[Activation]] = [[] for _ in texts]
     order = sorted(range(len(texts)), key=lambda number: len(ids[number]))  # alike lengths together: little padding
@@ -74,7 +74,7 @@ def capture(
                             "bfloat16 or float32"
                         )
                     captured[number].append(Activation(texts[number], layer, vectors))
-    return [one for of_text in captured for one in of_text]
+    return [activation for of_text in captured for activation in of_text]
 
 
 def _outputs(
@@ -84,9 +84,9 @@ def _outputs(
     longest, device = max(map(len, ids)), bare(model).device
     batch = torch.full((len(ids), longest), tokenizer.pad_token_id or 0)
     mask = torch.zeros_like(batch)
-    for row, one in enumerate(ids):
-        batch[row, : len(one)] = torch.tensor(one)
-        mask[row, : len(one)] = 1
+    for row, text_ids in enumerate(ids):
+        batch[row, : len(text_ids)] = torch.tensor(text_ids)
+        mask[row, : len(text_ids)] = 1
     outputs: dict[int, Tensor] = {}
 
     def keep(layer: int) -> Any:

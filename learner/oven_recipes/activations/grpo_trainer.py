@@ -101,7 +101,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
         return self.injection.rows(vectors, layers)
 
 
-def _refuse(args: Any, given: dict[str, Any]) -> None:
+def _refuse(args: Any, options: dict[str, Any]) -> None:
     remedies = {
         "use_vllm": "vLLM runs no hook; set use_vllm=False",
         "use_transformers_continuous_batching": (
@@ -118,5 +118,5 @@ def _refuse(args: Any, given: dict[str, Any]) -> None:
             "activations are put in by a hook, and a static cache compiles it; leave cache_implementation"
         )
     for name in ("tools", "environment_factory", "rollout_func", "channels"):
-        if given.get(name):
+        if options.get(name):
             raise ConfigError(f"{name} would run passes whose rows are not the batch's; train an oracle without {name}")

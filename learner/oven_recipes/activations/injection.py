@@ -121,10 +121,10 @@ class ActivationInjection:
         """Inject the rows' vectors into `model` as well, such as a reference next to the policy. Once per model is
         enough. Raises ConfigError for one with another hidden size, and for one that has another injection."""
         root = bare(model)
-        found = getattr(body(root), KNOWN_AS, None)
-        if found is self:
+        injection = getattr(body(root), KNOWN_AS, None)
+        if injection is self:
             return
-        if found is not None:
+        if injection is not None:
             raise ConfigError(
                 f"{type(root).__name__} has an injection already, and activations would go in twice; use that one "
                 "(`trainer.injection`), or `remove()` it first"
@@ -157,9 +157,9 @@ class ActivationInjection:
         """Set the rows of this thread's passes; None for passes without placeholders. If `layers` says which block a
         row's vectors come from, its prompt must say the same. Raises ConfigError for vectors of another size, not
         finite, or zero."""
-        for row, one in enumerate(vectors or ()):
-            if isinstance(one, Tensor):
-                check(one, self.width, f"row {row}")
+        for row, row_vectors in enumerate(vectors or ()):
+            if isinstance(row_vectors, Tensor):
+                check(row_vectors, self.width, f"row {row}")
         before = self._now.rows, self._now.layers
         self._now.rows, self._now.layers = vectors, layers
         try:
@@ -172,7 +172,7 @@ class ActivationInjection:
         """Use the rows `start` to `stop` - 1 of this thread for passes over that part of a batch."""
         now = self._now
         before = now.rows, now.layers
-        now.rows, now.layers = (None if said is None else said[start:stop] for said in before)  # type: ignore[assignment]
+        now.rows, now.layers = (None if values is None else values[start:stop] for values in before)  # type: ignore[assignment]
         try:
             yield
         finally:
@@ -203,7 +203,7 @@ class ActivationInjection:
         if now.plan is None:
             return output
         hidden = output[0] if isinstance(output, tuple) else output  # (B, T, d)
-        rows, columns, vectors = (one.to(hidden.device) for one in now.plan)
+        rows, columns, vectors = (tensor.to(hidden.device) for tensor in now.plan)
         changed = hidden.index_put((rows, columns), injected(hidden[rows, columns], vectors))  # a copy
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
@@ -215,41 +215,44 @@ class ActivationInjection:
             if rows is None:
                 return None
             raise RuntimeError("a pass on embeddings: without token ids no places are found; call the model with ids")
-        found = self._found(ids)
+        row_places = self._row_places(ids)
         if rows is None:
-            if any(places is not None for places in found):
+            if any(places is not None for places in row_places):
                 raise RuntimeError(
                     "a pass has places for activations, and no rows are known for it: run it under "
                     "`injection.rows(...)`, or give the dataset's rows the column `activation`"
                 )
             return None
-        if not rows or len(found) % len(rows):
-            raise RuntimeError(f"a pass of {len(found)} rows, and vectors for {len(rows)}; run each part under its own")
-        return self._matched(rows, found, len(found) // len(rows), ids.device)
+        if not rows or len(row_places) % len(rows):
+            raise RuntimeError(
+                f"a pass of {len(row_places)} rows, and vectors for {len(rows)}; run each part under its own"
+            )
+        return self._matched(rows, row_places, len(row_places) // len(rows), ids.device)
 
-    def _found(self, ids: Tensor) -> list[Places | None]:
+    def _row_places(self, ids: Tensor) -> list[Places | None]:
         any_in = (ids == self._placeholders.token_id).any(dim=1).tolist()
         if not any(any_in):
             return [None] * len(any_in)
         return [self._placeholders.find(row) if has else None for row, has in zip(ids.tolist(), any_in, strict=True)]
 
     def _matched(
-        self, rows: Sequence[Row], found: list[Places | None], times: int, device: torch.device
+        self, rows: Sequence[Row], row_places: list[Places | None], times: int, device: torch.device
     ) -> _Plan | None:
-        taken: list[int] = []
+        row_indices: list[int] = []
         columns: list[int] = []
         vectors = []
-        for index, places in enumerate(found):
+        for index, places in enumerate(row_places):
             row = index // times
-            one, layer = rows[row], self._now.layers[row] if self._now.layers is not None else None
-            _agree(row, one, layer, places)
-            if isinstance(one, Tensor) and places is not None:
-                taken += [index] * len(one)
+            row_vectors = rows[row]
+            layer = self._now.layers[row] if self._now.layers is not None else None
+            _agree(row, row_vectors, layer, places)
+            if isinstance(row_vectors, Tensor) and places is not None:
+                row_indices += [index] * len(row_vectors)
                 columns += range(places.start, places.stop)
-                vectors.append(one)
+                vectors.append(row_vectors)
         if not vectors:
             return None
-        return _Plan(torch.tensor(taken, device=device), torch.tensor(columns, device=device), torch.cat(vectors))
+        return _Plan(torch.tensor(row_indices, device=device), torch.tensor(columns, device=device), torch.cat(vectors))
 
 
 def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -261,18 +264,18 @@ def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]
     return {**kwargs, "position_ids": (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]}
 
 
-def _agree(row: int, one: Row, layer: int | None, places: Places | None) -> None:
+def _agree(row: int, vectors: Row, layer: int | None, places: Places | None) -> None:
     """Raises RuntimeError unless a row's prompt has the placeholders that its vectors need."""
     count = 0 if places is None else places.stop - places.start
-    if one is None and count:
+    if vectors is None and count:
         raise RuntimeError(
             f"row {row} has {count} places after `Layer: n`, and no vectors; give it {Control.UNCHANGED}"
         )
-    if one is Control.UNCHANGED and not count:
+    if vectors is Control.UNCHANGED and not count:
         raise RuntimeError(f"row {row} has no places after `Layer: n` to leave unchanged; give it None")
-    if isinstance(one, Tensor) and len(one) != count:
+    if isinstance(vectors, Tensor) and len(vectors) != count:
         raise RuntimeError(
-            f"row {row} has {count} places after `Layer: n`, and {len(one)} vectors; make its prompt with "
+            f"row {row} has {count} places after `Layer: n`, and {len(vectors)} vectors; make its prompt with "
             "oracle_prompt(layer, len(vectors), question)"
         )
     if layer is not None and places is not None and places.layer != layer:

@@ -70,10 +70,10 @@ class Placeholders:
         self._header = lru_cache(maxsize=4096)(self._decoded_header)
         for count in (1, 3):
             text = oracle_prompt(count, count, "Is it so ? ?", tokenizer)
-            found = self.find(tokenizer(text)["input_ids"])
-            if found is None or (found.layer, found.stop - found.start) != (count, count):
+            places = self.find(tokenizer(text)["input_ids"])
+            if places is None or (places.layer, places.stop - places.start) != (count, count):
                 raise ConfigError(
-                    f"in a prompt with {count} placeholders this tokenizer leaves {found} to find; it must keep "
+                    f"in a prompt with {count} placeholders this tokenizer leaves {places} to find; it must keep "
                     f"`Layer: {count}`, the newlines and each {PLACEHOLDER!r} as tokens of their own"
                 )
 
@@ -91,5 +91,5 @@ class Placeholders:
 
     def _decoded_header(self, ids: tuple[int, ...]) -> int | None:
         """Return the layer that these tokens name at their end."""
-        found = HEADER.search(self._tokenizer.decode(list(ids), skip_special_tokens=True))
-        return None if found is None else int("".join(found[1].split()))
+        match = HEADER.search(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        return None if match is None else int("".join(match[1].split()))

@@ -64,18 +64,18 @@ class Instance(BaseModel):
 def instance_of(row: Mapping[str, Any], where: str) -> Instance:
     """Parse an instance. Raises ConfigError, starting with `where`, for a row that is not one."""
     try:
-        found = Instance.model_validate(row)
+        instance = Instance.model_validate(row)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{where}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
     except ValueError as error:  # a string that should hold a list
         raise ConfigError(f"{where}: FAIL_TO_PASS or PASS_TO_PASS is not a list, nor JSON of one: {error}") from None
-    if not found.FAIL_TO_PASS:
-        raise ConfigError(f"{where}: {found.instance_id} has no FAIL_TO_PASS, so nothing says that it is solved")
-    if not REPO.fullmatch(found.repo):
-        raise ConfigError(f"{where}: repo is {found.repo[:100]!r}; SWE-bench writes owner/name")
-    return found
+    if not instance.FAIL_TO_PASS:
+        raise ConfigError(f"{where}: {instance.instance_id} has no FAIL_TO_PASS, so nothing says that it is solved")
+    if not REPO.fullmatch(instance.repo):
+        raise ConfigError(f"{where}: repo is {instance.repo[:100]!r}; SWE-bench writes owner/name")
+    return instance
 
 
 def read_instances(path: Path) -> Iterator[Instance]:
@@ -101,10 +101,10 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"{path}:{number}", row
         return
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON, or was cut: {error}") from None
-    for at, row in enumerate(found if isinstance(found, list) else [found]):
-        yield f"{path}[{at}]", row
+    for position, row in enumerate(content if isinstance(content, list) else [content]):
+        yield f"{path}[{position}]", row

@@ -60,7 +60,7 @@ def served(instances: Sequence[Instance], repositories: Path | None = None) -> I
     clients: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="oven-openenv-") as folder:
         file = Path(folder, "instances.jsonl")
-        file.write_text("".join(f"{one.model_dump_json()}\n" for one in instances))
+        file.write_text("".join(f"{instance.model_dump_json()}\n" for instance in instances))
         command = [sys.executable, "-m", "oven_recipes.environments.openenv_server", str(file)]
         process = subprocess.Popen(
             command + ([str(repositories)] if repositories else []),

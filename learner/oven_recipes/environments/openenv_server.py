@@ -93,9 +93,9 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
 def main(arguments: list[str]) -> None:
     """Run the server. Raises ConfigError for unusable instances."""
     repositories = Repositories(Path(arguments[1]) if len(arguments) > 1 else None)
-    instances = {one.instance_id: one for one in read_instances(Path(arguments[0]))}
-    for one in instances.values():
-        repositories.check(one)
+    instances = {instance.instance_id: instance for instance in read_instances(Path(arguments[0]))}
+    for instance in instances.values():
+        repositories.check(instance)
     tests = SandboxedTests()
     app = create_fastapi_app(
         lambda: RepairServerEnvironment(instances, repositories, tests),

@@ -66,7 +66,7 @@ def _parts(patch: str) -> Iterator[tuple[str, str, list[str]]]:
         )
     for named, part in zip(parts[::2], parts[1::2], strict=True):
         rows = text_lines(part)
-        first = next((at for at, row in enumerate(rows) if HUNK.match(row)), len(rows))
+        first = next((line_number for line_number, row in enumerate(rows) if HUNK.match(row)), len(rows))
         yield *_names(named, rows[:first]), rows[first:]
 
 
@@ -107,20 +107,22 @@ def _path(written: str) -> str:
 
 
 def _patched(text: str, rows: Sequence[str], path: str) -> str:
-    lines, done, at = text_lines(text), list[str](), 0
+    lines, done, line_number = text_lines(text), list[str](), 0
     for start, changes in _hunks(rows, path):
-        if not at <= start <= len(lines):
+        if not line_number <= start <= len(lines):
             raise ConfigError(f"the patch does not fit {path}: a hunk begins after line {start} of {len(lines)} lines")
-        done += lines[at:start]
-        at = start
+        done += lines[line_number:start]
+        line_number = start
         for kind, content in changes:
             if kind != "+":
-                if at >= len(lines) or lines[at] != content:
-                    raise ConfigError(f"the patch does not fit {path}: line {at + 1} is not {content.strip()[:80]!r}")
-                at += 1
+                if line_number >= len(lines) or lines[line_number] != content:
+                    raise ConfigError(
+                        f"the patch does not fit {path}: line {line_number + 1} is not {content.strip()[:80]!r}"
+                    )
+                line_number += 1
             if kind != "-":
                 done.append(content)
-    whole = [*done, *lines[at:]]
+    whole = [*done, *lines[line_number:]]
     if any(not line.endswith("\n") for line in whole[:-1]):
         raise ConfigError(f"the patch of {path} ends a line without a newline, and more lines follow it")
     return "".join(whole)
@@ -134,7 +136,7 @@ def _hunks(rows: Sequence[str], path: str) -> Iterator[tuple[int, list[tuple[str
         hunk = HUNK.match(rows[number])
         number += 1
         if hunk is not None:
-            removed, added = (1 if hunk[of] is None else int(hunk[of]) for of in (2, 4))
+            removed, added = (1 if hunk[group] is None else int(hunk[group]) for group in (2, 4))
             start, changes = int(hunk[1]) - (removed > 0), list[tuple[str, str]]()
             while removed or added:
                 kind, content, number = _change(rows, number)

@@ -53,17 +53,17 @@ def steps_of(
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
     """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step. `lost`
     counts what the messages have and a trace has no place for, by kind."""
-    sampled = _sampled(rollout, sum(one["role"] == "assistant" for one in messages))
+    sampled = _sampled(rollout, sum(message["role"] == "assistant" for message in messages))
     steps: list[TraceStep] = []
     waiting = list(calls)
-    at = turn = 0
-    while at < len(messages):
-        action = messages[at]
-        at += 1
+    message_index = turn = 0
+    while message_index < len(messages):
+        action = messages[message_index]
+        message_index += 1
         results = []
-        while at < len(messages) and messages[at]["role"] == "tool":
-            results.append(messages[at])
-            at += 1
+        while message_index < len(messages) and messages[message_index]["role"] == "tool":
+            results.append(messages[message_index])
+            message_index += 1
         missing = bool(action.get("tool_calls")) and not results
         done = waiting if missing else _carried_out(waiting, results)
         rewards = [call.reward for call in done if call.reward is not None]
@@ -71,7 +71,9 @@ def steps_of(
         steps.append(
             TraceStep(
                 action=recorded_message(action, lost, f"{turn}"),
-                result=None if missing else tuple(_result(one, f"{turn}-{n}", lost) for n, one in enumerate(results)),
+                result=None
+                if missing
+                else tuple(_result(result_message, f"{turn}-{n}", lost) for n, result_message in enumerate(results)),
                 reward=sum(rewards) if rewards else nothing,
                 sampled=sampled[turn] if sampled else None,
                 outcome=next((call.digest for call in reversed(done) if call.digest), ""),
@@ -86,10 +88,10 @@ def steps_of(
 def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
     """Remove the calls of these results from `waiting`. Some results have none: no such tool exists, or the arguments
     were not an object."""
-    given = [(result.get("name"), str(result["content"])) for result in results]
+    results_of_turn = [(result.get("name"), str(result["content"])) for result in results]
     count = 0
-    for one in given:
-        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == one
+    for result_pair in results_of_turn:
+        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == result_pair
     done = waiting[:count]
     del waiting[:count]
     return done
@@ -101,25 +103,25 @@ def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
         return None
     runs: list[Sampled] = []
     start: int | None = None
-    for at, one in enumerate([*rollout.mask, 0]):
-        if one and start is None:
-            start = at
-        elif not one and start is not None:
-            logprobs = tuple(rollout.logprobs[start:at]) if rollout.logprobs is not None else None
-            runs.append(Sampled(ids=tuple(rollout.ids[start:at]), logprobs=logprobs))
+    for index, sampled_here in enumerate([*rollout.mask, 0]):
+        if sampled_here and start is None:
+            start = index
+        elif not sampled_here and start is not None:
+            logprobs = tuple(rollout.logprobs[start:index]) if rollout.logprobs is not None else None
+            runs.append(Sampled(ids=tuple(rollout.ids[start:index]), logprobs=logprobs))
             start = None
     return runs if len(runs) == turns else None
 
 
 def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
     """Ours, with the calls numbered within the turn: the trainer's have no ids. `lost` as in `from_chat`."""
-    calls = [_call(one, f"{turn}-{number}") for number, one in enumerate(message.get("tool_calls") or ())]
+    calls = [_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(message.get("tool_calls") or ())]
     return from_chat({**message, "tool_calls": calls}, lost)
 
 
-def _call(said: Any, name: str) -> dict[str, Any]:
+def _call(tool_call: Any, name: str) -> dict[str, Any]:
     """Return a call. One that the trainer could not read has the name of its result, and itself as its arguments."""
-    function = said.get("function") or {"name": said.get("name", "unknown"), "arguments": said}
+    function = tool_call.get("function") or {"name": tool_call.get("name", "unknown"), "arguments": tool_call}
     arguments = function["arguments"]
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return {"id": name, "name": function["name"], "arguments": written}
@@ -184,13 +186,15 @@ class Recorder:
         generate = trainer._generate
 
         def seen(prompts: list[Any]) -> Any:
-            found = generate(prompts)
-            asked, ids, mask, _, logprobs, *_ = found
+            generated = generate(prompts)
+            prompt_ids, ids, mask, _, logprobs, *_ = generated
             self._rollouts = [
-                Rollout(asked[at], ids[at], mask[at] if mask else None, logprobs[at] if logprobs else None)
-                for at in range(len(ids))
+                Rollout(
+                    prompt_ids[index], ids[index], mask[index] if mask else None, logprobs[index] if logprobs else None
+                )
+                for index in range(len(ids))
             ]
-            return found
+            return generated
 
         trainer._generate = seen
 
@@ -202,12 +206,12 @@ class Recorder:
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
         rewards = []
-        for at, (prompt, messages, environment) in enumerate(zip(prompts, completions, environments, strict=True)):
+        for index, (prompt, messages, environment) in enumerate(zip(prompts, completions, environments, strict=True)):
             rewards.append(environment.get_reward())
-            row = {name: values[at] for name, values in columns.items() if isinstance(values, list)}
+            row = {name: values[index] for name, values in columns.items() if isinstance(values, list)}
             try:
                 self._sink(
-                    self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step)
+                    self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
                 )
                 self._lost = 0  # the trace says so
             except Exception as error:  # a disk that is full, say: what watches a training does not end it
@@ -228,7 +232,7 @@ class Recorder:
         no_place: Counter[str] = Counter()
         steps, lost = steps_of(messages, calls, rollout, no_place, known=hasattr(environment, "newest_call"))
         ended, why = self._ended(messages, rollout, lost)
-        asked = tuple(recorded_message(one, no_place) for one in prompt)
+        prompt_messages = tuple(recorded_message(message, no_place) for message in prompt)
         marks: dict[str, Any] = {
             "why": why,
             UNPARSED: self._unparsed(steps, rollout),
@@ -241,13 +245,13 @@ class Recorder:
             id=f"{self._split or 'rollout'}-{step}-{self._rank}{self._count}",
             task=task_of(row, self._split),
             tools=self._tools,
-            prompt=asked,
+            prompt=prompt_messages,
             steps=steps,
             reward=float(environment.get_reward()),
             solved=getattr(environment, "solved", None),
             ended=ended,
             policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
-            meta={name: said for name, said in marks.items() if said},
+            meta={name: mark for name, mark in marks.items() if mark},
         )
 
     def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
@@ -275,7 +279,7 @@ class Recorder:
         if last.get("role") != "assistant":
             return "truncated", "the completion had no token left for an answer to the last result"
         if last.get("tool_calls"):
-            rounds = sum(bool(one.get("tool_calls")) for one in messages) - 1
+            rounds = sum(bool(message.get("tool_calls")) for message in messages) - 1
             if rounds >= self._trainer.max_tool_calling_iterations:
                 return "turns", f"the trainer allows {rounds} rounds of calls"
             return "truncated", "the result of the last call was dropped: it made the completion too long"

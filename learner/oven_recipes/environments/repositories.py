@@ -78,20 +78,20 @@ def _texts(path: Path, commit: str) -> dict[str, str]:
             )
         if int(size) <= FILE_BYTES:
             blobs[name] = blob
-    packed = io.BytesIO(_git(path, "cat-file", "--batch", given=b"".join(blob + b"\n" for blob in blobs.values())))
-    found = {}
+    packed = io.BytesIO(_git(path, "cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
+    files = {}
     for name in blobs:
         length = int(packed.readline().split()[2])
         content = packed.read(length + 1)[:-1]
         with contextlib.suppress(UnicodeDecodeError):
-            found[name] = content.decode()
-    return found
+            files[name] = content.decode()
+    return files
 
 
-def _git(path: Path, *arguments: str, given: bytes = b"") -> bytes:
+def _git(path: Path, *arguments: str, stdin: bytes = b"") -> bytes:
     command = ["git", "-C", str(path), *arguments]
     try:
-        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"git cannot be run: {reason(error)}") from None
     if done.returncode:

@@ -115,14 +115,14 @@ class SandboxedTests:
                 self.runs["remembered"] += 1
                 self._seen.move_to_end(key)
                 return dict(known)
-        found, ended = self._run(files, tests, framework)
+        outcomes, ended = self._run(files, tests, framework)
         with self._lock:
             self.runs[ended] += 1
             if self._remember:
-                self._seen[key] = found
+                self._seen[key] = outcomes
             if len(self._seen) > self._remember:
                 self._seen.popitem(last=False)
-        return dict(found)
+        return dict(outcomes)
 
     def _run(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework
@@ -146,9 +146,9 @@ class SandboxedTests:
                 sandbox.assign("wanted", wanted)
                 sandbox.assign("root", str(root.resolve()))
                 block = sandbox.run(RUNNERS[framework])
-        given: Any = block.answer.value if block.answer is not None else None
-        if block.ended == "completed" and isinstance(given, dict):
-            return {test: _outcome(given.get(test)) for test in tests}, block.ended
+        answer: Any = block.answer.value if block.answer is not None else None
+        if block.ended == "completed" and isinstance(answer, dict):
+            return {test: _outcome(answer.get(test)) for test in tests}, block.ended
         ended: Outcome = "timeout" if block.ended == "timeout" else "died"
         return dict.fromkeys(tests, ended), block.ended
 

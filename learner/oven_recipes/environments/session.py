@@ -26,9 +26,9 @@ class ToolError(Exception):
 class Workspace:
     """Files by path. `kept` files, such as tests, may not be changed."""
 
-    def __init__(self, files: Mapping[str, str], kept: Collection[str] = ()) -> None:
+    def __init__(self, files: Mapping[str, str], protected: Collection[str] = ()) -> None:
         self._files = dict(files)
-        self._kept = frozenset(kept)
+        self._protected = frozenset(protected)
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -44,10 +44,12 @@ class Workspace:
     def list_files(self, folder: str) -> str:
         """Return the paths under a folder, one per line; an empty name is the repository. Raises ToolError."""
         inside = _normal(folder) if folder not in ("", ".", "/") else ""
-        found = [path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside]
-        if not found:
+        matches = [
+            path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside
+        ]
+        if not matches:
             raise ToolError(f"no folder {folder[:200]}")
-        return _shown("\n".join(found))
+        return _shown("\n".join(matches))
 
     def read(self, path: str) -> str:
         """Return a file's text, cut if it is long. Raises ToolError."""
@@ -69,7 +71,7 @@ class Workspace:
     def edit(self, path: str, old: str, new: str) -> None:
         """Replace `old`, which must occur once, with `new`. Raises ToolError."""
         text = self._text(path)
-        if _normal(path) in self._kept:
+        if _normal(path) in self._protected:
             raise ToolError(f"{path} holds tests, which cannot be changed")
         if not old:
             raise ToolError("old is empty; give the text to replace")
@@ -138,7 +140,7 @@ class RepairSession:
         self.instance = instance
         self.submitted = False
         self._tests = tests
-        self._workspace = Workspace(files, kept=instance.test_paths)
+        self._workspace = Workspace(files, protected=instance.test_paths)
         self._outcomes = self._measured()
         if set(self._outcomes.values()) == {"missing"}:
             raise ProcessError(

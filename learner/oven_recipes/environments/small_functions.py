@@ -90,7 +90,7 @@ class Function:
     @property
     def heading(self) -> str:
         """`name(parameters)`."""
-        return f"{self.name}({', '.join(self.names[one] for one in self.shape.parameters)})"
+        return f"{self.name}({', '.join(self.names[parameter] for parameter in self.shape.parameters)})"
 
     @property
     def says(self) -> str:
@@ -116,15 +116,15 @@ def tasks(
     and if there are fewer."""
     rng = random.Random(f"tasks {seed} {evaluation}")
     drawn = drawing(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
-    found: dict[str, Instance] = {}
+    instances: dict[str, Instance] = {}
     for _ in range(TRIES * count):
-        if len(found) == count:
-            return list(found.values())
-        one = next(drawn)
-        found.setdefault(one.instance_id, one)
-    if len(found) == count:
-        return list(found.values())
-    raise ValueError(f"{count} tasks are more than these shapes have on one side of the split: {len(found)}")
+        if len(instances) == count:
+            return list(instances.values())
+        instance = next(drawn)
+        instances.setdefault(instance.instance_id, instance)
+    if len(instances) == count:
+        return list(instances.values())
+    raise ValueError(f"{count} tasks are more than these shapes have on one side of the split: {len(instances)}")
 
 
 def known_shapes(names: Sequence[str]) -> Sequence[str]:
@@ -144,42 +144,42 @@ def drawing(
     allowed = [known[name] for name in shapes] or list(SHAPES)
     while True:
         broken = _function(rng, allowed, "")
-        if held_out(broken) is evaluation and (found := _broken(broken, rng)) is not None:
-            yield _instance(broken, [_function(rng, list(SHAPES), broken.name)] * neighbour, found, rng)
+        if held_out(broken) is evaluation and (bug := _broken(broken, rng)) is not None:
+            yield _instance(broken, [_function(rng, list(SHAPES), broken.name)] * neighbour, bug, rng)
 
 
-def _function(rng: random.Random, shapes: Sequence[Shape], taken: str) -> Function:
+def _function(rng: random.Random, shapes: Sequence[Shape], used_name: str) -> Function:
     a, b = rng.sample(NUMBERS, 2)
-    name = rng.choice([one for one in FUNCTIONS if one != taken])
+    name = rng.choice([candidate for candidate in FUNCTIONS if candidate != used_name])
     return Function(rng.choice(shapes), name, {"a": a, "b": b, "xs": rng.choice(LISTS)}, rng.randrange(2, 9))
 
 
 def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
     """Return (kind, body) of every possible bug, whether or not a test detects it."""
     lines = function.lines
-    found: list[tuple[str, tuple[str, ...]]] = []
+    edits: list[tuple[str, tuple[str, ...]]] = []
 
-    def at(index: int, line: str, kind: str) -> None:
-        found.append((kind, (*lines[:index], line, *lines[index + 1 :])))
+    def add_at(index: int, line: str, kind: str) -> None:
+        edits.append((kind, (*lines[:index], line, *lines[index + 1 :])))
 
     for index, line in enumerate(lines):
         for old, new in SWAPS:
             if old in line:
-                at(index, line.replace(old, new, 1), "operator")
-        for other in (function.k - 1, function.k + 1):
+                add_at(index, line.replace(old, new, 1), "operator")
+        for neighbour in (function.k - 1, function.k + 1):
             for match in re.finditer(rf"\b{function.k}\b", line):
-                at(index, line[: match.start()] + str(other) + line[match.end() :], "constant")
+                add_at(index, line[: match.start()] + str(neighbour) + line[match.end() :], "constant")
         if "[:" in line:
-            at(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
+            add_at(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
         elif f"[{function.k}:]" in line:
-            at(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
+            add_at(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
         if function.shape.parameters == ("a", "b"):
             a, b = function.names["a"], function.names["b"]
-            at(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
+            add_at(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
     if function.shape.guard:
-        found.append(("feature", lines[function.shape.guard :]))
-    found.append(("feature", ("pass",)))
-    return found
+        edits.append(("feature", lines[function.shape.guard :]))
+    edits.append(("feature", ("pass",)))
+    return edits
 
 
 Case = tuple[Any, ...]
@@ -190,7 +190,7 @@ def _broken(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...
     options = bugs(function)
     for _ in range(TRIES):
         kind = rng.choice(sorted({kind for kind, _ in options}))
-        body = rng.choice([body for one, body in options if one == kind])
+        body = rng.choice([body for option_kind, body in options if option_kind == kind])
         cases = [_case(function, rng) for _ in range(CASES)]
         right, wrong = _compiled(function.code(), function.name), _compiled(function.code(body), function.name)
         if len({repr(case) for case in cases}) == CASES and any(
@@ -205,14 +205,14 @@ def _case(function: Function, rng: random.Random) -> Case:
         return rng.randrange(0, 12)
 
     lists = [number() for _ in range(rng.randrange(0 if function.shape.name == "default" else 3, 6))]
-    return tuple(lists if one == "xs" else number() for one in function.shape.parameters)
+    return tuple(lists if parameter == "xs" else number() for parameter in function.shape.parameters)
 
 
 def _compiled(code: str, name: str) -> Callable[..., Any]:
     space: dict[str, Any] = {}
     exec(code, space)  # from the shapes above, and nobody else's
-    found: Callable[..., Any] = space[name]
-    return found
+    function_object: Callable[..., Any] = space[name]
+    return function_object
 
 
 def _gives(function: Callable[..., Any], case: Case) -> str:
@@ -230,7 +230,7 @@ def _instance(
     first = rng.random() < 0.5
 
     def joined(code: str) -> str:
-        rest = [other.code() for other in others]
+        rest = [function.code() for function in others]
         return "\n\n".join([code, *rest] if first else [*rest, code])
 
     before, after = joined(broken.code(body)), joined(broken.code())
@@ -238,11 +238,11 @@ def _instance(
     right, wrong = _compiled(broken.code(), broken.name), _compiled(broken.code(body), broken.name)
     names = [f"{tests}::test_{broken.name}_{number}" for number in range(1, CASES + 1)]
     failing = [name for name, case in zip(names, cases, strict=True) if _gives(right, case) != _gives(wrong, case)]
-    kept = [f"{tests}::test_{other.name}_{number}" for other in others for number in (1, 2)]
+    protected_tests = [f"{tests}::test_{function.name}_{number}" for function in others for number in (1, 2)]
     test_code = "\n\n".join(
-        [f"from {module} import {', '.join(one.name for one in [broken, *others])}\n"]
+        [f"from {module} import {', '.join(function.name for function in [broken, *others])}\n"]
         + [_test(broken, number, case) for number, case in enumerate(cases, 1)]
-        + [_test(other, number, _case(other, rng)) for other in others for number in (1, 2)]
+        + [_test(function, number, _case(function, rng)) for function in others for number in (1, 2)]
     )
     digest = zlib.crc32(f"{before}{after}{test_code}".encode())
     return Instance(
@@ -253,15 +253,15 @@ def _instance(
         patch=make_patch({path: before}, {path: after}),
         test_patch=make_patch({}, {tests: test_code}),
         FAIL_TO_PASS=tuple(failing),
-        PASS_TO_PASS=tuple([name for name in names if name not in failing] + kept),
+        PASS_TO_PASS=tuple([name for name in names if name not in failing] + protected_tests),
         files={path: before, tests: test_code},
     )
 
 
 def _test(function: Function, number: int, case: Case) -> str:
     right = _compiled(function.code(), function.name)(*case)
-    given = ", ".join(repr(one) for one in case)
-    return f"def test_{function.name}_{number}():\n    assert {function.name}({given}) == {right!r}\n"
+    arguments = ", ".join(repr(argument) for argument in case)
+    return f"def test_{function.name}_{number}():\n    assert {function.name}({arguments}) == {right!r}\n"
 
 
 class TrustedTests:

@@ -33,23 +33,23 @@ def tried_actions(tasks: Path, repositories: Path | None = None) -> Tried:
         if instance is None:
             return None
         session = RepairSession(instance, checkouts.files(instance), Untested())
-        steps, found = [], {}
-        for at, step in enumerate(trace.steps):
+        steps, trees = [], {}
+        for index, step in enumerate(trace.steps):
             if session.submitted:  # what comes after it changes nothing
                 steps.append(step)
-                found[at] = list(replies.get(at, ()))
+                trees[index] = list(replies.get(index, ()))
                 continue
             files = dict(session.files)
-            found[at] = [
+            trees[index] = [
                 reply
                 if reply.action is None
                 else reply.model_copy(
                     update={"outcome": _outcome(RepairSession(instance, files, Untested()), reply.action)}
                 )
-                for reply in replies.get(at, ())
+                for reply in replies.get(index, ())
             ]
             steps.append(step.model_copy(update={"outcome": _outcome(session, step.action)}))
-        return trace.model_copy(update={"steps": tuple(steps)}), found
+        return trace.model_copy(update={"steps": tuple(steps)}), trees
 
     return tried
 
@@ -73,7 +73,7 @@ def _outcome(session: RepairSession, action: Message) -> str:
 def _arguments(written: str) -> dict[str, Any]:
     """Return the arguments; empty if they are not a JSON object, which the environment also tells the policy."""
     try:
-        given = json.loads(written or "{}")
+        arguments = json.loads(written or "{}")
     except (ValueError, RecursionError):
         return {}
-    return given if isinstance(given, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}

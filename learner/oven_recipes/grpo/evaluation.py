@@ -42,13 +42,13 @@ def greedy_accuracy(
     finally:
         model.train(was_training)
     answers = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-    hits = [float(given == asked.answer) for given, asked in zip(answers, examples, strict=True)]
+    hits = [float(answer == example.answer) for answer, example in zip(answers, examples, strict=True)]
     right: defaultdict[str, list[float]] = defaultdict(list)
-    for hit, asked in zip(hits, examples, strict=True):
-        right[asked.level].append(hit)
-    weight = {level: len(examples) / (len(right) * len(of)) for level, of in right.items()}
-    by_level = {f"eval/accuracy/{level}": sum(of) / len(of) for level, of in right.items()}
-    each = [hit * weight[asked.level] for hit, asked in zip(hits, examples, strict=True)]
+    for hit, example in zip(hits, examples, strict=True):
+        right[example.level].append(hit)
+    weight = {level: len(examples) / (len(right) * len(level_hits)) for level, level_hits in right.items()}
+    by_level = {f"eval/accuracy/{level}": sum(level_hits) / len(level_hits) for level, level_hits in right.items()}
+    each = [hit * weight[example.level] for hit, example in zip(hits, examples, strict=True)]
     return {"eval/accuracy": each, **by_level}
 
 

@@ -82,8 +82,8 @@ def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> I
     """
     while True:
         digits = draw(rng.choice(lengths), rng)
-        asked = example(digits)
-        yield asked.prompt, asked.answer if rng.random() < right else rng.choice(HABITS)(digits)
+        question = example(digits)
+        yield question.prompt, question.answer if rng.random() < right else rng.choice(HABITS)(digits)
 
 
 LogMetric = Callable[[str, float], None]

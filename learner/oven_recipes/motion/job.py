@@ -55,8 +55,8 @@ def _turn(text: str) -> Tensor:
     rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
     goal = torch.tensor(intent.direction)
     axis = torch.linalg.cross(rest, goal)
-    turn, at = torch.zeros(DIMS), 3 * PLACE[f"{intent.side}_shoulder"]
-    turn[at : at + 3] = axis / axis.norm() * math.acos(float(rest @ goal))
+    turn, channel = torch.zeros(DIMS), 3 * PLACE[f"{intent.side}_shoulder"]
+    turn[channel : channel + 3] = axis / axis.norm() * math.acos(float(rest @ goal))
     return turn
 
 

@@ -76,14 +76,14 @@ class Record:
         clip, target = self._clips[name], INTENTS[self._intent].target()
         hand = PLACE[f"{INTENTS[self._intent].side}_hand"]
         away = float((clip[-(len(clip) // LAST) :, hand] - target).norm(dim=-1).mean())
-        said = f"{away:.2f} m from the target at the end; mean reward of held-out intents {self._worths[name]:.2f}"
-        pen.text((6, row * HIGH + 4), f"{name}: {self._intent}; {said}", fill="black")
+        caption = f"{away:.2f} m from the target at the end; mean reward of held-out intents {self._worths[name]:.2f}"
+        pen.text((6, row * HIGH + 4), f"{name}: {self._intent}; {caption}", fill="black")
         for column, frame in enumerate(numpy.linspace(0, len(clip) - 1, SHOWN).astype(int).tolist()):
-            at = _pixels(clip[frame], column, row)
+            pixels = _pixels(clip[frame], column, row)
             for joint, parent in enumerate(PARENTS[1:], start=1):
-                pen.line([at[parent], at[joint]], fill=COLOURS[name], width=3)
-            _circle(pen, at[PLACE["head"]], HEAD, fill=COLOURS[name])
-            _circle(pen, at[hand], 4, fill=COLOURS[name])
+                pen.line([pixels[parent], pixels[joint]], fill=COLOURS[name], width=3)
+            _circle(pen, pixels[PLACE["head"]], HEAD, fill=COLOURS[name])
+            _circle(pen, pixels[hand], 4, fill=COLOURS[name])
             _circle(pen, _pixels(target[None], column, row)[0], 7, outline=RED, width=2)
             pen.text((column * WIDE + WIDE / 2 - 20, (row + 1) * HIGH - 16), f"frame {frame + 1}", fill="black")
 
@@ -96,19 +96,19 @@ class Record:
         low = math.floor(10 * min(value for _, value in finite))
         high = max(low + 1, math.ceil(10 * max(value for _, value in finite)))
         (first, _), (last, _) = finite[0], finite[-1]
-        left, right, bottom = MARGIN, SHOWN * WIDE - MARGIN, top + CURVE - 24
+        left_edge, right, bottom = MARGIN, SHOWN * WIDE - MARGIN, top + CURVE - 24
 
-        def at(step: float, value: float) -> tuple[float, float]:
+        def pixel(step: float, value: float) -> tuple[float, float]:
             down = (10 * value - low) / (high - low) * (CURVE - 24 - MARGIN)
-            return left + (right - left) * (step - first) / (last - first), bottom - down
+            return left_edge + (right - left_edge) * (step - first) / (last - first), bottom - down
 
         for tenth in range(low, high + 1):
-            y = at(first, tenth / 10)[1]
-            pen.line([(left, y), (right, y)], fill=GREY)
+            y = pixel(first, tenth / 10)[1]
+            pen.line([(left_edge, y), (right, y)], fill=GREY)
             pen.text((8, y - 6), f"{tenth / 10:.1f}", fill="black")
-        pen.text((left, bottom + 6), f"step {first}", fill="black")
+        pen.text((left_edge, bottom + 6), f"step {first}", fill="black")
         pen.text((right - 40, bottom + 6), f"step {last}", fill="black")
-        pen.line([at(step, value) for step, value in finite], fill=GREEN, width=2)
+        pen.line([pixel(step, value) for step, value in finite], fill=GREEN, width=2)
 
     @torch.no_grad()
     def _worth(self, policy: Policy) -> float:
@@ -136,6 +136,6 @@ def _pixels(joints: Tensor, column: int, row: int) -> list[tuple[float, float]]:
     ]
 
 
-def _circle(pen: Any, at: tuple[float, float], radius: int, **look: Any) -> None:
-    x, y = at
+def _circle(pen: Any, centre: tuple[float, float], radius: int, **look: Any) -> None:
+    x, y = centre
     pen.ellipse([x - radius, y - radius, x + radius, y + radius], **look)

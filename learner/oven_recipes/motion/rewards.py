@@ -24,8 +24,8 @@ def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> li
     placed = positions(torch.stack(list(completions))[:, -(len(completions[0]) // LAST) :])  # (B, F/4, 24, 3)
     hands = torch.tensor([PLACE[f"{INTENTS[text].side}_hand"] for text in prompts])
     targets = torch.stack([INTENTS[text].target() for text in prompts])
-    at = placed[torch.arange(len(hands)), :, hands]  # (B, F/4, 3)
-    away = (at - targets[:, None]).norm(dim=-1).mean(1)
+    hand_positions = placed[torch.arange(len(hands)), :, hands]  # (B, F/4, 3)
+    away = (hand_positions - targets[:, None]).norm(dim=-1).mean(1)
     return [*torch.exp(-away / REACH_M).tolist()]
 
 
@@ -52,4 +52,4 @@ EACH = 4
 def worth(prompts: Sequence[str], clips: Sequence[Tensor]) -> Tensor:
     """Return the weighted mean of the rules' scores, (B,), 0 to 1, for held-out intents."""
     scores = {name: rule(prompts=prompts, completions=clips) for name, rule in RULES.items()}
-    return sum((WEIGHTS[name] * torch.tensor(said) for name, said in scores.items()), torch.zeros(len(clips)))
+    return sum((WEIGHTS[name] * torch.tensor(values) for name, values in scores.items()), torch.zeros(len(clips)))

@@ -33,7 +33,7 @@ JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
 )
 """Name, parent, and offset from it in metres (x to the left, y up, z forward), at rest with the arms out: SMPL's tree
 with round lengths of a person of 1.7 m."""
-PLACE = {name: place for place, (name, _, _) in enumerate(JOINTS)}
+PLACE = {name: index for index, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
 DIMS = 3 * len(JOINTS)
 ARM_M = 0.59
@@ -54,8 +54,8 @@ def rotations(turns: Tensor) -> Tensor:
     none = torch.zeros_like(x)
     cross = torch.stack([none, -z, y, z, none, -x, -y, x, none], -1).reshape(*x.shape, 3, 3)
     sine, cosine = angle.sin()[..., None], angle.cos()[..., None]
-    found: Tensor = torch.eye(3).to(turns) + sine * cross + (1 - cosine) * (cross @ cross)
-    return found
+    rotations: Tensor = torch.eye(3).to(turns) + sine * cross + (1 - cosine) * (cross @ cross)
+    return rotations
 
 
 def positions(turns: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ ABOUT_PAIRS = "snli"
 
 
 def main(
-    place: Path,
+    path: Path,
     text: str,
     question: str | None,
     *,
@@ -39,7 +39,7 @@ def main(
     quiet_libraries()
     from oven_recipes.oracle.saved_oracle import load_oracle
 
-    oracle = load_oracle(place)
+    oracle = load_oracle(path)
     check_text(oracle.model, oracle.tokenizer, text.strip(), "the text")
     depths = tuple(percents or oracle.trained.layer_percents)
     questions = [question] if question is not None else standard_questions()
@@ -51,24 +51,24 @@ def main(
         list(dict.fromkeys(layers.values())),
         oracle.trained.most_activations,
     )
-    by_layer = {one.layer: one for one in captured}
-    asked = [(one, percent) for one in questions for percent in depths]
+    by_layer = {activation.layer: activation for activation in captured}
+    pairs = [(question, percent) for question in questions for percent in depths]
     outputs = generated_answers(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
-        [by_layer[layers[percent]] for _, percent in asked],
-        [one for one, _ in asked],
+        [by_layer[layers[percent]] for _, percent in pairs],
+        [question for question, _ in pairs],
         max_new_tokens=oracle.trained.max_completion_length,
         temperature=temperature,
     )
-    answers = [_answer(one, percent, output) for (one, percent), output in zip(asked, outputs, strict=True)]
+    answers = [_answer(question, percent, output) for (question, percent), output in zip(pairs, outputs, strict=True)]
     if as_json:
         print(json.dumps({"oracle": str(oracle.path), "answers": answers}))
         return 0
-    for one in questions:
-        say(one)
-        say(*(_line(answer) for answer in answers if answer["question"] == one))
+    for question in questions:
+        say(question)
+        say(*(_line(answer) for answer in answers if answer["question"] == question))
     return 0
 
 

@@ -30,24 +30,24 @@ def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
     Raises:
         KeyError: `benchmark` is not one of the nine.
     """
-    one = BENCHMARKS[benchmark]
-    labelled = {text.text: text for text in one.templates()}  # a text that two frames make is one text
+    templates = BENCHMARKS[benchmark]
+    labelled = {text.text: text for text in templates.templates()}  # a text that two frames make is one text
     return tuple(
         Item(text.text, question, answer)
         for text in labelled.values()
         if is_held_out(text.text) is held_out
-        for question, answer in one.questions(text.labels)
+        for question, answer in templates.questions(text.labels)
     )
 
 
 def words() -> frozenset[str]:
     """Return every word of the nine benchmarks' texts, questions and answers, split at spaces, `:` and `?`."""
-    found: set[str] = {YES, NO, ":", "?"}
+    words: set[str] = {YES, NO, ":", "?"}
     for benchmark in BENCHMARKS:
         for part in (True, False):
             for item in items(benchmark, held_out=part):
-                found.update(f"{item.text} {item.question}".replace("?", " ").replace(":", " ").split())
-    return frozenset(found)
+                words.update(f"{item.text} {item.question}".replace("?", " ").replace(":", " ").split())
+    return frozenset(words)
 
 
 def template_items(benchmark: Benchmark, count: int = ITEMS) -> list[Item]:
@@ -60,8 +60,8 @@ def template_items(benchmark: Benchmark, count: int = ITEMS) -> list[Item]:
 def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> list[Item]:
     """Return `count` items from the published files in `folder`, the same each time. Raises ConfigError for a missing
     file, one that is not in its published layout, or too few rows."""
-    found = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
-    paths = next(filter(None, found), [])
+    by_pattern = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
+    paths = next(filter(None, by_pattern), [])
     if not paths:
         raise ConfigError(
             f"{folder}: there is no {' or '.join(benchmark.files)} in it; put {benchmark.name}'s published files there "
@@ -82,21 +82,21 @@ def drawn(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: s
             "(--items)"
         )
     pairs = [(question, answer) for question, _ in benchmark.questions(FALSE) for answer in (YES, NO)]
-    wanted = {pair: (count + at) // len(pairs) for at, pair in enumerate(pairs)}
-    found: list[Item] = []
+    wanted = {pair: (count + position) // len(pairs) for position, pair in enumerate(pairs)}
+    items_so_far: list[Item] = []
     for text in shuffled:
-        pair = max(benchmark.questions(text.labels), key=lambda one: wanted[one])
+        pair = max(benchmark.questions(text.labels), key=lambda candidate: wanted[candidate])
         if wanted[pair] > 0:
             wanted[pair] -= 1
-            found.append(Item(text.text, *pair, text.where))
-    if len(found) < count:
-        (question, answer), short = max(wanted.items(), key=lambda one: one[1])
+            items_so_far.append(Item(text.text, *pair, text.where))
+    if len(items_so_far) < count:
+        (question, answer), short = max(wanted.items(), key=lambda shortage: shortage[1])
         raise ConfigError(
             f"{source}: {short} more of its {len(shuffled)} rows should answer {question!r} with {answer}, so that "
             f"{count} items ask each question as often as the others; add rows with other labels, or ask for fewer "
             "(--items)"
         )
-    return found
+    return items_so_far
 
 
 def _digest(text: str) -> int:

@@ -21,7 +21,7 @@ REPORT, DIAGRAM = "evaluation.json", "reliability.png"
 
 
 def main(
-    place: Path,
+    path: Path,
     *,
     benchmarks: Path | None,
     items: int,
@@ -37,7 +37,7 @@ def main(
     quiet_libraries()
     from oven_recipes.oracle.saved_oracle import load_oracle
 
-    oracle = load_oracle(place)
+    oracle = load_oracle(path)
     evaluation = OracleEvaluation(
         oracle.model,
         oracle.tokenizer,
@@ -83,7 +83,7 @@ def _writable(out: Path | None) -> None:
 
 
 def _write(out: Path, text: str, report: EvaluationReport) -> None:
-    sources = {one.source for one in report.benchmarks}
+    sources = {benchmark.source for benchmark in report.benchmarks}
     titled = sources.pop() if len(sources) == 1 else "published files and templates"
     try:
         write_atomic(out / REPORT, text + "\n")

@@ -69,18 +69,20 @@ class Evaluated:
     def measured(self) -> Measured:
         """Return the metrics: `eval/accuracy` answer by answer, the others as means. Calibration is absent if no answer
         parses."""
-        found: dict[str, float | Sequence[float]] = {"eval/accuracy": [float(one.right) for one in self.answers]}
-        for name in dict.fromkeys(one.benchmark for one in self.answers):
-            of_it = [one.right for one in self.answers if one.benchmark == name]
-            found[f"eval/accuracy/{name}"] = sum(of_it) / len(of_it)
-        found["eval/accuracy_shuffled"] = self.shuffled_overall.accuracy.value
+        metrics: dict[str, float | Sequence[float]] = {
+            "eval/accuracy": [float(answer.right) for answer in self.answers]
+        }
+        for name in dict.fromkeys(answer.benchmark for answer in self.answers):
+            of_it = [answer.right for answer in self.answers if answer.benchmark == name]
+            metrics[f"eval/accuracy/{name}"] = sum(of_it) / len(of_it)
+        metrics["eval/accuracy_shuffled"] = self.shuffled_overall.accuracy.value
         overall = self.overall
         for name, estimate in (("brier", overall.brier), ("ece", overall.ece), ("mce", overall.mce)):
             if estimate is not None:
-                found[f"eval/{name}"] = estimate.value
+                metrics[f"eval/{name}"] = estimate.value
         if overall.ece_null is not None:
-            found["eval/ece_null"] = overall.ece_null
-        return found
+            metrics["eval/ece_null"] = overall.ece_null
+        return metrics
 
 
 def metric_specs() -> tuple[MetricSpec, ...]:
@@ -98,7 +100,10 @@ def benchmark_items(folder: Path | None = None, count: int = ITEMS) -> list[Benc
     """Return `count` items of each benchmark: published ones if `folder` has a folder of its name, otherwise templates.
     Raises ConfigError for a folder with none of the nine, and the errors of `published_items`."""
     if folder is None:
-        return [BenchmarkItems(name, "templates", template_items(one, count)) for name, one in BENCHMARKS.items()]
+        return [
+            BenchmarkItems(name, "templates", template_items(benchmark, count))
+            for name, benchmark in BENCHMARKS.items()
+        ]
     if not folder.is_dir():
         raise ConfigError(f"--benchmarks {folder}: there is no such folder; make it, or leave the option out")
     if not any((folder / name).is_dir() for name in BENCHMARKS):
@@ -107,10 +112,10 @@ def benchmark_items(folder: Path | None = None, count: int = ITEMS) -> list[Benc
             f"files ({', '.join(BENCHMARKS)}), or leave the option out to evaluate on templates"
         )
     return [
-        BenchmarkItems(name, "published files", published_items(one, folder / name, count))
+        BenchmarkItems(name, "published files", published_items(benchmark, folder / name, count))
         if (folder / name).is_dir()
-        else BenchmarkItems(name, "templates", template_items(one, count))
-        for name, one in BENCHMARKS.items()
+        else BenchmarkItems(name, "templates", template_items(benchmark, count))
+        for name, benchmark in BENCHMARKS.items()
     ]
 
 
@@ -139,54 +144,56 @@ class OracleEvaluation:
         self._generation: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "rows": rows}
         self.layers = {percent: layer_at(model, percent) for percent in self.percents}
         self._tokens = tokens
-        self.unknown_share = {one.name: self._checked(one.items) for one in self.benchmarks}
+        self.unknown_share = {benchmark.name: self._checked(benchmark.items) for benchmark in self.benchmarks}
         """Benchmark → the share of its texts' tokens that the tokenizer does not know."""
 
     @cached_property
     def _activations(self) -> dict[tuple[str, int, float], Activation]:
-        places = [(one.name, number) for one in self.benchmarks for number in range(len(one.items))]
-        texts = [item.text for one in self.benchmarks for item in one.items]
+        places = [(benchmark.name, number) for benchmark in self.benchmarks for number in range(len(benchmark.items))]
+        texts = [item.text for benchmark in self.benchmarks for item in benchmark.items]
         layers = list(dict.fromkeys(self.layers.values()))
         captured = capture(self._model, self._tokenizer, texts, layers, self._tokens)
         by_layer = {
-            (*places[at // len(layers)], activation.layer): activation for at, activation in enumerate(captured)
+            (*places[index // len(layers)], activation.layer): activation for index, activation in enumerate(captured)
         }
         return {
-            (*place, percent): by_layer[(*place, layer)] for place in places for percent, layer in self.layers.items()
+            (*item_place, percent): by_layer[(*item_place, layer)]
+            for item_place in places
+            for percent, layer in self.layers.items()
         }
 
     def run(self) -> Evaluated:
         """Run both passes over all items at all depths."""
-        return Evaluated(self._answered(lambda _, number: number), self._answered(self._other()))
+        return Evaluated(self._answered(lambda _, number: number), self._answered(self._shuffled_activations()))
 
     def without_activations(self) -> Scores:
         """Run one pass with unchanged placeholders: what the questions alone tell."""
         return scores(scored(self._answered(lambda _, number: number, unchanged=True)))
 
-    def _other(self) -> Callable[[str, int], int]:
+    def _shuffled_activations(self) -> Callable[[str, int], int]:
         """Return item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
-        cycles = {one.name: cycle(len(one.items), one.name) for one in self.benchmarks}
+        cycles = {benchmark.name: cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
         return lambda name, number: cycles[name][number]
 
     def _answered(self, whose: Callable[[str, int], int], *, unchanged: bool = False) -> list[Answered]:
-        asked = [
-            (one.name, number, percent, item)
-            for one in self.benchmarks
+        places_asked = [
+            (benchmark.name, number, percent, item)
+            for benchmark in self.benchmarks
             for percent in self.percents
-            for number, item in enumerate(one.items)
+            for number, item in enumerate(benchmark.items)
         ]
         outputs = generated_answers(
             self._model,
             self._tokenizer,
             self._injection,
-            [self._activations[name, whose(name, number), percent] for name, number, percent, _ in asked],
-            [item.question for _, _, _, item in asked],
+            [self._activations[name, whose(name, number), percent] for name, number, percent, _ in places_asked],
+            [item.question for _, _, _, item in places_asked],
             unchanged=unchanged,
             **self._generation,
         )
         return [
             Answered(name, number, percent, output, *read(output, item.answer))
-            for (name, number, percent, item), output in zip(asked, outputs, strict=True)
+            for (name, number, percent, item), output in zip(places_asked, outputs, strict=True)
         ]
 
     def _checked(self, items: Sequence[Item]) -> float:
@@ -230,9 +237,9 @@ def read(output: str, answer: str) -> tuple[float | None, bool]:
 def cycle(count: int, name: str) -> list[int]:
     """Return a permutation of `count` numbers that is one cycle (Sattolo 1986), the same for the same name."""
     numbers, generator = list(range(count)), random.Random(f"shuffled {name}")
-    for at in range(count - 1, 0, -1):
-        other = generator.randrange(at)
-        numbers[at], numbers[other] = numbers[other], numbers[at]
+    for last in range(count - 1, 0, -1):
+        swapped = generator.randrange(last)
+        numbers[last], numbers[swapped] = numbers[swapped], numbers[last]
     return numbers
 
 
@@ -240,6 +247,6 @@ def scored(answers: Sequence[Answered]) -> list[Scored]:
     """Return the answers for scoring. Answers about one text at several depths share a number."""
     numbers: dict[tuple[str, int], int] = {}
     return [
-        Scored(numbers.setdefault((one.benchmark, one.number), len(numbers)), one.confidence, one.right)
-        for one in answers
+        Scored(numbers.setdefault((answer.benchmark, answer.number), len(numbers)), answer.confidence, answer.right)
+        for answer in answers
     ]

@@ -39,9 +39,9 @@ class EvaluationReport:
             "note": NOTE,
             "overall": _plain(self.evaluated.overall),
             "shuffled": _plain(self.evaluated.shuffled_overall),
-            "benchmarks": {one.name: self._benchmark(one) for one in self.benchmarks},
+            "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.benchmarks},
             "depths": {
-                f"{percent:g}": _plain(_of(self.evaluated.answers, percent=percent)) for percent in self.percents
+                f"{percent:g}": _plain(_scores(self.evaluated.answers, percent=percent)) for percent in self.percents
             },
         }
 
@@ -51,18 +51,18 @@ class EvaluationReport:
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )
         rows = [header]
-        for one in self.benchmarks:
-            own = _of(self.evaluated.answers, one.name)
-            other = _of(self.evaluated.shuffled, one.name)
-            rows.append(_row(one.name, one.source, own, other))
-        sources = {one.source for one in self.benchmarks}
+        for benchmark in self.benchmarks:
+            own = _scores(self.evaluated.answers, benchmark.name)
+            shuffled = _scores(self.evaluated.shuffled, benchmark.name)
+            rows.append(_row(benchmark.name, benchmark.source, own, shuffled))
+        sources = {benchmark.source for benchmark in self.benchmarks}
         source = next(iter(sources)) if len(sources) == 1 else "both"
         rows.append(_row("all", source, self.evaluated.overall, self.evaluated.shuffled_overall))
         items = len(self.benchmarks[0].items)
         depths = ", ".join(f"{percent:g}" for percent in self.percents)
         rows.append(f"{items} items of each at depths of {depths} %; {self.seconds:.1f} s; {self.oracle}")
         rows.append(NOTE)
-        templates = [one.name for one in self.benchmarks if one.source == "templates"]
+        templates = [benchmark.name for benchmark in self.benchmarks if benchmark.source == "templates"]
         if templates:
             rows.append(f"from templates, and so not comparable with published figures: {', '.join(templates)}")
         rows += [
@@ -72,31 +72,37 @@ class EvaluationReport:
         ]
         return rows
 
-    def _benchmark(self, one: BenchmarkItems) -> dict[str, Any]:
-        own = _of(self.evaluated.answers, one.name)
-        other = _of(self.evaluated.shuffled, one.name)
+    def _benchmark(self, benchmark: BenchmarkItems) -> dict[str, Any]:
+        own = _scores(self.evaluated.answers, benchmark.name)
+        shuffled = _scores(self.evaluated.shuffled, benchmark.name)
         return {
-            "source": one.source,
-            "items": len(one.items),
-            "unknown_tokens": round(self.unknown_share[one.name], 4),
+            "source": benchmark.source,
+            "items": len(benchmark.items),
+            "unknown_tokens": round(self.unknown_share[benchmark.name], 4),
             **_plain(own),
-            "accuracy_shuffled": asdict(other.accuracy),
+            "accuracy_shuffled": asdict(shuffled.accuracy),
             "accuracy_by_depth": {
-                f"{percent:g}": _of(self.evaluated.answers, one.name, percent).accuracy.value
+                f"{percent:g}": _scores(self.evaluated.answers, benchmark.name, percent).accuracy.value
                 for percent in self.percents
             },
         }
 
 
-def _of(answers: Sequence[Answered], benchmark: str | None = None, percent: float | None = None) -> Scores:
+def _scores(answers: Sequence[Answered], benchmark: str | None = None, percent: float | None = None) -> Scores:
     """Of the answers on one benchmark, at one depth, or both."""
     return scores(
-        scored([one for one in answers if benchmark in (None, one.benchmark) and percent in (None, one.percent)])
+        scored(
+            [
+                answer
+                for answer in answers
+                if benchmark in (None, answer.benchmark) and percent in (None, answer.percent)
+            ]
+        )
     )
 
 
-def _plain(of: Scores) -> dict[str, Any]:
-    return asdict(of)
+def _plain(scores: Scores) -> dict[str, Any]:
+    return asdict(scores)
 
 
 def _row(name: str, source: str, own: Scores, shuffled: Scores) -> str:

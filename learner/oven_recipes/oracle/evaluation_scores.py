@@ -70,8 +70,8 @@ def scores(answers: Sequence[Scored]) -> Scores:
     if not answers:
         raise ValueError("no answers to score")
     drawn = _resampled(answers)
-    accuracy = _estimate(sum(one.right for one in answers) / len(answers), drawn["accuracy"])
-    stated = [(one.confidence, float(one.right)) for one in answers if one.confidence is not None]
+    accuracy = _estimate(sum(answer.right for answer in answers) / len(answers), drawn["accuracy"])
+    stated = [(answer.confidence, float(answer.right)) for answer in answers if answer.confidence is not None]
     if not stated:
         return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
     confidences, outcomes = (np.array(column) for column in zip(*stated, strict=True))
@@ -91,9 +91,9 @@ def scores(answers: Sequence[Scored]) -> Scores:
 
 def _resampled(answers: Sequence[Scored]) -> dict[str, Floats]:
     """Return each score of each resample of the texts, (RESAMPLES,); NaN for a resample without confidences."""
-    _, text = np.unique([one.text for one in answers], return_inverse=True)  # (N,), from 0 on
-    right = np.array([one.right for one in answers], dtype=np.float64)
-    stated = np.array([np.nan if one.confidence is None else one.confidence for one in answers])
+    _, text = np.unique([answer.text for answer in answers], return_inverse=True)  # (N,), from 0 on
+    right = np.array([answer.right for answer in answers], dtype=np.float64)
+    stated = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
     parsed = ~np.isnan(stated)
     inside = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
     errors = np.where(parsed, right - stated, 0.0)[:, None]
@@ -120,7 +120,7 @@ def _estimate(value: float, drawn: Floats) -> Estimate:
 
 def _bins(bins: Bins) -> tuple[Bin, ...]:
     return tuple(
-        Bin(at / BINS, (at + 1) / BINS, int(count), float(confidence / count), float(outcome / count))
-        for at, (count, confidence, outcome) in enumerate(zip(*bins, strict=True))
+        Bin(index / BINS, (index + 1) / BINS, int(count), float(confidence / count), float(outcome / count))
+        for index, (count, confidence, outcome) in enumerate(zip(*bins, strict=True))
         if count
     )

@@ -46,8 +46,8 @@ def generated_answers(
     Raises ConfigError where a prompt and its answer exceed the model's positions.
     """
     prompts = [
-        oracle_prompt(one.layer, len(one.vectors), question, tokenizer)
-        for one, question in zip(activations, questions, strict=True)
+        oracle_prompt(activation.layer, len(activation.vectors), question, tokenizer)
+        for activation, question in zip(activations, questions, strict=True)
     ]
     ids: list[list[int]] = tokenizer(prompts)["input_ids"] if prompts else []
     _fits(model, ids, questions, max_new_tokens)
@@ -70,8 +70,8 @@ def generated_answers(
                     out = model.generate(
                         input_ids=batch.to(device), attention_mask=mask.to(device), generation_config=config
                     )  # (B, P + C)
-                said = tokenizer.batch_decode(out[:, batch.shape[1] :], skip_special_tokens=True)
-                for number, answer in zip(numbers, said, strict=True):
+                texts = tokenizer.batch_decode(out[:, batch.shape[1] :], skip_special_tokens=True)
+                for number, answer in zip(numbers, texts, strict=True):
                     answers[number] = answer
     finally:
         model.train(training)
@@ -95,17 +95,17 @@ def _padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch
     longest = max(map(len, ids))
     batch = torch.full((len(ids), longest), pad)
     mask = torch.zeros_like(batch)
-    for row, one in enumerate(ids):
-        batch[row, longest - len(one) :] = torch.tensor(one)
-        mask[row, longest - len(one) :] = 1
+    for row, prompt_ids in enumerate(ids):
+        batch[row, longest - len(prompt_ids) :] = torch.tensor(prompt_ids)
+        mask[row, longest - len(prompt_ids) :] = 1
     return batch, mask
 
 
 def _fits(model: Any, ids: Sequence[Sequence[int]], questions: Sequence[str], max_new_tokens: int) -> None:
     context = context_of(model)
-    for one, question in zip(ids, questions, strict=True):
-        if context is not None and len(one) + max_new_tokens > context:
+    for token_ids, question in zip(ids, questions, strict=True):
+        if context is not None and len(token_ids) + max_new_tokens > context:
             raise ConfigError(
-                f"the prompt of question {question[:60]!r} has {len(one)} tokens, which with an answer of "
+                f"the prompt of question {question[:60]!r} has {len(token_ids)} tokens, which with an answer of "
                 f"{max_new_tokens} exceeds the model's {context} positions; ask a shorter question"
             )

@@ -65,11 +65,11 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
     except FAILURES as error:
         raise ConfigError(f"adapter {path} does not fit {model_name} ({_first_line(error)}); {remedy}") from error
     expected = {name: tuple(weight.shape) for name, weight in get_peft_model_state_dict(policy).items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if found != expected:
-        name = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))[0]
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if shapes != expected:
+        name = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))[0]
         raise ConfigError(
-            f"adapter {path} does not fit {model_name}: {name} is {found.get(name, 'not in it')}, and the model's is "
+            f"adapter {path} does not fit {model_name}: {name} is {shapes.get(name, 'not in it')}, and the model's is "
             f"{expected.get(name, 'not there')}; {remedy}"
         )
     if broken := [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]:

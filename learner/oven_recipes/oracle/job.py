@@ -216,9 +216,11 @@ def build(
     if settings.stage == "sft":
         return _supervised_job(settings, start, seed, workdir, subject)
     committee = committee or Committee(RULES, seed=seed, shape=CalibratedReward(settings.calibration_lambda))
-    asked = _asked(settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members))
+    questioned = _questioned_prompts(
+        settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members)
+    )
     policy = _policy(settings, start, seed, subject, cache)
-    _capture(settings, subject, asked)
+    _capture(settings, subject, questioned)
     committee.group_size = settings.num_generations
     committee.description = _describe(subject)
     args = grpo_arguments(settings, start.learning_rate, seed, workdir)
@@ -228,7 +230,7 @@ def build(
         reward_funcs=[committee],
         args=args,
         train_dataset=Dataset.from_list(
-            training_rows(subject.tokenizer, subject.name, asked, subject.layers, subject.store, seed)
+            training_rows(subject.tokenizer, subject.name, questioned, subject.layers, subject.store, seed)
         ),
         store=subject.store,
     )
@@ -271,7 +273,9 @@ def _sizes(hidden: int) -> Sizes:
     return SIZES._replace(hidden=hidden, ffn=hidden * SIZES.ffn // SIZES.hidden)
 
 
-def _asked(settings: OracleSettings, seed: int, subject: Subject, *, judged: bool) -> list[QuestionedPrompt]:
+def _questioned_prompts(
+    settings: OracleSettings, seed: int, subject: Subject, *, judged: bool
+) -> list[QuestionedPrompt]:
     """Return the questions that GRPO asks. Raises ConfigError if no judge could know a right answer."""
     if settings.questions is None:
         return _taught(settings, seed)
@@ -316,8 +320,8 @@ def _describe(subject: Subject) -> ModelDescription:
     )
 
 
-def _capture(settings: OracleSettings, subject: Subject, of: Sequence[QuestionedPrompt]) -> None:
-    texts = [one.prompt for one in of]
+def _capture(settings: OracleSettings, subject: Subject, questioned: Sequence[QuestionedPrompt]) -> None:
+    texts = [questioned_prompt.prompt for questioned_prompt in questioned]
     captured(
         subject.model, subject.tokenizer, subject.name, texts, subject.layers, settings.most_activations, subject.store
     )

@@ -40,15 +40,18 @@ def vocabulary() -> tuple[str, ...]:
     """Return the words of the offline prompts and questions and of the benchmark templates, and the numbers up to
     100."""
     texts: Iterable[str] = chain(
-        *((*of.values, *of.values.values(), *of.open, *of.closed) for of in ATTRIBUTES.values()),
+        *(
+            (*attribute.values, *attribute.values.values(), *attribute.open, *attribute.closed)
+            for attribute in ATTRIBUTES.values()
+        ),
         *(words for _, words in (*TOPICS.values(), *FEELINGS.values(), *GREETINGS.values())),
         *MANNERS.values(),
         *TIMES.values(),
         (ABSENT, "is about the feels because of the"),
         benchmark_words(),
     )
-    found = {word for text in texts for word in text.replace("?", "").replace("{}", "").split()}
-    return tuple(sorted(word for word in found if word.isalpha())) + tuple(str(n) for n in range(101))
+    words = {word for text in texts for word in text.replace("?", "").replace("{}", "").split()}
+    return tuple(sorted(word for word in words if word.isalpha())) + tuple(str(n) for n in range(101))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

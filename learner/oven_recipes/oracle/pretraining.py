@@ -116,25 +116,25 @@ def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
 
 
 def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
-    asked: list[Piece] = []
+    pieces: list[Piece] = []
     for question in questions(prompt, rng, count=ASKED):
         assert question.answer is not None
-        asked += [("\n" + question.text, False), (question.answer.says_what[0], True)]
+        pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
     notes = []
     for name, attribute in ATTRIBUTES.items():
         value = prompt.values.get(name, ABSENT)
         broad = attribute.values.get(value, ABSENT)
         notes += [value, broad] if broad != value else [value]
-    return _row(prompt.text, asked, notes, rng)
+    return _row(prompt.text, pieces, notes, rng)
 
 
-def _row(text: str, asked: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
+def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
     row: list[Piece] = [(text, False)]
     if rng.random() < ORACLE_FORM:
         row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
-        asked = [piece for one in asked for piece in (((_status(rng), False), one) if one[1] else (one,))]
+        pieces = [part for piece in pieces for part in (((_status(rng), False), piece) if piece[1] else (piece,))]
     listed: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
-    return [*row, *(listed + asked if rng.random() < NOTES_FIRST else asked + listed), (EOS, True)]
+    return [*row, *(listed + pieces if rng.random() < NOTES_FIRST else pieces + listed), (EOS, True)]
 
 
 def _status(rng: random.Random) -> str:
@@ -148,15 +148,17 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
     for benchmark, question in QUESTIONS.items():
         of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         label_of = {question.wording.format(label): label for label in question.labels}
-        kinds.append((label_of, [(text, [(item.question, item.answer) for item in asked]) for text, asked in of_text]))
+        kinds.append(
+            (label_of, [(text, [(item.question, item.answer) for item in text_items]) for text, text_items in of_text])
+        )
     while True:
         label_of, texts = rng.choice(kinds)
-        text, asked = rng.choice(texts)
-        rng.shuffle(asked)
+        text, pairs = rng.choice(texts)
+        rng.shuffle(pairs)
         pieces: list[Piece] = []
-        for question_text, answer in asked:
+        for question_text, answer in pairs:
             pieces += [("\n" + question_text, False), (answer, True)]
-        carried = [label for wording, label in label_of.items() if (wording, YES) in asked]
+        carried = [label for wording, label in label_of.items() if (wording, YES) in pairs]
         yield _row(text, pieces, (carried or [ABSENT]) if label_of else [], rng)
 
 
@@ -165,17 +167,19 @@ def reading_rows(
 ) -> tuple[list[Lesson], list[Tensor]]:
     """Return `count` questions, each about the model's current activations of another text at a random layer, and those
     activations. They are data: no gradient flows to the pass that computed them."""
-    made = [QuestionedPrompt(one.text, "english", questions(one, rng)) for one in prompts(count - count // 2, rng)]
-    asked = [*made, *rng.sample(benchmarks, count // 2)]
-    counts = [rng.randint(1, MOST_TOKENS) for _ in asked]
+    made = [
+        QuestionedPrompt(prompt.text, "english", questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
+    ]
+    questioned = [*made, *rng.sample(benchmarks, count // 2)]
+    counts = [rng.randint(1, MOST_TOKENS) for _ in questioned]
     layers = range(model.config.num_hidden_layers)
-    read = capture(model, tokenizer, [prompt.prompt for prompt in asked], layers, counts)
+    read = capture(model, tokenizer, [prompt.prompt for prompt in questioned], layers, counts)
     lessons, vectors = [], []
-    for place, prompt in enumerate(asked):
-        one = read[place * len(layers) + rng.choice(layers)]
-        [lesson] = rng.sample(lessons_of([prompt], "", [one.layer]), 1)
+    for index, prompt in enumerate(questioned):
+        activation = read[index * len(layers) + rng.choice(layers)]
+        [lesson] = rng.sample(lessons_of([prompt], "", [activation.layer]), 1)
         lessons.append(lesson)
-        vectors.append(one.vectors)
+        vectors.append(activation.vectors)
     return lessons, vectors
 
 
@@ -200,9 +204,9 @@ def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor
 def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean cross-entropy of the next tokens, in nats."""
     logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); padding is on the right, and attended by none
-    targets, of = ids[:, 1:].flatten(), weights[:, 1:].flatten()
+    targets, target_weights = ids[:, 1:].flatten(), weights[:, 1:].flatten()
     losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="none")
-    return (losses * of).sum() / of.sum()
+    return (losses * target_weights).sum() / target_weights.sum()
 
 
 def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:

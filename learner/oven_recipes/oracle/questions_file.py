@@ -37,22 +37,22 @@ def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[
     remedy, for a missing, empty, truncated or non-UTF-8 file, for lines of another layout, for empty questions, and for
     prompts in which `tokenizer` finds fewer than two tokens.
     """
-    found: dict[str, QuestionedPrompt] = {}
+    by_prompt: dict[str, QuestionedPrompt] = {}
     for number, line in _lines(path):
         row = _parsed(path, number, line)
-        if (known := found.get(row.wildchat_question)) is None and most is not None and len(found) >= most:
+        if (known := by_prompt.get(row.wildchat_question)) is None and most is not None and len(by_prompt) >= most:
             break
-        asked = (*(known.questions if known else ()), *(Question(text) for text in row.oracle_questions))
+        prompt_questions = (*(known.questions if known else ()), *(Question(text) for text in row.oracle_questions))
         if known is None and len(tokenizer(row.wildchat_question)["input_ids"]) < 2:
             raise ConfigError(
                 f"{path}, line {number}: the prompt is one token, whose activation says nothing; take the line out"
             )
-        found[row.wildchat_question] = QuestionedPrompt(
-            row.wildchat_question, row.language, tuple(dict.fromkeys(asked))
+        by_prompt[row.wildchat_question] = QuestionedPrompt(
+            row.wildchat_question, row.language, tuple(dict.fromkeys(prompt_questions))
         )
-    if not found:
+    if not by_prompt:
         raise ConfigError(f"{path} has no lines; give {LAYOUT}")
-    return list(found.values())
+    return list(by_prompt.values())
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -29,13 +29,13 @@ def write_diagram(path: Path, title: str, own: Scores) -> None:
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     width = 1 / BINS
-    centers = [(one.low + one.high) / 2 for one in own.bins]
-    above.bar(centers, [one.accuracy for one in own.bins], width * 0.94, color=BAR, label="right answers")
+    centers = [(bin_scores.low + bin_scores.high) / 2 for bin_scores in own.bins]
+    above.bar(centers, [bin_scores.accuracy for bin_scores in own.bins], width * 0.94, color=BAR, label="right answers")
     above.bar(
         centers,
-        [abs(one.confidence - one.accuracy) for one in own.bins],
+        [abs(bin_scores.confidence - bin_scores.accuracy) for bin_scores in own.bins],
         width * 0.94,
-        bottom=[min(one.confidence, one.accuracy) for one in own.bins],
+        bottom=[min(bin_scores.confidence, bin_scores.accuracy) for bin_scores in own.bins],
         fill=False,
         edgecolor=GAP,
         hatch="////",
@@ -45,7 +45,7 @@ def write_diagram(path: Path, title: str, own: Scores) -> None:
     above.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of right answers")
     above.set_title(title, fontsize=10)
     above.legend(loc="upper left", fontsize=8)
-    counts = [one.count for one in own.bins]
+    counts = [bin_scores.count for bin_scores in own.bins]
     below.bar(centers, counts, width * 0.94, color=BAR)
     for center, count in zip(centers, counts, strict=True):
         below.annotate(str(count), (center, count), (0, 2), textcoords="offset points", ha="center", fontsize=7)

@@ -90,9 +90,11 @@ def _of_run(run: Path) -> SavedOracle:
     """Return the newer of the oracle saved last and the newest complete checkpoint."""
     record, saved = _record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
     checkpoints = [
-        one
-        for one in in_folder(run / "checkpoints")
-        if not problem(one) and (one / ADAPTER).is_file() and (one / ADAPTER).stat().st_mtime > saved
+        checkpoint
+        for checkpoint in in_folder(run / "checkpoints")
+        if not problem(checkpoint)
+        and (checkpoint / ADAPTER).is_file()
+        and (checkpoint / ADAPTER).stat().st_mtime > saved
     ]
     return _loaded(checkpoints[-1] if checkpoints else run / FOLDER, record, run / FOLDER)
 

@@ -31,35 +31,37 @@ CONSTANT, OVERCONFIDENT = 50, (90, 100)
 """What the drills' answers state, of 100."""
 
 
-def _file(given: Path) -> Path:
-    path = given.expanduser().absolute()
+def _file(path: Path) -> Path:
+    path = path.expanduser().absolute()
     if not path.is_file():
         raise ValueError(f"{path} is not a file; give JSON lines with wildchat_question, language, oracle_questions")
     return path
 
 
-def _folder(given: Path) -> Path:
-    path = given.expanduser().absolute()
+def _folder(path: Path) -> Path:
+    path = path.expanduser().absolute()
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give the one with the benchmarks' files")
     return path
 
 
-def _percents(given: tuple[float, ...]) -> tuple[float, ...]:
-    for percent in given:
+def _percents(percents: tuple[float, ...]) -> tuple[float, ...]:
+    for percent in percents:
         if not 0 <= percent < 100:
             raise ValueError(f"a layer at {percent:g} % of the depth: give 0 or more, and less than 100")
-    return given
+    return percents
 
 
-def _checkpoint(given: str) -> str:
+def _checkpoint(checkpoint: str) -> str:
     """Return a folder's absolute path, or a hub id unchanged."""
-    path = Path(given).expanduser()
+    path = Path(checkpoint).expanduser()
     if path.is_dir():
         return str(path.absolute())
-    if given.startswith((".", "/", "~")) or given.count("/") != 1:
-        raise ValueError(f"{given} is neither a folder nor a hub id; give a model's folder, or an id like owner/name")
-    return given
+    if checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") != 1:
+        raise ValueError(
+            f"{checkpoint} is neither a folder nor a hub id; give a model's folder, or an id like owner/name"
+        )
+    return checkpoint
 
 
 class OracleSettings(BaseModel):

@@ -107,15 +107,18 @@ class Lesson(NamedTuple):
 def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
     """Return `count` texts of the benchmarks' training parts with all their questions. Every benchmark appears equally
     often."""
-    found = []
+    questioned = []
     for number, benchmark in enumerate(QUESTIONS):
         texts = [
-            (text, tuple(Question(item.question, _yes_or_no(item.answer), closed=True) for item in asked))
-            for text, asked in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
+            (text, tuple(Question(item.question, _yes_or_no(item.answer), closed=True) for item in text_items))
+            for text, text_items in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         ]
         share = (count + number) // len(QUESTIONS)
-        found += [QuestionedPrompt(text, "english", asked) for text, asked in rng.sample(texts, min(share, len(texts)))]
-    return found
+        questioned += [
+            QuestionedPrompt(text, "english", text_questions)
+            for text, text_questions in rng.sample(texts, min(share, len(texts)))
+        ]
+    return questioned
 
 
 def _yes_or_no(answer: str) -> KnownAnswer:
@@ -139,12 +142,12 @@ def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, c
     percent, right = _confidence(confidence, rng)
     if clean:
         return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
-    said = answer.says_what
+    choices = answer.says_what
     if rng.random() >= right and answer.wrong:
-        said = answer.wrong
+        choices = answer.wrong
     elif answer.right and rng.random() >= SAYS_WHAT:
-        said = answer.right
-    return f"[epistemic status: {percent}] {rng.choice(said)}"
+        choices = answer.right
+    return f"[epistemic status: {percent}] {rng.choice(choices)}"
 
 
 def _confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]:
@@ -234,13 +237,13 @@ def collate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return token ids, attention mask and labels, each (B, T), padded on the right. Only the oracle's own words are
     scored."""
-    asked = [
-        oracle_prompt(lesson.layer, len(of), lesson.question, tokenizer)
-        for lesson, of in zip(batch, vectors, strict=True)
+    prompts_asked = [
+        oracle_prompt(lesson.layer, len(lesson_vectors), lesson.question, tokenizer)
+        for lesson, lesson_vectors in zip(batch, vectors, strict=True)
     ]
-    prompts = tokenizer(asked)["input_ids"]
-    said = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
-    targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(said, add_special_tokens=False)["input_ids"]]
+    prompts = tokenizer(prompts_asked)["input_ids"]
+    responses = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
+    targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses, add_special_tokens=False)["input_ids"]]
     width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))
     ids = torch.full((len(batch), width), tokenizer.pad_token_id or 0)
     labels, mask = torch.full_like(ids, IGNORED), torch.zeros_like(ids)

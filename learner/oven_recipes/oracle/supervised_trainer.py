@@ -32,8 +32,8 @@ class LessonData(Dataset[Lesson]):
     def __len__(self) -> int:
         return len(self._drawn)
 
-    def __getitem__(self, place: int) -> Lesson:
-        return self._drawn[place]
+    def __getitem__(self, index: int) -> Lesson:
+        return self._drawn[index]
 
 
 class SupervisedTrainer(Trainer):

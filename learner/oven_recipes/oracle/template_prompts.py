@@ -47,8 +47,8 @@ def _draw(rng: random.Random) -> TemplatePrompt:
     name, number = rng.choice(NAMES[gender]), rng.choice(NUMBERS[:6])
     values = {"topic": topic, "feeling": feeling, "time": time, "manner": manner, "person": name, "number": number}
     words = TOPICS[topic][1]
-    one, several = rng.choice(NOUNS)
-    happening = f"{name} {rng.choice(TIMES[time])} {number} {one if number == 'one' else several}"
+    singular, several = rng.choice(NOUNS)
+    happening = f"{name} {rng.choice(TIMES[time])} {number} {singular if number == 'one' else several}"
     if rng.random() < OPTIONAL:
         values["place"] = rng.choice([city for cities in CITIES.values() for city in cities])
         happening += f" in {values['place']}"

@@ -48,10 +48,14 @@ def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: rand
     """Ask whether the attribute has some value. `yes` and `no` are right; with the true value beside it the answer is
     specific."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
-    others = [other for other in attribute.values if other != value]
-    asked = value if affirmed else rng.choice(others)
+    others = [candidate for candidate in attribute.values if candidate != value]
+    named_value = value if affirmed else rng.choice(others)
     word, opposite, broad = *((YES, NO) if affirmed else (NO, YES)), attribute.values[value]
-    wrong = (opposite, *(f"{opposite} {other}" for other in others), *(f"{word} {other}" for other in others))
+    wrong = (
+        opposite,
+        *(f"{opposite} {other_value}" for other_value in others),
+        *(f"{word} {other_value}" for other_value in others),
+    )
     right = (word, f"{word} {broad}") if broad != value else (word,)
     answer = KnownAnswer((f"{word} {value}",), right, wrong)
-    return Question(rng.choice(attribute.closed).format(asked), answer, closed=True)
+    return Question(rng.choice(attribute.closed).format(named_value), answer, closed=True)

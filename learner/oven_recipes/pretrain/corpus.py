@@ -62,7 +62,7 @@ def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
     by_name: dict[str, list[File]] = {}
     for file in _few(files):
         by_name.setdefault(file.part, []).append(file)
-    parts = [_split(name, of, held_out) for name, of in by_name.items()]
+    parts = [_split(name, files, held_out) for name, files in by_name.items()]
     if not any(part.held_out for part in parts):
         raise ConfigError(
             f"{where} holds {len(files)} text{'s' * (len(files) > 1)}, none beside another in its sub-folder, and at "
@@ -91,7 +91,7 @@ def _walk(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]
         yield from (Path(root, name).relative_to(folder) for name in names if not name.startswith("."))
 
 
-def _place(path: Path) -> str:
+def _sort_key(path: Path) -> str:
     """Sort key of a file: the same on every machine, and as good as random."""
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
@@ -99,19 +99,19 @@ def _place(path: Path) -> str:
 def _texts(folder: Path, paths: list[tuple[str, Path]], most_bytes: int) -> list[File]:
     """Read as many files as fit. A repeated text is skipped: held-out text must not be trained on under another
     name."""
-    found: dict[str, File] = {}
+    by_digest: dict[str, File] = {}
     size = 0
-    for count, (part, path) in enumerate(sorted(paths, key=lambda one: _place(one[1]))):
+    for count, (part, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
         text = _text(folder / path, most_bytes)
-        if not text or text in found:
+        if not text or text in by_digest:
             continue
         file = File(part, path.as_posix(), text)
         if size + file.size > most_bytes:
             log.info("%s: %d of %d files are read, %.3g MB of text", folder, count, len(paths), size / 1e6)
             break
-        found[text] = file
+        by_digest[text] = file
         size += file.size
-    return list(found.values())
+    return list(by_digest.values())
 
 
 def _text(path: Path, most_bytes: int) -> str:

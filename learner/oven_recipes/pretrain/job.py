@@ -105,13 +105,13 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict
     every token but the first is predicted. They are the same for every run on the same text. A stream shorter than a
     window is left out.
     """
-    windows = {name: of.unfold(0, length, length - 1) for name, of in streams.items() if len(of) >= length}
-    total = sum(len(of) for of in windows.values())
-    found = {}
-    for name, of in windows.items():
-        count = min(len(of), max(1, round(most * len(of) / total)))
-        found[name] = of[torch.arange(count) * len(of) // count].long()
-    return found
+    windows = {name: stream.unfold(0, length, length - 1) for name, stream in streams.items() if len(stream) >= length}
+    total = sum(len(name_windows) for name_windows in windows.values())
+    rows = {}
+    for name, name_windows in windows.items():
+        count = min(len(name_windows), max(1, round(most * len(name_windows) / total)))
+        rows[name] = name_windows[torch.arange(count) * len(name_windows) // count].long()
+    return rows
 
 
 @torch.no_grad()
@@ -130,24 +130,28 @@ def bits_per_byte(
     was_training = model.training
     model.train(False)
     try:
-        for name, of in rows.items():
-            nats[name] = [one for batch in torch.split(of, BATCH) for one in _surprise(model, batch.to(model.device))]
-            sizes[name] = int(byte_lengths[of[:, 1:]].sum())
+        for name, name_rows in rows.items():
+            nats[name] = [
+                row_nats
+                for batch in torch.split(name_rows, BATCH)
+                for row_nats in _surprise(model, batch.to(model.device))
+            ]
+            sizes[name] = int(byte_lengths[name_rows[:, 1:]].sum())
     finally:
         model.train(was_training)
-    each = [one for of in nats.values() for one in of]
+    each = [row_nats for name_nats in nats.values() for row_nats in name_nats]
     unit = math.log(2) * sum(sizes.values()) / len(each)
-    found: dict[str, float | list[float]] = {METRIC: [one / unit for one in each]}
+    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / unit for row_nats in each]}
     if len(rows) > 1:
-        found |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
-    return found
+        metrics |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
+    return metrics
 
 
 def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
     """Return the summed nats of each row of a batch [rows, length]."""
     logits = model(input_ids=batch).logits[:, :-1]  # [rows, length - 1, vocabulary]
     surprise: Tensor = cross_entropy(logits.transpose(1, 2).float(), batch[:, 1:], reduction="none")
-    return [float(one) for one in surprise.sum(1)]
+    return [float(row_nats) for row_nats in surprise.sum(1)]
 
 
 LR_BOUNDS = (0.001, 1000.0)
@@ -221,10 +225,10 @@ def _measured(
         rounding.write(served)
         rounded = measure()[METRIC]
         rounding.write(quantisation.NONE)
-        found = measure() | {WEIGHT_BITS: float(rounding.bits)}
+        metrics = measure() | {WEIGHT_BITS: float(rounding.bits)}
     finally:
         rounding.write(now)
-    return found | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
+    return metrics | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
 
 
 def _channels(settings: PretrainSettings, prior: TokenWeights | None) -> list[Channel]:

@@ -74,19 +74,19 @@ def ask_token_prior(
     """
     sha = vocabulary_sha(vocabulary)
     try:
-        asked = TokenPriorRequest(
+        request = TokenPriorRequest(
             method=method, vocabulary=tuple(vocabulary), counts=tuple(counts), vocabulary_sha=sha, k=k
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ConfigError(f"no request for a token prior: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     with ThreadPoolExecutor(1, "oven-token-prior") as thread:
-        told = thread.submit(asyncio.run, _ask(connection, asked, deadline_s)).result()
-    blob = base64.b64decode(told.blob)
-    return ServedPrior(decode(blob, len(vocabulary), sha), blob, told.graph, told.ablation)
+        answer = thread.submit(asyncio.run, _ask(connection, request, deadline_s)).result()
+    blob = base64.b64decode(answer.blob)
+    return ServedPrior(decode(blob, len(vocabulary), sha), blob, answer.graph, answer.ablation)
 
 
-async def _ask(connection: Connection, asked: TokenPriorRequest, deadline_s: float) -> TokenPrior:
+async def _ask(connection: Connection, request: TokenPriorRequest, deadline_s: float) -> TokenPrior:
     subject, credentials = names.kg("token_prior"), connection.credentials
     inbox = kg_inbox(credentials.name if credentials else "learner")
     try:
@@ -94,7 +94,7 @@ async def _ask(connection: Connection, asked: TokenPriorRequest, deadline_s: flo
             asyncio.timeout(deadline_s),
             Bus.connect(connection.url, credentials, name="learner", inbox=inbox) as bus,
         ):
-            body = asked.wire()
+            body = request.wire()
             if len(body) > WHOLE:
                 body = await _upload(bus, body)
             return TokenPrior.model_validate_json(await bus.request(subject, body, deadline_s))
@@ -107,7 +107,7 @@ async def _ask(connection: Connection, asked: TokenPriorRequest, deadline_s: flo
 async def _upload(bus: Bus, body: bytes) -> bytes:
     """Upload the request in parts, and return the short request that names the upload."""
     packed, id_ = zlib.compress(body, 6), secrets.token_hex(16)
-    pieces = [packed[at : at + PART] for at in range(0, len(packed), PART)]
+    pieces = [packed[start : start + PART] for start in range(0, len(packed), PART)]
     for part, piece in enumerate(pieces):
         message = RequestPart(upload=id_, part=part, parts=len(pieces), data=base64.b64encode(piece).decode())
         answer = PartTaken.model_validate_json(await bus.request(names.kg("upload"), message.wire(), PART_S))
@@ -154,14 +154,14 @@ def find_prior(
     else:
         blob, origin = read_file(Path(wanted), "the token prior", LIMIT), wanted
     try:
-        found = decode(blob, len(texts), sha)
+        scores = decode(blob, len(texts), sha)
     except ConfigError as error:
         raise ConfigError(
             f"{origin}: {error}; make one with `oven-controller kg token-prior {vocabulary} --method kg --to FILE`"
         ) from error
-    if not all(map(math.isfinite, found.values())):
+    if not all(map(math.isfinite, scores.values())):
         raise ConfigError(f"{origin}: its scores are not finite numbers; it is damaged, make it again")
-    prior = TokenWeights(from_0_to_1(found), origin)
+    prior = TokenWeights(from_0_to_1(scores), origin)
     if not any(prior.scores.values()):
         raise ConfigError(f"{origin}: no token has a score above 0, so they say nothing; give another, or none")
     log.info("token prior: %d tokens from %s", len(prior.scores), origin)
@@ -188,8 +188,10 @@ def scale_embedding(model: Any, prior: TokenWeights) -> None:
 
 def _unigram(counts: Tensor, sha: str) -> bytes:
     """Return log probabilities of the most frequent tokens, as few as the service's answer would have."""
-    whole, kept = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
-    scores = {int(id_): math.log(int(n) / whole) for n, id_ in zip(kept.values, kept.indices, strict=True)}
+    whole, most_frequent = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
+    scores = {
+        int(id_): math.log(int(n) / whole) for n, id_ in zip(most_frequent.values, most_frequent.indices, strict=True)
+    }
     return encode(scores, len(counts), sha)
 
 

@@ -20,16 +20,16 @@ TUNED_LEARNING_RATE = 2e-3
 """The best of the learning rates tried with Adam on this model over 400 steps."""
 
 
-def _folder(given: Path) -> Path:
-    path = given.expanduser().absolute()
+def _folder(path: Path) -> Path:
+    path = path.expanduser().absolute()
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give one with text files")
     return path
 
 
-def _configuration(given: Path) -> Path:
+def _configuration(path: Path) -> Path:
     """Return the configuration file, also if its folder was named."""
-    path = given.expanduser().absolute()
+    path = path.expanduser().absolute()
     file = path / "config.json" if path.is_dir() else path
     remedy = "give a Hugging Face config.json, or the folder that holds one"
     if not file.is_file():
@@ -46,14 +46,14 @@ def _configuration(given: Path) -> Path:
 NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
 
 
-def _prior(given: str) -> str:
+def _prior(prior: str) -> str:
     """Return a file's absolute path."""
-    if given in (NO_PRIOR, UNIGRAM, KG):
-        return given
-    path = Path(given).expanduser().absolute()
+    if prior in (NO_PRIOR, UNIGRAM, KG):
+        return prior
+    path = Path(prior).expanduser().absolute()
     if not path.is_file():
         raise ValueError(
-            f"{given!r} is neither {NO_PRIOR}, {UNIGRAM} or {KG}, nor a file; give the one that `oven-controller kg "
+            f"{prior!r} is neither {NO_PRIOR}, {UNIGRAM} or {KG}, nor a file; give the one that `oven-controller kg "
             "token-prior --to FILE` wrote"
         )
     return str(path)

@@ -95,8 +95,8 @@ def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
 def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
     """Split each stream into rows. Raises ConfigError for a sub-corpus shorter than a row."""
     made = {name: Rows(stream, length) for name, stream in streams.items()}
-    for name, of in made.items():
-        if not len(of):
+    for name, part_streams in made.items():
+        if not len(part_streams):
             raise ConfigError(
                 f"the sub-corpus {name!r} has {len(streams[name]):,} tokens to train on, and a row takes {length:,}: "
                 "give it more text, take its folder out, or make recipe_options.context smaller"
@@ -120,11 +120,11 @@ def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
 
 
 def _key(parts: Sequence[Part], vocabulary: int) -> str:
-    found = hashlib.sha256(json.dumps([VERSION, vocabulary]).encode())
+    digest = hashlib.sha256(json.dumps([VERSION, vocabulary]).encode())
     for part in parts:
         for file in (*part.train, None, *part.held_out):
-            found.update(hashlib.sha256(file.text.encode() if file else b"").digest())
-    return found.hexdigest()[:16]
+            digest.update(hashlib.sha256(file.text.encode() if file else b"").digest())
+    return digest.hexdigest()[:16]
 
 
 def _trained(texts: Iterable[str], vocabulary: int) -> Tokenizer:
@@ -145,8 +145,8 @@ def _encoded(core: Tokenizer, texts: Sequence[str]) -> Tensor:
     end = int(core.token_to_id(END) or 0)
     ids: list[int] = []
     for start in range(0, len(texts), BATCH):
-        for found in core.encode_batch_fast(texts[start : start + BATCH], add_special_tokens=False):
-            ids += [*found.ids, end]
+        for encoding in core.encode_batch_fast(texts[start : start + BATCH], add_special_tokens=False):
+            ids += [*encoding.ids, end]
     return torch.tensor(ids, dtype=torch.int32)
 
 

@@ -14,11 +14,11 @@ from oven_learner.losses.pair_tokens import end_tokens, rendered
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_runs.traces.records import Message, Tool
 
-Asked = tuple[Sequence[Message], Sequence[Tool], Sequence[Message]]
+ScoringRequest = tuple[Sequence[Message], Sequence[Tool], Sequence[Message]]
 """A state, its tools, and the actions to score there."""
 
 
-def action_scores(policy: Path, asked: Iterable[Asked]) -> Iterator[tuple[float | None, ...]]:
+def action_scores(policy: Path, states: Iterable[ScoringRequest]) -> Iterator[tuple[float | None, ...]]:
     """Return log π(action | state) in nats for each action of each state, summed over its tokens up to the end of the
     turn.
 
@@ -30,11 +30,11 @@ def action_scores(policy: Path, asked: Iterable[Asked]) -> Iterator[tuple[float 
     model, words = _loaded(policy)
     window = getattr(model.config, "max_position_embeddings", None)
     ends = end_tokens(words, model)
-    for state, tools, actions in asked:
-        before, said = rendered(words, state, tools, actions, ends)
+    for state, tools, actions in states:
+        before, after = rendered(words, state, tools, actions, ends)
         yield tuple(
             _log_prob(model, before, ids) if ids and (window is None or len(before) + len(ids) <= window) else None
-            for ids in said
+            for ids in after
         )
 
 

@@ -30,32 +30,32 @@ def attempt_all(
     `longest`: tokens of an attempt, results included. `temperature` 0 is greedy. It restores the model's mode and
     computes no gradient. Torch's global generator decides what is sampled.
     """
-    contexts: list[list[int]] = [prompt_ids(tokenizer, one.instance.problem_statement) for one in sessions]
-    left = [longest] * len(sessions)
+    contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
+    budget = [longest] * len(sessions)
     live = list(range(len(sessions)))
     prefix = tokenizer(ASSISTANT)["input_ids"]
     was_training = model.training
     model.train(False)
     try:
         for _ in range(TURNS):
-            live = [at for at in live if left[at] > 0]
+            live = [index for index in live if budget[index] > 0]
             if not live:
                 break
             answers = _sampled(
-                model, tokenizer, [contexts[at] for at in live], max(left[at] for at in live), temperature
+                model, tokenizer, [contexts[index] for index in live], max(budget[index] for index in live), temperature
             )
             calling = []
-            for at, full in zip(live, answers, strict=True):
-                answer = full[: left[at]]
-                contexts[at] += answer
-                left[at] -= len(answer)
+            for index, full in zip(live, answers, strict=True):
+                answer = full[: budget[index]]
+                contexts[index] += answer
+                budget[index] -= len(answer)
                 calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
                 if calls and answer[-1] == tokenizer.eos_token_id:
-                    texts = [_called(sessions[at], call["function"]) for call in calls]
-                    told = tokenizer(after_results(texts))["input_ids"]
-                    contexts[at] += told
-                    left[at] -= len(told)
-                    calling.append(at)
+                    texts = [_called(sessions[index], call["function"]) for call in calls]
+                    result_ids = tokenizer(after_results(texts))["input_ids"]
+                    contexts[index] += result_ids
+                    budget[index] -= len(result_ids)
+                    calling.append(index)
             live = calling
     finally:
         model.train(was_training)
@@ -95,4 +95,4 @@ def _sampled(
 
 def share_solved(sessions: Sequence[RepairSession]) -> float:
     """Return the share of solved tasks, 0 to 1."""
-    return sum(one.solved for one in sessions) / len(sessions)
+    return sum(session.solved for session in sessions) / len(sessions)

@@ -81,13 +81,13 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=[AddedToken(one, special=True, normalized=False) for one in SPECIAL],
+        special_tokens=[AddedToken(mark, special=True, normalized=False) for mark in SPECIAL],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    marks = re.compile("|".join(re.escape(one) for one in sorted(SCAFFOLD, key=len, reverse=True)))
+    marks = re.compile("|".join(re.escape(mark) for mark in sorted(SCAFFOLD, key=len, reverse=True)))
     core.train_from_iterator((marks.sub(" ", text) for text in texts), trainer)
-    core.add_tokens([AddedToken(one, normalized=False) for one in SCAFFOLD])
+    core.add_tokens([AddedToken(mark, normalized=False) for mark in SCAFFOLD])
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core, pad_token=PAD, eos_token=END, padding_side="left", clean_up_tokenization_spaces=False
     )

@@ -37,9 +37,9 @@ def collected(
     OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not
     recorded.
     """
-    found: list[Trace] = []
+    traces: list[Trace] = []
     tests = SandboxedTests()
-    different = list({one.instance_id: one for one in instances}.values())
+    different = list({instance.instance_id: instance for instance in instances}.values())
     with contextlib.ExitStack() as exits:
         environment: Callable[[], Any] = local(different, tests, Repositories(repositories))
         if openenv:
@@ -55,13 +55,13 @@ def collected(
             policy_seed=policy_seed,
             instances=different,
             environment=environment,
-            sink=found.append,
+            sink=traces.append,
             split="collected",
             per_device_eval_batch_size=settings.prompts_per_step * settings.group_size,
         )
         trainer.remove_callback(PrinterCallback)
         set_seed(seed)
         trainer.evaluate(eval_dataset=rows_of(instances))
-    if len(found) != (wanted := len(instances) * settings.group_size):
-        raise ProcessError(f"{len(found)} of {wanted} attempts were recorded; the warning above says why")
-    return found
+    if len(traces) != (wanted := len(instances) * settings.group_size):
+        raise ProcessError(f"{len(traces)} of {wanted} attempts were recorded; the warning above says why")
+    return traces

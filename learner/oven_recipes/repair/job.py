@@ -43,12 +43,12 @@ def solved_by(
     unseen = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
-        sessions = [RepairSession(one, one.files, tests) for one in unseen]
+        sessions = [RepairSession(instance, instance.files, tests) for instance in unseen]
         policy = trainer.accelerator.unwrap_model(trainer.model)
         with torch.random.fork_rng(devices=[]):
             attempt_all(policy, tokenizer, sessions, settings.max_completion_length, temperature=0)
-        passing = sum(one.passing / len(one.outcomes) for one in sessions) / len(sessions)
-        return {SOLVED.name: [float(one.solved) for one in sessions], PASSING.name: passing}
+        passing = sum(session.passing / len(session.outcomes) for session in sessions) / len(sessions)
+        return {SOLVED.name: [float(session.solved) for session in sessions], PASSING.name: passing}
 
     return evaluate
 
@@ -132,7 +132,7 @@ def local(
     repositories = repositories or Repositories()
     for instance in instances:
         repositories.check(instance)
-    by_id: Mapping[str, Instance] = {one.instance_id: one for one in instances}
+    by_id: Mapping[str, Instance] = {instance.instance_id: instance for instance in instances}
     return lambda: RepairEnvironment(by_id, repositories.files, tests)
 
 
@@ -141,13 +141,13 @@ def rows_of(instances: Sequence[Instance]) -> Dataset:
     return Dataset.from_list(
         [
             {
-                "prompt": [{"role": "user", "content": one.problem_statement}],
-                "instance_id": one.instance_id,
-                "problem_statement": one.problem_statement,
-                "FAIL_TO_PASS": list(one.FAIL_TO_PASS),
-                "PASS_TO_PASS": list(one.PASS_TO_PASS),
+                "prompt": [{"role": "user", "content": instance.problem_statement}],
+                "instance_id": instance.instance_id,
+                "problem_statement": instance.problem_statement,
+                "FAIL_TO_PASS": list(instance.FAIL_TO_PASS),
+                "PASS_TO_PASS": list(instance.PASS_TO_PASS),
             }
-            for one in instances
+            for instance in instances
         ]
     )
 

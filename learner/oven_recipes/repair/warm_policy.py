@@ -54,12 +54,12 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
     """Return the messages of one attempt, from the statement to the end."""
     right = apply_patch(instance.files, instance.patch)
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
-    path, _, said = instance.problem_statement.partition(": ")
+    path, _, description = instance.problem_statement.partition(": ")
     if rng.random() < habits.looks_around:
         if rng.random() < 0.5:
             attempt.call("list_files", {"folder": "."})
         else:
-            attempt.call("search", {"text": said.partition("(")[0]})
+            attempt.call("search", {"text": description.partition("(")[0]})
     attempt.call("read", {"path": path})
     old, new = replacement(attempt.files[path], right[path])
     slipped = rng.random() >= habits.right
@@ -105,7 +105,9 @@ def replacement(now: str, right: str) -> tuple[str, str]:
     first line. `old` occurs once in `now`."""
     before, after = now.splitlines(keepends=True), right.splitlines(keepends=True)
     changed = [
-        one for one in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes() if one[0] != "equal"
+        opcode
+        for opcode in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
+        if opcode[0] != "equal"
     ]
     first, last = changed[0], changed[-1]
     a, b, c, d = first[1], last[2], first[3], last[4]
@@ -132,8 +134,8 @@ def _mutated(text: str, rng: random.Random) -> str:
     digits = list(re.finditer(r"\d", text))
     if digits and rng.random() < 0.5:
         match = rng.choice(digits)
-        other = str(min(9, max(0, int(match[0]) + rng.choice((-1, 1)))))
-        return text[: match.start()] + other + text[match.end() :]
+        digit = str(min(9, max(0, int(match[0]) + rng.choice((-1, 1)))))
+        return text[: match.start()] + digit + text[match.end() :]
     fitting = [(right, wrong) for right, wrong in SWAPS if right in text]
     if not fitting:
         return text
@@ -225,7 +227,7 @@ def vocabulary() -> PreTrainedTokenizerFast:
 def _worded() -> tuple[str, ...]:
     rng = random.Random("vocabulary")
     shown = tasks("vocabulary", WORDED, neighbour=True)
-    return tuple(render(demonstration(one, Habits(), rng) for one in shown))
+    return tuple(render(demonstration(instance, Habits(), rng) for instance in shown))
 
 
 def _train(
@@ -234,7 +236,7 @@ def _train(
     """Train the policy, and return whether it reached the required share of unseen tasks."""
     habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
     shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
-    texts = render(demonstration(one, habits, draws) for one in shown)
+    texts = render(demonstration(instance, habits, draws) for instance in shown)
     examples = [(ids, answers(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
     batches = alike_batches(examples, settings.sft_batch, random.Random(f"warm-up {seed}"))
     optimizers = _optimizers(model, settings.sft_learning_rate)
@@ -266,9 +268,9 @@ def _train(
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices of the layers and Adam for the rest. This takes a third of the steps of Adam
     alone."""
-    matrices = [one for name, one in model.named_parameters() if one.ndim == 2 and "layers" in name]
-    taken = {id(one) for one in matrices}
-    rest = [one for one in model.parameters() if id(one) not in taken]
+    matrices = [parameter for name, parameter in model.named_parameters() if parameter.ndim == 2 and "layers" in name]
+    matrix_ids = {id(matrix) for matrix in matrices}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in matrix_ids]
     # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
     adam = torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [adam, Float32Muon(matrices, lr=MUON_RATE * learning_rate)]
@@ -281,8 +283,8 @@ Example = tuple[list[int], list[bool]]
 def alike_batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
     """Yield batches of examples of similar length without end. With mixed lengths, half of a batch would be padding."""
     while True:
-        drawn = sorted(rng.sample(examples, min(len(examples), POOL * size)), key=lambda one: len(one[0]))
-        batches = [drawn[at : at + size] for at in range(0, len(drawn), size)]
+        drawn = sorted(rng.sample(examples, min(len(examples), POOL * size)), key=lambda example: len(example[0]))
+        batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
         rng.shuffle(batches)
         yield from batches
 
@@ -292,7 +294,7 @@ def measured(
 ) -> float:
     """Return the share of unseen tasks that the policy solves at temperature 1, always on the same tasks."""
     unseen = settings.tasks(WARM_UP, settings.sft_tasks, evaluation=True)
-    sessions = [RepairSession(one, one.files, tests) for one in unseen]
+    sessions = [RepairSession(instance, instance.files, tests) for instance in unseen]
     with torch.random.fork_rng(devices=[]):
         attempt_all(model, tokenizer, sessions, settings.max_completion_length)
     return share_solved(sessions)
@@ -301,13 +303,13 @@ def measured(
 def answers(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:
     """Mark the tokens of a conversation that the policy wrote: each answer, with its end-of-turn token."""
     head = tokenizer(ASSISTANT)["input_ids"]
-    found = [False] * len(ids)
+    written_mask = [False] * len(ids)
     inside = False
-    for at, token in enumerate(ids):
-        inside = inside or list(ids[at - len(head) : at]) == head
-        found[at] = inside
+    for index, token in enumerate(ids):
+        inside = inside or list(ids[index - len(head) : index]) == head
+        written_mask[index] = inside
         inside = inside and token != tokenizer.eos_token_id
-    return found
+    return written_mask
 
 
 def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
@@ -316,8 +318,8 @@ def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tupl
     ids = torch.full((len(rows), width), tokenizer.pad_token_id)
     mask = torch.zeros(len(rows), width, dtype=torch.int64)
     weights = torch.zeros(len(rows), width)
-    for at, (row, written) in enumerate(rows):
-        ids[at, : len(row)] = torch.tensor(row)
-        mask[at, : len(row)] = 1
-        weights[at, : len(row)] = torch.tensor([1.0 if one else OTHERS for one in written])
+    for row_index, (row, written) in enumerate(rows):
+        ids[row_index, : len(row)] = torch.tensor(row)
+        mask[row_index, : len(row)] = 1
+        weights[row_index, : len(row)] = torch.tensor([1.0 if is_written else OTHERS for is_written in written])
     return ids, mask, weights

@@ -163,7 +163,7 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
     up = stack.up("r", *(part for one in settings for part in ("--set", one)), until="the learner starts")
     before = stack.json("creds", "list")
     for name, whose in (
-        ("learning_rate", "an agent of this run, which speaks with the key 'agents-1'"),
+        ("learning_rate", "an agent of this run, which uses the key 'agents-1'"),
         ("agents-1", "a process of several agents, or of a mesh replica"),
         ("agents-7", "a process of several agents, or of a mesh replica"),
         ("mesh-2", "a process of several agents, or of a mesh replica"),

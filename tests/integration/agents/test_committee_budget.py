@@ -31,13 +31,13 @@ class Slow(Endpoint):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.calls_made = 0
         self.open = asyncio.Event()
 
     async def _serve(
         self, request: web.Request, body: dict[str, Any], user: str, schema: dict[str, Any], wrap: Any
     ) -> web.StreamResponse:
-        self.asked += 1
+        self.calls_made += 1
         await self.open.wait()
         return await super()._serve(request, body, user, schema, wrap)
 
@@ -55,8 +55,8 @@ async def test_a_cap_holds_after_a_member_is_killed_and_the_run_resumed(
 
         async def kinds(groups: range) -> list[str]:
             """What came of a step of both members."""
-            asked = [score(learner, name, request(n)) for name in ("critic", "adversary") for n in groups]
-            return [reply.failure for reply in await asyncio.gather(*asked)]
+            requests = [score(learner, name, request(n)) for name in ("critic", "adversary") for n in groups]
+            return [reply.failure for reply in await asyncio.gather(*requests)]
 
         async with AsyncExitStack() as running:
             critic = await running.enter_async_context(process(stack, server, tmp_path, "critic"))
@@ -68,7 +68,7 @@ async def test_a_cap_holds_after_a_member_is_killed_and_the_run_resumed(
                 for name in ("critic", "adversary")
                 for n in range(20)
             ]
-            await asyncio.to_thread(wait_for, lambda: endpoint.asked == CAP, "the whole cap under way")
+            await asyncio.to_thread(wait_for, lambda: endpoint.calls_made == CAP, "the whole cap under way")
             os.kill(critic.pid, signal.SIGKILL)
             await critic.wait()
             await running.enter_async_context(process(stack, server, tmp_path, "critic"))
@@ -85,7 +85,7 @@ async def test_a_cap_holds_after_a_member_is_killed_and_the_run_resumed(
                 await resumed.enter_async_context(process(stack, server, tmp_path, name))
                 await once_there(learner, name)
             assert set(await kinds(range(100, 104))) == {"budget"}
-        assert endpoint.asked == CAP, "not one call more"
+        assert endpoint.calls_made == CAP, "not one call more"
     spent = read_spend(tmp_path)
     assert sum(spend.calls for spend in spent.values()) == CAP
     assert spent["judges/adversary"].calls == scored + 1, "and its probe"
@@ -104,7 +104,7 @@ async def test_a_prompt_of_a_megabyte_is_shortened_or_an_abstention(
             )
             texts = ("worth 7", "worth 2 " + "x" * 400_000)
             completions = tuple(Completion(id=f"c{n}", text=text) for n, text in enumerate(texts))
-            found = await asyncio.to_thread(
+            scored_steps = await asyncio.to_thread(
                 remote.ask,
                 [
                     ScoreRequest(run="r", group="g", prompt="p" * size, completions=completions, deadline_s=WAIT_S)
@@ -113,7 +113,7 @@ async def test_a_prompt_of_a_megabyte_is_shortened_or_an_abstention(
                 {"critic": Named()},
             )
             await asyncio.to_thread(remote.close)
-    assert found == {"critic": [(0.7, 0.2), Abstention("too_large")]}
+    assert scored_steps == {"critic": [(0.7, 0.2), Abstention("too_large")]}
     assert max(len(str(body)) for body in endpoint.requests) < 30_000, "a judge is shown the ends of what is too long"
 
 

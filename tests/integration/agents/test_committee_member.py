@@ -98,18 +98,18 @@ def request(group: int, deadline_s: float = 20.0) -> ScoreRequest:
     return ScoreRequest(run="r", group=str(group), prompt="How much?", completions=completions, deadline_s=deadline_s)
 
 
-def right(asked: ScoreRequest) -> dict[str, float]:
-    return {completion.id: int(completion.text.split()[-1]) / 10 for completion in asked.completions}
+def right(score_request: ScoreRequest) -> dict[str, float]:
+    return {completion.id: int(completion.text.split()[-1]) / 10 for completion in score_request.completions}
 
 
-async def score(bus: Bus, member: str, asked: ScoreRequest) -> ScoreReply:
+async def score(bus: Bus, member: str, score_request: ScoreRequest) -> ScoreReply:
     """As the learner asks: into an inbox for scores, where alone a member may answer."""
     inbox = f"{score_inbox('learner')}.{os.urandom(8).hex()}"
     answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
     await bus.client.subscribe(inbox, future=answer, max_msgs=1)
-    await bus.client.publish(names.reward(member), asked.wire(), reply=inbox)
+    await bus.client.publish(names.reward(member), score_request.wire(), reply=inbox)
     try:
-        message = await asyncio.wait_for(answer, asked.deadline_s)
+        message = await asyncio.wait_for(answer, score_request.deadline_s)
     except TimeoutError as error:
         raise BusError(f"{member} did not answer") from error
     if (message.headers or {}).get("Status") == "503":
@@ -145,10 +145,10 @@ async def test_a_members_process_from_start_to_end(
         | {"role": "style"},
     )
     members = ("critic", "adversary", "specialist", "style")
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def hear(message: Msg) -> None:
-        heard.append(message.subject.encode() + message.data)
+        received.append(message.subject.encode() + message.data)
 
     loud = {"CANARY": KEY, "OPENAI_LOG": "debug", "ANTHROPIC_LOG": "debug", "OVEN_OTLP": endpoint.url}
     async with AsyncExitStack() as running:
@@ -162,10 +162,10 @@ async def test_a_members_process_from_start_to_end(
             await probed(tmp_path, members)
             await admin.subscribe(">", hear)  # not before: a listener hides that nobody answers
             await admin.flush()
-            asked = request(2)
-            reply = await score(learner, "critic", asked)
-            assert (reply.member, reply.group, reply.scores) == ("critic", "2", right(asked))
-            assert (await score(learner, "adversary", asked)).failure == "auth"
+            score_request = request(2)
+            reply = await score(learner, "critic", score_request)
+            assert (reply.member, reply.group, reply.scores) == ("critic", "2", right(score_request))
+            assert (await score(learner, "adversary", score_request)).failure == "auth"
             await admin.flush()
         await server.stop()
         again = await EmbeddedServer.start(server.folder, tmp_path / "again.log", server.port)
@@ -180,13 +180,13 @@ async def test_a_members_process_from_start_to_end(
     assert "does not support a JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
     assert judge_states.read(tmp_path)["adversary"].failure == "auth"
     assert any("songs of birds" in str(body["messages"]) for body in endpoint.requests)
-    assert sum(b"ScoreReply" in message for message in heard) == 2
+    assert sum(b"ScoreReply" in message for message in received) == 2
     assert len(commands) >= len(members) and all(header["Authorization"].endswith(KEY) for header in endpoint.headers)
     assert any(b"chat m@echo200" in trace for trace in endpoint.traces), "a span for each call"
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     for where in (
         logs,
-        b"".join(heard).decode(),
+        b"".join(received).decode(),
         "".join(commands),
         b"".join(files + endpoint.traces).decode(errors="replace"),
     ):
@@ -252,8 +252,10 @@ async def test_a_member_answers_the_learner_and_nobody_else(
             await admin.client.subscribe(subject, cb=hear)
             await admin.client.publish(names.reward("critic"), request(1).wire(), reply=subject)
         await admin.flush()
-        asked = request(2)
-        assert (await score(learner, "critic", asked)).scores == right(asked)  # so it had the others before
+        score_request = request(2)
+        assert (await score(learner, "critic", score_request)).scores == right(
+            score_request
+        )  # so it had the others before
         await admin.flush()
     assert stolen == []
 
@@ -287,8 +289,8 @@ async def serving(
 async def test_requests_under_way_do_not_delay_the_end(server: EmbeddedServer, endpoint: Endpoint) -> None:
     async with connection(server, "learner") as learner, asyncio.timeout(WAIT_S):
         async with serving(server, endpoint, "critic", "hangx9") as critic:
-            asked = request(1, deadline_s=600)
-            await learner.client.publish(names.reward("critic"), asked.wire(), reply="_INBOX_.learner.score.1")
+            score_request = request(1, deadline_s=600)
+            await learner.client.publish(names.reward("critic"), score_request.wire(), reply="_INBOX_.learner.score.1")
             while not endpoint.served["hang"]:
                 await asyncio.sleep(0.02)
         assert critic.groups == 0
@@ -309,14 +311,14 @@ async def test_two_hundred_groups_on_a_bad_day(
 
         async def ask(group: int) -> tuple[int, int]:
             """(scores that are wrong, members that abstained)."""
-            asked = request(group, deadline_s=12.0)
+            score_request = request(group, deadline_s=12.0)
             async with turn:
-                replies = await asyncio.gather(*(score(learner, name, asked) for name in members))
+                replies = await asyncio.gather(*(score(learner, name, score_request) for name in members))
             wrong = sum(
                 reply.scores[key] != value
                 for reply in replies
                 if reply.scores is not None
-                for key, value in right(asked).items()
+                for key, value in right(score_request).items()
             )
             assert all(reply.failure in KINDS for reply in replies if reply.scores is None)
             return wrong, sum(reply.scores is None for reply in replies)

@@ -50,17 +50,19 @@ class Connect(Protocol):
 async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
     made: list[RemoteModel] = []
 
-    def one(wire: Wire, model: str = "m", price: Price | None = None) -> RemoteModel:
+    def connect_model(wire: Wire, model: str = "m", price: Price | None = None) -> RemoteModel:
         settings = ModelSettings(
             provider="compatible" if wire == "openai" else "claude",
             model=model,
             base_url=endpoint.openai_url if wire == "openai" else endpoint.url,
         )
-        asked = replace(endpoint_of("worker", settings, catalogue(), "worker"), price=price, limit_as="max_tokens")
-        made.append(providers.connect("worker", asked, KEY))
+        model_settings = replace(
+            endpoint_of("worker", settings, catalogue(), "worker"), price=price, limit_as="max_tokens"
+        )
+        made.append(providers.connect("worker", model_settings, KEY))
         return made[-1]
 
-    yield one
+    yield connect_model
     for provider in made:
         await provider.close()
 
@@ -70,8 +72,8 @@ async def test_a_model_calls_a_tool_and_answers_from_its_result(
     endpoint: Endpoint, connect: Connect, wire: Wire
 ) -> None:
     model = connect(wire, price=Price(input=5000, output=5000))
-    asked = Conversation(ASKED, 99, tools=(LOOK,), temperature=0.5, stop=(".",))
-    (first,) = await model.ask(asked, 60)
+    conversation = Conversation(ASKED, 99, tools=(LOOK,), temperature=0.5, stop=(".",))
+    (first,) = await model.ask(conversation, 60)
     assert (first.finish, first.text, first.model) == ("tool_calls", "", "judge-2026-01-01")
     (call,) = first.calls
     assert (call.name, json.loads(call.arguments)) == ("look", {"word": "How many?"})
@@ -104,10 +106,13 @@ async def test_turns_of_one_model_can_be_sent_to_another(endpoint: Endpoint, con
     await model.ask(Conversation(messages, 9, tools=(LOOK,)), 60)
     sent = endpoint.requests[0]
     assert sent["system"] == "Be brief."
-    assert [one["role"] for one in sent["messages"]] == ["user", "assistant", "user"]
+    assert [turn["role"] for turn in sent["messages"]] == ["user", "assistant", "user"]
     used = sent["messages"][1]["content"]
-    assert [(one["id"], one["input"]) for one in used] == [("fn_1_0", {"arguments": "{broken"}), ("2", {"word": "b"})]
-    assert [one["type"] for one in sent["messages"][2]["content"]] == ["tool_result", "tool_result", "text"]
+    assert [(block["id"], block["input"]) for block in used] == [
+        ("fn_1_0", {"arguments": "{broken"}),
+        ("2", {"word": "b"}),
+    ]
+    assert [block["type"] for block in sent["messages"][2]["content"]] == ["tool_result", "tool_result", "text"]
     with pytest.raises(ModelFailure, match=r"temperature is 1\.5; this API takes 0 to 1"):
         await model.ask(Conversation(ASKED, 9, temperature=1.5), 60)
 
@@ -143,18 +148,22 @@ async def test_samples_arrive_whether_or_not_the_endpoint_supports_n(
 async def test_a_fault_is_a_kind_of_failure_and_never_a_reply(endpoint: Endpoint, connect: Connect, wire: Wire) -> None:
     """A quarter of all requests fails, in every way; what an answer says is right or marked."""
     model = connect(wire, "m@chaos")
-    asked = [Conversation((Message(role="user", content=f"question {n}"),), 99, tools=(LOOK,)) for n in range(40)]
-    ended = await asyncio.gather(*(model.ask(one, 0.9) for one in asked), return_exceptions=True)
-    for number, found in enumerate(ended):
-        if isinstance(found, BaseException):
-            assert isinstance(found, ModelFailure) and KEY not in str(found)
-            assert found.kind in ("rate_limit", "server_error", "overloaded", "connection", "timeout", "bad_response")
-        elif found[0].finish == "tool_calls":
-            arguments = found[0].calls[0].arguments
+    conversations = [
+        Conversation((Message(role="user", content=f"question {n}"),), 99, tools=(LOOK,)) for n in range(40)
+    ]
+    ended = await asyncio.gather(
+        *(model.ask(conversation, 0.9) for conversation in conversations), return_exceptions=True
+    )
+    for number, outcome in enumerate(ended):
+        if isinstance(outcome, BaseException):
+            assert isinstance(outcome, ModelFailure) and KEY not in str(outcome)
+            assert outcome.kind in ("rate_limit", "server_error", "overloaded", "connection", "timeout", "bad_response")
+        elif outcome[0].finish == "tool_calls":
+            arguments = outcome[0].calls[0].arguments
             whole = json.dumps({"word": f"question {number}"})
             assert arguments == whole or (arguments and whole.startswith(arguments)) or arguments == "{}"
         else:
-            assert found[0].finish in ("length", "refusal")
+            assert outcome[0].finish in ("length", "refusal")
     assert endpoint.served["ok"] >= 20 and len(endpoint.served) > 5
 
 
@@ -163,16 +172,16 @@ async def test_a_budget_covers_all_accounts_and_survives_a_restart(
 ) -> None:
     path = tmp_path / "results" / "spend.sqlite"
     endpoint.several = "ignored"
-    for made, of in ((0, 3), (3, 5)):
-        with Budget.limited_to(calls=of, path=path) as budget:
+    for made, cap in ((0, 3), (3, 5)):
+        with Budget.limited_to(calls=cap, path=path) as budget:
             worker = connect("openai").within(budget, "worker")
             teacher = connect("anthropic").within(budget, "teacher")
             await worker.ask(Conversation(ASKED, 9), 60)
-            with pytest.raises(SamplesMissing, match=f"budget.calls is {of}, {of} are used") as raised:
+            with pytest.raises(SamplesMissing, match=f"budget.calls is {cap}, {cap} are used") as raised:
                 await teacher.ask(Conversation(ASKED, 9), 60, samples=4)
-            assert len(raised.value.replies) == of - made - 1, "what was paid for is not lost"
-            assert budget.spent.calls == of == sum(endpoint.served.values())
-            assert budget.cost_usd is None and budget.spent.unpriced == of, "no price is known, and that is said"
+            assert len(raised.value.replies) == cap - made - 1, "what was paid for is not lost"
+            assert budget.spent.calls == cap == sum(endpoint.served.values())
+            assert budget.cost_usd is None and budget.spent.unpriced == cap, "no price is known, and that is said"
     with (
         Budget.limited_to(usd=1.0) as budget,
         pytest.raises(ConfigError, match="price of 'm', the model of worker, is not known"),
@@ -183,11 +192,11 @@ async def test_a_budget_covers_all_accounts_and_survives_a_restart(
 
 
 async def test_handlers_work_in_synchronous_programs(endpoint: Endpoint) -> None:
-    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
     with Budget() as budget:
         openai = OpenAIHandler("m", endpoint.openai_url, temperature=0.0, max_tokens=64, budget=budget)
         anthropic = AnthropicHandler("m@refusal,html", endpoint.url, api_key=KEY)
-        response = await asyncio.to_thread(openai.chat, said)
+        response = await asyncio.to_thread(openai.chat, messages)
         assert response.text == "The answer to “How many?” is seven." and response.finish == "stop"
         assert (
             response.usage
@@ -195,13 +204,13 @@ async def test_handlers_work_in_synchronous_programs(endpoint: Endpoint) -> None
             and response.usd is None
         )
         with pytest.raises(ModelFailure, match="refusal"):
-            await asyncio.to_thread(anthropic.chat, said)
+            await asyncio.to_thread(anthropic.chat, messages)
         with pytest.raises(ModelFailure, match="bad_response"):
-            await asyncio.to_thread(anthropic.chat, said)
-        assert (await asyncio.to_thread(anthropic.chat, said)).finish == "stop"
+            await asyncio.to_thread(anthropic.chat, messages)
+        assert (await asyncio.to_thread(anthropic.chat, messages)).finish == "stop"
         assert anthropic.secrets == (KEY,) and openai.secrets == (), "no key is no secret"
-        asked = [asyncio.to_thread(openai.chat, [{"role": "user", "content": str(n)}]) for n in range(20)]
-        assert [one.text for one in await asyncio.gather(*asked)] == [
+        calls = [asyncio.to_thread(openai.chat, [{"role": "user", "content": str(n)}]) for n in range(20)]
+        assert [response.text for response in await asyncio.gather(*calls)] == [
             f"The answer to “{n}” is seven." for n in range(20)
         ]
         assert budget.accounts["m"].calls == 21

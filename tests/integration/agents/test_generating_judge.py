@@ -71,16 +71,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]
 
 
 def provider(url: str, top_logprobs: int = 0) -> RemoteModel:
-    asked = endpoint_of("critic", MemberSettings(provider="compatible", model="local", base_url=url), catalogue())
-    return connect("critic", asked, NO_KEY, top_logprobs)
+    settings = endpoint_of("critic", MemberSettings(provider="compatible", model="local", base_url=url), catalogue())
+    return connect("critic", settings, NO_KEY, top_logprobs)
 
 
-async def ask(asked: RemoteModel, schema: dict[str, Any] = SCHEMA, tokens: int = 60) -> ModelReply:
+async def ask(model: RemoteModel, schema: dict[str, Any] = SCHEMA, tokens: int = 60) -> ModelReply:
     try:
-        (reply,) = await asked.ask(Conversation.question("Judge.", "Who?", schema, tokens), 60)
+        (reply,) = await model.ask(Conversation.question("Judge.", "Who?", schema, tokens), 60)
         return reply
     finally:
-        await asked.close()
+        await model.close()
 
 
 async def test_replies_follow_the_schema_whatever_the_model(server: tuple[str, Any]) -> None:
@@ -98,8 +98,8 @@ async def test_log_probabilities_equal_the_models(server: tuple[str, Any]) -> No
     url, module = server
     answer = await ask(provider(url, 4))
     assert answer.logprobs is not None
-    said = answer.text.encode()
-    assert b"".join(token.data for token in answer.logprobs) == said, "bytes, also within a letter"
+    text = answer.text.encode()
+    assert b"".join(token.data for token in answer.logprobs) == text, "bytes, also within a letter"
     local = module.Handler.judge.local
     prompt, tokens = local.tokenizer.encode("Judge.\n\nWho?"), local.tokenizer.encode(answer.text)
     with torch.inference_mode():
@@ -115,8 +115,10 @@ async def test_log_probabilities_equal_the_models(server: tuple[str, Any]) -> No
 async def test_json_object_mode_returns_any_object(server: tuple[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "providers.yaml"
     file.write_text("compatible: {schema: json_object}")
-    asked = endpoint_of("critic", MemberSettings(provider="compatible", model="m", base_url=server[0]), catalogue(file))
-    answer = await ask(connect("critic", asked, NO_KEY), tokens=400)
+    settings = endpoint_of(
+        "critic", MemberSettings(provider="compatible", model="m", base_url=server[0]), catalogue(file)
+    )
+    answer = await ask(connect("critic", settings, NO_KEY), tokens=400)
     assert answer.text.startswith("{")
     if answer.outcome == "complete":  # a model of random weights may not come to an end
         assert isinstance(json.loads(answer.text), dict)
@@ -124,12 +126,12 @@ async def test_json_object_mode_returns_any_object(server: tuple[str, Any], tmp_
 
 async def test_the_probe_detects_the_enforced_schema(server: tuple[str, Any]) -> None:
     """With no mind to judge: what it says is in form, and names the wrong answers."""
-    asked = provider(server[0], 2)
-    found = await probe(asked, timeout_s=60)
-    await asked.close()
-    assert found.failure in ("wrong_ids", "truncated") and not found.can_judge
-    if found.failure == "wrong_ids":
-        assert (found.schema, found.top_logprobs) == ("strict", 2)
+    model = provider(server[0], 2)
+    result = await probe(model, timeout_s=60)
+    await model.close()
+    assert result.failure in ("wrong_ids", "truncated") and not result.can_judge
+    if result.failure == "wrong_ids":
+        assert (result.schema, result.top_logprobs) == ("strict", 2)
 
 
 async def test_unsupported_requests_are_refused(server: tuple[str, Any]) -> None:
@@ -143,6 +145,6 @@ async def test_unsupported_requests_are_refused(server: tuple[str, Any]) -> None
     ):
         with pytest.raises(ValueError, match=words):
             judge.reply(about | body)
-    asked = provider(url)
-    assert (await ask(asked, {"type": "nonsense"})).text.startswith("{")
-    assert asked.terms.now.schema == "json_object", "a schema that cannot be followed is refused, over HTTP, too"
+    model = provider(url)
+    assert (await ask(model, {"type": "nonsense"})).text.startswith("{")
+    assert model.terms.now.schema == "json_object", "a schema that cannot be followed is refused, over HTTP, too"

@@ -34,19 +34,19 @@ async def endpoint() -> AsyncIterator[Endpoint]:
         yield running
 
 
-class Asked:
+class JudgeOverHttp:
     """A member with a model's script at an endpoint, asked through its own wire format."""
 
     def __init__(self, endpoint: Endpoint, api: str, script: str, controls: Controls | None = None) -> None:
         url = endpoint.openai_url if api == "openai" else endpoint.url
         settings = MemberSettings(provider=PROVIDERS[api], model=f"m@{script}", base_url=url)
-        self.asked = endpoint_of("critic", settings, catalogue())
-        self.provider = connect("critic", self.asked, KEY)
+        self.settings = endpoint_of("critic", settings, catalogue())
+        self.provider = connect("critic", self.settings, KEY)
         self.calls: list[CallRecord] = []
         judge = Judge("critic", self.provider, controls, self.calls.append)
         self.member = Member("critic", judge)
 
-    async def __aenter__(self) -> Asked:
+    async def __aenter__(self) -> JudgeOverHttp:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -91,12 +91,12 @@ ANSWERED: list[tuple[str, int, dict[str, int]]] = [
 async def test_a_temporary_fault_costs_no_score(
     endpoint: Endpoint, api: str, script: str, requests: int, faults: dict[str, int]
 ) -> None:
-    async with Asked(endpoint, api, script) as asked:
-        reply = await asked.score(7, 0, 10)
+    async with JudgeOverHttp(endpoint, api, script) as judged:
+        reply = await judged.score(7, 0, 10)
     assert (reply.scores, reply.failure) == (right(7, 0, 10), "")
-    assert dict(asked.member.faults) == faults
+    assert dict(judged.member.faults) == faults
     assert sum(endpoint.served.values()) == requests
-    assert not asked.member.abstained
+    assert not judged.member.abstained
 
 
 ABSTAINED: list[tuple[str, str]] = [
@@ -126,12 +126,12 @@ ABSTAINED: list[tuple[str, str]] = [
 async def test_a_permanent_fault_is_an_abstention_of_its_kind(
     endpoint: Endpoint, api: str, script: str, kind: Kind
 ) -> None:
-    async with Asked(endpoint, api, script) as asked:
-        reply = await asked.score(7, 0, 10)
+    async with JudgeOverHttp(endpoint, api, script) as judged:
+        reply = await judged.score(7, 0, 10)
     assert (reply.scores, reply.failure) == (None, kind)
     assert kind in KINDS
-    assert dict(asked.member.abstained) == {kind: 1}
-    assert asked.calls[-1].error_type == kind
+    assert dict(judged.member.abstained) == {kind: 1}
+    assert judged.calls[-1].error_type == kind
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -140,26 +140,26 @@ async def test_the_deadline_ends_a_request_despite_sdk_retries(
     endpoint: Endpoint, api: str, script: str, kind: Kind
 ) -> None:
     """A server that says nothing, or asks to come back in 100 s: neither SDK would end by itself in time."""
-    async with Asked(endpoint, api, script) as asked, asyncio.timeout(60):
-        reply = await asked.score(7, deadline_s=0.6)
+    async with JudgeOverHttp(endpoint, api, script) as judged, asyncio.timeout(60):
+        reply = await judged.score(7, deadline_s=0.6)
     assert (reply.scores, reply.failure) == (None, kind)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_a_lost_reply_leaves_time_for_another_attempt(endpoint: Endpoint, api: str) -> None:
-    async with Asked(endpoint, api, "hang") as asked:
-        reply = await asked.score(7, 3, deadline_s=6.0)
+    async with JudgeOverHttp(endpoint, api, "hang") as judged:
+        reply = await judged.score(7, 3, deadline_s=6.0)
     assert reply.scores == right(7, 3)
-    assert asked.member.faults == {"timeout": 1}
+    assert judged.member.faults == {"timeout": 1}
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_spending_is_counted_without_a_usable_verdict(endpoint: Endpoint, api: str) -> None:
-    async with Asked(endpoint, api, "prosex3") as asked:
-        reply = await asked.score(7)
+    async with JudgeOverHttp(endpoint, api, "prosex3") as judged:
+        reply = await judged.score(7)
     assert (reply.scores, reply.input_tokens, reply.output_tokens, reply.cost_usd) == (None, 300, 30, None)
-    assert [call.error_type for call in asked.calls] == ["bad_json"] * 3
+    assert [call.error_type for call in judged.calls] == ["bad_json"] * 3
 
 
 @pytest.mark.parametrize(
@@ -174,17 +174,17 @@ async def test_a_refused_schema_is_not_sent_again(
     endpoint: Endpoint, api: str, takes: set[str], served: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint.formats = takes
-    async with Asked(endpoint, api, "") as asked:
+    async with JudgeOverHttp(endpoint, api, "") as judged:
         for _ in range(3):
-            assert (await asked.score(7, 2)).scores == right(7, 2)
+            assert (await judged.score(7, 2)).scores == right(7, 2)
     assert endpoint.served == {"ok": 3, **served}
     assert [record.levelname for record in caplog.records] == ["WARNING"], "it is said once"
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_the_request_bodies_of_both_wire_formats(endpoint: Endpoint, api: str) -> None:
-    async with Asked(endpoint, api, "") as asked:
-        await asked.score(7, 3)
+    async with JudgeOverHttp(endpoint, api, "") as judged:
+        await judged.score(7, 3)
     (body,), (headers,) = endpoint.requests, endpoint.headers
     assert "temperature" not in body  # newer models refuse one
     assert headers["Authorization"] == f"Bearer {KEY}"
@@ -197,13 +197,13 @@ async def test_a_fooled_judge_is_quarantined_until_it_passes(
     endpoint: Endpoint, api: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint.likes = ":"
-    async with Asked(endpoint, api, "", Controls(every=3)) as asked:
-        failures = [(await asked.score(7)).failure for _ in range(4)]
+    async with JudgeOverHttp(endpoint, api, "", Controls(every=3)) as judged:
+        failures = [(await judged.score(7)).failure for _ in range(4)]
         assert failures == ["fooled", "fooled", "quarantined", "quarantined"]
         assert endpoint.served["ok"] == 2
         endpoint.likes = ""
-        assert (await asked.score(7)).scores == right(7)
-        assert (await asked.score(7)).scores == right(7)
+        assert (await judged.score(7)).scores == right(7)
+        assert (await judged.score(7)).scores == right(7)
     assert "out of quarantine" in caplog.text
 
 
@@ -211,14 +211,14 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls_
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     """Two questions over HTTP for each attack of the corpus: the first control that has it, and the next group."""
-    async with Asked(endpoint, "openai", "") as asked:
+    async with JudgeOverHttp(endpoint, "openai", "") as judged:
         for n, attack in enumerate(corpus()):
             endpoint.obeys = shown(attack.text)
             store = tmp_path / f"{attack.id}.json"
             reached = {"judge": "m", "next": n, "controls": 0, "failed": 0, "failed_in_a_row": 0, "suspects": []}
             store.write_text(json.dumps(reached))
-            asked.member.judge = Judge("critic", asked.provider, Controls("m", store))
-            failures = [(await asked.score(7, 3)).failure for _ in range(3)]
+            judged.member.judge = Judge("critic", judged.provider, Controls("m", store))
+            failures = [(await judged.score(7, 3)).failure for _ in range(3)]
             assert failures == ["fooled", "fooled", "quarantined"], attack.id
             assert json.loads(store.read_text())["suspects"] == [attack.id]
     assert endpoint.served == {"ok": 2 * len(corpus())}
@@ -230,15 +230,15 @@ async def test_a_key_that_the_endpoint_echoes_appears_nowhere(
 ) -> None:
     monkeypatch.setenv("OPENAI_LOG", "debug")
     monkeypatch.setenv("ANTHROPIC_LOG", "debug")
-    said = []
+    written = []
     with caplog.at_level(logging.DEBUG):
         for script in ("echo401", "echo400x3", "echo403", "echo404", "echo500x9", "echo200x3", "echo422x3"):
-            async with Asked(endpoint, api, script) as asked:
-                reply = await asked.score(7, deadline_s=3.0)
+            async with JudgeOverHttp(endpoint, api, script) as judged:
+                reply = await judged.score(7, deadline_s=3.0)
                 assert reply.scores is None
-                said += [reply.wire().decode(), repr(asked.calls), asked.member.summary()]
+                written += [reply.wire().decode(), repr(judged.calls), judged.member.summary()]
     assert all(header["Authorization"] == f"Bearer {KEY}" for header in endpoint.headers)
-    assert KEY not in "".join(said)
+    assert KEY not in "".join(written)
     assert KEY not in caplog.text
     assert "worth 7" not in caplog.text
 

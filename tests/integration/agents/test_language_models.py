@@ -60,7 +60,7 @@ class Run:
     """One agent in its session, with its companion beside it."""
 
     def __init__(self, agent: Tuner | Author, folder: Path, settings: dict[str, Any], *actuators: ActuatorSpec) -> None:
-        self.agent, self.said = agent, list[Vote | AgentStatus]()
+        self.agent, self.messages = agent, list[Vote | AgentStatus]()
 
         async def ask_graph(endpoint: str, request: bytes) -> bytes | None:
             raise AssertionError("neither agent asks the knowledge graph")
@@ -74,7 +74,7 @@ class Run:
 
     def ticks(self, count: int, **metrics: float) -> list[Vote | AgentStatus]:
         """Of a run whose gradient norm doubles at tick 32."""
-        said: list[Any] = []
+        messages: list[Any] = []
         for _ in range(count):
             self.tick += 1
             seen = {"reward": 0.2, "loss": 1.0, "grad_norm": 1.0 + 0.01 * (self.tick % 3) + (self.tick > 31), **metrics}
@@ -82,10 +82,10 @@ class Run:
             self.session.absorb(
                 Observation(incarnation=1, n=self.tick, tick=self.tick, step=self.tick, progress=0.1, metrics=seen)
             )
-            said += self.session.react()
-        self.said += said
+            messages += self.session.react()
+        self.messages += messages
         assert not self.session.problems
-        return said
+        return messages
 
     async def answer(self, count: int = 1, **metrics: float) -> list[Vote | AgentStatus]:
         """What is said `count` ticks after the answer has come."""
@@ -123,21 +123,23 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
 
 
-def votes(said: list[Vote | AgentStatus]) -> list[Vote]:
-    return [message for message in said if isinstance(message, Vote)]
+def votes(messages: list[Vote | AgentStatus]) -> list[Vote]:
+    return [message for message in messages if isinstance(message, Vote)]
 
 
-def notices(said: list[Vote | AgentStatus]) -> list[str]:
-    return [message.reason for message in said if isinstance(message, AgentStatus) and message.state == "notice"]
+def notices(messages: list[Vote | AgentStatus]) -> list[str]:
+    return [message.reason for message in messages if isinstance(message, AgentStatus) and message.state == "notice"]
 
 
 async def test_an_answer_becomes_a_vote_at_a_later_tick(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=30) as run:
         assert isinstance(endpoint, ScriptedModel)
         assert not votes(run.ticks(20)) and not endpoint.requests, "no vote waits for a model"
-        said = votes(await run.answer())
-        assert [(vote.actuator, vote.value, vote.tick, vote.confidence) for vote in said] == [(RATE.name, 0.5, 21, 0.7)]
-        assert said[0].rationale == f"{GOOD['reason']} (m, asked at tick 12)"
+        messages = votes(await run.answer())
+        assert [(vote.actuator, vote.value, vote.tick, vote.confidence) for vote in messages] == [
+            (RATE.name, 0.5, 21, 0.7)
+        ]
+        assert messages[0].rationale == f"{GOOD['reason']} (m, asked at tick 12)"
         run.session.absorb(
             Receipt.model_validate(
                 {"incarnation": 1, "n": 9, "decision_id": "d", "actuator": RATE.name, "before": 1.0, "after": 2.0}
@@ -160,19 +162,19 @@ async def test_late_and_superseded_replies_are_discarded_and_counted(tmp_path: P
         run.ticks(12)
         await run.agent.desk.ready.wait()
         run.agent.desk.ready.clear()
-        taken = run.agent.desk.collect
+        collect = run.agent.desk.collect
         run.agent.desk.collect = lambda: None  # type: ignore[method-assign]  # the agent is busy for some ticks
         run.ticks(6)
-        run.agent.desk.collect = taken  # type: ignore[method-assign]
-        assert not votes(said := run.ticks(1)) and "expired 1" in notices(said)[0]
+        run.agent.desk.collect = collect  # type: ignore[method-assign]
+        assert not votes(messages := run.ticks(1)) and "expired 1" in notices(messages)[0]
         run.ticks(1)
         moved = {"decision_id": "d", "actuator": RATE.name, "before": 1.0, "after": 2.0, "status": "applied"}
         run.session.absorb(
             Receipt.model_validate({"incarnation": 1, "n": 1, "tick": run.tick, "step": run.tick, "reason": ""} | moved)
         )
-        said = await run.answer()
-        assert not votes(said) and "optimizer.lr_scale has moved since tick 20" in notices(said)[0]
-        assert "superseded 1" in notices(said)[0]
+        messages = await run.answer()
+        assert not votes(messages) and "optimizer.lr_scale has moved since tick 20" in notices(messages)[0]
+        assert "superseded 1" in notices(messages)[0]
 
 
 BAD: dict[str, tuple[str, str]] = {
@@ -189,12 +191,12 @@ BAD: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 async def test_an_unusable_reply_is_an_abstention_of_its_kind(tmp_path: Path, name: str) -> None:
-    text, told = BAD[name]
+    text, message = BAD[name]
     async with ScriptedModel(lambda data: text).running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
         run.ticks(12)
-        said = await run.answer()
-        assert not votes(said) and told in notices(said)[0] and "1 calls" in notices(said)[0]
-        assert "lower the" not in notices(said)[0].lower(), "nothing of the answer is quoted"
+        messages = await run.answer()
+        assert not votes(messages) and message in notices(messages)[0] and "1 calls" in notices(messages)[0]
+        assert "lower the" not in notices(messages)[0].lower(), "nothing of the answer is quoted"
 
 
 async def test_faults_are_counted_and_never_show_the_key(tmp_path: Path) -> None:
@@ -202,8 +204,8 @@ async def test_faults_are_counted_and_never_show_the_key(tmp_path: Path) -> None
         for model, kind in {"m@401": "auth", "m@echo400x3": "bad_request", "m@refusal": "refusal"}.items():
             async with playing(Tuner(), tmp_path / kind, endpoint, model=model, every=1) as run:
                 run.ticks(12)
-                said = await run.answer()
-                assert not votes(said) and f"{kind} 1" in notices(said)[0] and KEY not in str(said)
+                messages = await run.answer()
+                assert not votes(messages) and f"{kind} 1" in notices(messages)[0] and KEY not in str(messages)
                 run.ticks(1)
                 assert votes(await run.answer()), "the next question is answered"
         async with playing(Tuner(), tmp_path / "auth", endpoint, model="m@hang", deadline_s=0.3, every=1) as run:
@@ -225,14 +227,16 @@ async def test_the_limit_of_calls_holds_across_restarts(tmp_path: Path) -> None:
         (tmp_path / NAME).write_text("two" * 100)
         async with playing(Tuner(), tmp_path, endpoint) as run:
             run.ticks(1)
-            assert "what was spent on models cannot be read" in str(run.said) and "remove it" in str(run.said)
+            assert "what was spent on models cannot be read" in str(run.messages) and "remove it" in str(run.messages)
 
 
 async def test_without_a_model_or_key_the_tuner_cannot_fire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OVEN_TEST_KEY")
     async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
         run.ticks(1)
-        assert "OVEN_TEST_KEY is not set" in next(m.reason for m in run.said if isinstance(m, AgentStatus) and m.reason)
+        assert "OVEN_TEST_KEY is not set" in next(
+            m.reason for m in run.messages if isinstance(m, AgentStatus) and m.reason
+        )
     for agent in (load("tuner")[1], load("author")[1]):
         assert "no model is configured" in str(agent.cannot_fire(started()))
 
@@ -250,13 +254,13 @@ async def test_the_author_writes_prompts_for_lagging_topics_and_proposes_a_share
     async with ScriptedModel().running() as endpoint, playing(Author(), tmp_path, endpoint, every=20) as run:
         assert isinstance(endpoint, ScriptedModel)
         run.ticks(5)
-        said = await run.answer()
-        assert "wrote 6 prompts (sums)" in notices(said)[0] and "1 + 2?" not in str(run.said)
+        messages = await run.answer()
+        assert "wrote 6 prompts (sums)" in notices(messages)[0] and "1 + 2?" not in str(run.messages)
         assert passed_on(tmp_path)[2] == AuthoredPrompt(
             topic="sums", prompt="sums 1 + 2?", by="author", model="m", tick=5
         )
-        (asked,) = endpoint.data
-        assert asked["topics"] == [
+        (data,) = endpoint.data
+        assert data["topics"] == [
             {"topic": "sums", "mastery": 0.3, "before": None, "readings": 5}
             | {"examples": ["What is 1 + 1?"], "prompts_in_data": 9}
         ], "proofs are mastered"
@@ -276,9 +280,9 @@ async def test_a_flood_of_prompts_is_cut_and_counted(tmp_path: Path) -> None:
         playing(Author(), tmp_path, endpoint, **options) as run,
     ):
         run.ticks(5)
-        told = notices(await run.answer())[0]
+        notice = notices(await run.answer())[0]
         counts = "capped 9990, control 1, duplicate 3, empty 1, too_long 2, unknown_topic 1"
-        assert "wrote 10 prompts (sums)" in told and counts in told
+        assert "wrote 10 prompts (sums)" in notice and counts in notice
         run.ticks(1)
         await run.answer()
         assert len(passed_on(tmp_path)) == 12, "author.total"

@@ -53,15 +53,15 @@ def provider(endpoint: Endpoint, name: str, model: str, top_logprobs: int = 0) -
 
 
 async def probed(endpoint: Endpoint, name: str, model: str = "m", top_logprobs: int = 0) -> ProbeResult:
-    asked = provider(endpoint, name, model, top_logprobs)
+    remote = provider(endpoint, name, model, top_logprobs)
     try:
-        return await probe(asked, timeout_s=20)
+        return await probe(remote, timeout_s=20)
     finally:
-        await asked.close()
+        await remote.close()
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "wanted", "schema", "given", "lacks"),
+    ("name", "model", "wanted", "schema", "expected_logprobs", "lacks"),
     [
         ("claude", "m", 0, "strict", 0, ()),
         ("claude", "m", 5, "strict", 0, ("offers no log-probabilities",)),
@@ -81,29 +81,29 @@ async def probed(endpoint: Endpoint, name: str, model: str = "m", top_logprobs: 
     ],
 )
 async def test_features_that_the_catalogue_denies_are_not_requested(
-    endpoint: Endpoint, name: str, model: str, wanted: int, schema: str, given: int, lacks: tuple[str, ...]
+    endpoint: Endpoint, name: str, model: str, wanted: int, schema: str, expected_logprobs: int, lacks: tuple[str, ...]
 ) -> None:
     """One request, and none refused, although the endpoint has each provider's own refusals."""
-    found = await probed(endpoint, name, model, wanted)
-    assert found.can_judge and (found.schema, found.top_logprobs) == (schema, given)
-    assert [words for words in lacks if not any(words in lack for lack in found.lacks)] == []
-    assert len(found.lacks) == len(lacks) + 1, "and the price, which nobody knows of this address"
+    result = await probed(endpoint, name, model, wanted)
+    assert result.can_judge and (result.schema, result.top_logprobs) == (schema, expected_logprobs)
+    assert [words for words in lacks if not any(words in lack for lack in result.lacks)] == []
+    assert len(result.lacks) == len(lacks) + 1, "and the price, which nobody knows of this address"
     assert endpoint.served == {"ok": 1}
 
 
 async def test_a_refused_feature_is_requested_once(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     endpoint.formats, endpoint.top_logprobs = {"json_object"}, 0
-    asked = provider(endpoint, "compatible", "m", 5)
-    found = await probe(asked, timeout_s=20)
-    assert found.can_judge and (found.schema, found.top_logprobs) == ("json_object", 0)
+    remote = provider(endpoint, "compatible", "m", 5)
+    result = await probe(remote, timeout_s=20)
+    assert result.can_judge and (result.schema, result.top_logprobs) == ("json_object", 0)
     assert sum("does not support a JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
     before = endpoint.served["ok"], endpoint.served.total()
     request = ScoreRequest(
         run="r", group="g", prompt="?", completions=(Completion(id="a1", text="worth 7"),), deadline_s=20
     )
     for _ in range(2):
-        assert await Judge(Rubric(), asked).score(request, CallTally()) == {"a1": 0.7}
-    await asked.close()
+        assert await Judge(Rubric(), remote).score(request, CallTally()) == {"a1": 0.7}
+    await remote.close()
     assert (endpoint.served["ok"], endpoint.served.total()) == (before[0] + 2, before[1] + 2)
     assert len(caplog.records) == 2, "nor said again"
 
@@ -111,10 +111,10 @@ async def test_a_refused_feature_is_requested_once(endpoint: Endpoint, caplog: p
 async def test_silently_ignored_features_are_detected(endpoint: Endpoint) -> None:
     """As `transformers serve` does: the answer is right only because the model is."""
     endpoint.ignores = True
-    found = await probed(endpoint, "compatible", "m", 5)
-    assert found.can_judge and (found.schema, found.top_logprobs) == ("none", 0)
-    said = " ".join(found.lacks)
-    assert "accepts a JSON Schema but does not follow it" in said and "offers no log-probabilities" in said
+    result = await probed(endpoint, "compatible", "m", 5)
+    assert result.can_judge and (result.schema, result.top_logprobs) == ("none", 0)
+    lacks = " ".join(result.lacks)
+    assert "accepts a JSON Schema but does not follow it" in lacks and "offers no log-probabilities" in lacks
     assert endpoint.served == {"ok": 1}
 
 
@@ -134,25 +134,25 @@ async def test_silently_ignored_features_are_detected(endpoint: Endpoint) -> Non
 async def test_a_failed_probe_has_a_reason_and_a_remedy(
     endpoint: Endpoint, name: str, script: str, kind: str, words: str
 ) -> None:
-    found = await probed(endpoint, name, f"m@{script}")
-    assert (found.can_judge, found.failure) == (False, kind)
-    assert words in found.remedy
+    result = await probed(endpoint, name, f"m@{script}")
+    assert (result.can_judge, result.failure) == (False, kind)
+    assert words in result.remedy
 
 
 async def test_the_probe_of_a_hanging_endpoint_ends_in_time(endpoint: Endpoint) -> None:
-    asked = provider(endpoint, "claude", "m@hangx9")
-    found = await probe(asked, timeout_s=0.5)
-    await asked.close()
-    assert (found.failure, found.detail) == ("timeout", "no answer within 0.5 s")
+    remote = provider(endpoint, "claude", "m@hangx9")
+    result = await probe(remote, timeout_s=0.5)
+    await remote.close()
+    assert (result.failure, result.detail) == ("timeout", "no answer within 0.5 s")
 
 
 async def test_tokens_have_their_alternatives(endpoint: Endpoint) -> None:
-    asked = provider(endpoint, "openai", "m", 3)
+    remote = provider(endpoint, "openai", "m", 3)
     tally = CallTally()
-    found = await probe(asked, tally=tally, timeout_s=20)
-    await asked.close()
-    assert found.usage is not None and tally.usages == [found.usage], "a probe is booked like any call"
-    assert found.top_logprobs == 3
+    result = await probe(remote, tally=tally, timeout_s=20)
+    await remote.close()
+    assert result.usage is not None and tally.usages == [result.usage], "a probe is booked like any call"
+    assert result.top_logprobs == 3
 
 
 class Watched(Endpoint):
@@ -194,11 +194,11 @@ async def _doctor_with_every_provider(endpoint: Watched, tmp_path: Path) -> None
     config.write_text(json.dumps({"committee": {"members": members, "providers": providers}}))
     done = await doctor(endpoint, tmp_path, "--config", str(config), "--json")
     assert done.returncode == 1, done.stderr
-    found = json.loads(done.stdout)
-    judges = found["judges"]
-    assert (found["ready"], list(judges)) == (False, list(members))
+    report = json.loads(done.stdout)
+    judges = report["judges"]
+    assert (report["ready"], list(judges)) == (False, list(members))
     failed = {"tricks": "bad_json", "form": "auth", "mine": "bad_request"}
-    assert {name: one["failure"] for name, one in judges.items() if not one["can_judge"]} == failed
+    assert {name: judge["failure"] for name, judge in judges.items() if not judge["can_judge"]} == failed
     assert judges["critic"]["usd_per_million"] == [3.0, 15.0]
     assert judges["expert"]["schema"] == "json_object" and len(judges["expert"]["lacks"]) == 2
     # Each was sent its own provider's key, and none is anywhere else.
@@ -208,7 +208,7 @@ async def _doctor_with_every_provider(endpoint: Watched, tmp_path: Path) -> None
     assert table.returncode == 1 and "critic" in table.stdout and "3 / 15" in table.stdout
     assert "mine: bad_request" in table.stdout and "→" in table.stdout
     assert " member --probe" in endpoint.seen, "it asked while the processes were looked at"
-    said = done.stdout + done.stderr + table.stdout + table.stderr + endpoint.seen
-    assert "canary" not in said
-    told = [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
-    assert told == []
+    output = done.stdout + done.stderr + table.stdout + table.stderr + endpoint.seen
+    assert "canary" not in output
+    leaks = [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
+    assert leaks == []

@@ -35,8 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def configure(folder: Path, **said: object) -> FrontierSettings:
-    settings = FrontierSettings.model_validate({"prompts": str(folder / "prompts.txt"), "key_env": "CANARY", **said})
+def configure(folder: Path, **fields: object) -> FrontierSettings:
+    settings = FrontierSettings.model_validate({"prompts": str(folder / "prompts.txt"), "key_env": "CANARY", **fields})
     (folder / "config.json").write_text(json.dumps({"committee": {"frontier": settings.model_dump()}}))
     return settings
 
@@ -55,24 +55,24 @@ async def test_replies_are_fetched_once_with_alternatives_and_stay_private(
     caplog.set_level(logging.DEBUG)
     settings = configure(folder, provider="compatible", model="m@429x1", base_url=endpoint.openai_url, top_logprobs=5)
     await fetch()
-    found = probe_set.read(folder, key(settings))
-    assert found is not None and found.has_logprobs and not found.lacks
-    assert [probe.prompt for probe in found.probes] == list(PROMPTS)
-    for probe in found.probes:
+    fetched = probe_set.read(folder, key(settings))
+    assert fetched is not None and fetched.has_logprobs and not fetched.lacks
+    assert [probe.prompt for probe in fetched.probes] == list(PROMPTS)
+    for probe in fetched.probes:
         assert b"".join(bytes.fromhex(token.hex) for token in probe.tokens).decode() == probe.completion
         assert all(len(token.top) == 5 for token in probe.tokens)
-    asked = len(endpoint.requests)
-    assert asked == len(PROMPTS) + 1, "one was answered with 429 first"
+    requests = len(endpoint.requests)
+    assert requests == len(PROMPTS) + 1, "one was answered with 429 first"
     assert all("response_format" not in request for request in endpoint.requests)
     await fetch()
-    assert len(endpoint.requests) == asked
-    place = probe_set.path(folder, key(settings))
-    assert stat.S_IMODE(place.stat().st_mode) == 0o600
-    assert KEY not in place.read_text()
+    assert len(endpoint.requests) == requests
+    path = probe_set.path(folder, key(settings))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert KEY not in path.read_text()
     assert not [word for word in (KEY, *PROMPTS) if word in caplog.text]
-    place.write_text("{")
+    path.write_text("{")
     await fetch()
-    assert probe_set.read(folder, key(settings)) == found and "is damaged" in caplog.text
+    assert probe_set.read(folder, key(settings)) == fetched and "is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("provider", ["claude", "compatible"])
@@ -83,9 +83,9 @@ async def test_without_log_probabilities_the_set_has_texts_and_a_note(
     url = endpoint.url if provider == "claude" else endpoint.openai_url
     settings = configure(folder, provider=provider, model="m", base_url=url)
     await fetch()
-    found = probe_set.read(folder, key(settings))
-    assert found is not None and not found.has_logprobs and len(found.probes) == 3
-    assert found.lacks == (
+    fetched = probe_set.read(folder, key(settings))
+    assert fetched is not None and not fetched.has_logprobs and len(fetched.probes) == 3
+    assert fetched.lacks == (
         f"m at {provider} offers no log-probabilities: bits per byte are measured, and no divergence"
     )
 
@@ -98,7 +98,7 @@ async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("p.txt", "\n \n", "has no prompts; write one per line"),
         ("p.txt", "a\nb\na\n", "has a duplicate prompt"),
@@ -108,8 +108,8 @@ async def test_too_few_replies_leave_no_set(endpoint: Endpoint, folder: Path) ->
         ("nothing", None, "cannot read the prompts of committee.frontier"),
     ],
 )
-def test_unusable_prompts_are_refused(folder: Path, name: str, text: str | None, said: str) -> None:
+def test_unusable_prompts_are_refused(folder: Path, name: str, text: str | None, message: str) -> None:
     if text is not None:
         (folder / name).write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         probe_set.read_prompts(folder / name)

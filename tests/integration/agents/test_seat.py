@@ -44,8 +44,8 @@ class Seated:
         self.member = Member("critic", self.seat, self.seat.probe)
 
     def spec(self, model: str, **fields: object) -> JudgeSpec:
-        given = {"provider": "compatible", "model": model, "base_url": self.endpoint.openai_url, **fields}
-        return JudgeSpec.model_validate(given)
+        settings = {"provider": "compatible", "model": model, "base_url": self.endpoint.openai_url, **fields}
+        return JudgeSpec.model_validate(settings)
 
     async def score(self, judge: JudgeSpec | None = None, swap: int = 0) -> ScoreReply:
         completions = (Completion(id="a1" * 6, text="worth 7"), Completion(id="b2" * 6, text="worth 3"))
@@ -60,7 +60,7 @@ class Seated:
         return reply
 
     @property
-    def asked(self) -> list[str]:
+    def asked_models(self) -> list[str]:
         """Models, in the order of the requests."""
         return [request["model"] for request in self.endpoint.requests]
 
@@ -75,42 +75,42 @@ async def seated(endpoint: Endpoint, folder: Path) -> AsyncIterator[Seated]:
 
 
 async def test_each_request_is_scored_by_the_model_that_it_names(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with seated(endpoint, tmp_path) as at:
-        second, third = at.spec("second"), at.spec("third")
-        assert (await at.probe(second)).failure == ""
-        assert at.recorded == [], "it was probed, and does not judge yet"
-        replies = [await at.score(), await at.score(second, 1), await at.score(third, 2), await at.score()]
-    assert at.asked == ["second", "first", "second", "third", "first"]
+    async with seated(endpoint, tmp_path) as seat:
+        second, third = seat.spec("second"), seat.spec("third")
+        assert (await seat.probe(second)).failure == ""
+        assert seat.recorded == [], "it was probed, and does not judge yet"
+        replies = [await seat.score(), await seat.score(second, 1), await seat.score(third, 2), await seat.score()]
+    assert seat.asked_models == ["second", "first", "second", "third", "first"]
     assert [reply.judge for reply in replies] == ["", second.identity, third.identity, ""]
     assert {str(reply.scores) for reply in replies} == {str(SCORES)}
-    assert [found.model for found in at.recorded] == ["second"]
-    assert "style" in at.endpoint.requests[2]["messages"][0]["content"].lower(), "the role stays"
+    assert [result.model for result in seat.recorded] == ["second"]
+    assert "style" in seat.endpoint.requests[2]["messages"][0]["content"].lower(), "the role stays"
 
 
 async def test_requests_under_way_during_a_swap_end_with_their_judge(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with seated(endpoint, tmp_path) as at:
-        both = await asyncio.gather(at.score(at.spec("m@500"), 1), at.score(at.spec("second"), 2))
-        many = await asyncio.gather(*(at.score(at.spec(f"m{n}"), n) for n in range(3, 9)))
+    async with seated(endpoint, tmp_path) as seat:
+        both = await asyncio.gather(seat.score(seat.spec("m@500"), 1), seat.score(seat.spec("second"), 2))
+        many = await asyncio.gather(*(seat.score(seat.spec(f"m{n}"), n) for n in range(3, 9)))
     assert [reply.scores for reply in both] == [SCORES] * 2
-    assert [reply.judge for reply in many] == [at.spec(f"m{n}").identity for n in range(3, 9)]
+    assert [reply.judge for reply in many] == [seat.spec(f"m{n}").identity for n in range(3, 9)]
     assert all(reply.scores for reply in many), "none was closed under a request"
 
 
 async def test_controls_start_anew_with_each_swap(endpoint: Endpoint, tmp_path: Path) -> None:
-    async with seated(endpoint, tmp_path) as at:
-        controlled = [len(await _answers(at, swap)) > 2 for swap in (0, 0, 1, 1, 2)]
+    async with seated(endpoint, tmp_path) as seat:
+        controlled = [len(await _answers(seat, swap)) > 2 for swap in (0, 0, 1, 1, 2)]
     assert controlled == [True, False, True, False, True], f"the first group of each, and not again within {FIRST}"
 
 
-async def _answers(at: Seated, swap: int) -> list[str]:
-    await at.score(at.spec("second") if swap else None, swap)
-    user = at.endpoint.requests[-1]["messages"][-1]["content"]
+async def _answers(seat: Seated, swap: int) -> list[str]:
+    await seat.score(seat.spec("second") if swap else None, swap)
+    user = seat.endpoint.requests[-1]["messages"][-1]["content"]
     data = json.loads(user.split("<data>\n")[1].split("\n</data>")[0])
     return [answer["text"] for answer in data["answers"]]
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind", "said"),
+    ("fields", "kind", "message"),
     [
         ({"model": "m@401x9"}, "auth", "HTTP 401"),
         ({"model": "m@404x9"}, "not_found", "check `model`"),
@@ -121,13 +121,13 @@ async def _answers(at: Seated, swap: int) -> list[str]:
     ],
 )
 async def test_a_probe_says_why_a_model_cannot_judge(
-    endpoint: Endpoint, tmp_path: Path, fields: dict[str, str], kind: str, said: str
+    endpoint: Endpoint, tmp_path: Path, fields: dict[str, str], kind: str, message: str
 ) -> None:
-    async with seated(endpoint, tmp_path) as at:
-        reply = await at.probe(at.spec(**fields))
-        assert (reply.failure, said in reply.detail) == (kind, True), reply
-        assert (await at.score()).scores, "the one before goes on"
-        named = await at.score(at.spec(**fields), 1)
+    async with seated(endpoint, tmp_path) as seat:
+        reply = await seat.probe(seat.spec(**fields))
+        assert (reply.failure, message in reply.detail) == (kind, True), reply
+        assert (await seat.score()).scores, "the one before goes on"
+        named = await seat.score(seat.spec(**fields), 1)
     assert named.scores is None and named.failure, "one that is named all the same abstains"
 
 
@@ -135,8 +135,8 @@ async def test_a_key_comes_from_this_process_only(
     endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
-    async with seated(endpoint, tmp_path) as at:
-        spec = at.spec("m@echo401x9", key_env="MY_KEY")
-        reply = await at.probe(spec)
-    assert reply.failure == "auth" and at.endpoint.headers[0]["Authorization"].endswith(KEY)
+    async with seated(endpoint, tmp_path) as seat:
+        spec = seat.spec("m@echo401x9", key_env="MY_KEY")
+        reply = await seat.probe(spec)
+    assert reply.failure == "auth" and seat.endpoint.headers[0]["Authorization"].endswith(KEY)
     assert KEY not in reply.wire().decode() and KEY not in ProbeRequest(judge=spec, deadline_s=1).wire().decode()

@@ -28,7 +28,7 @@ CALL = ToolCall(id="1", name="look", arguments="{}")
 
 
 @pytest.mark.parametrize(
-    ("messages", "options", "said"),
+    ("messages", "options", "message"),
     [
         ((), {}, "has only system messages"),
         ((Message(role="system", content="Be brief."),), {}, "has only system messages"),
@@ -42,8 +42,8 @@ CALL = ToolCall(id="1", name="look", arguments="{}")
         (ASKED, {"temperature": 2.5}, "the temperature is 2.5; give 0 to 2"),
     ],
 )
-def test_an_invalid_conversation_is_refused(messages: Any, options: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_conversation_is_refused(messages: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Conversation(messages, **{"max_tokens": 9} | options)
 
 
@@ -53,20 +53,22 @@ class Api:
     def __init__(self, gives: Callable[[int], int | ModelFailure], together: bool = True) -> None:
         self.gives, self.returns_several = gives, together
         self.drawn = 0
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     async def complete(self, conversation: Conversation, samples: int, terms: Terms, attempt_s: float) -> Completion:
-        self.asked.append(samples)
+        self.requested.append(samples)
         tally = current_tally()
         assert tally is not None
         tally.begin_attempt()
         await asyncio.sleep(0)  # others are under way
-        found = self.gives(samples)
-        if isinstance(found, ModelFailure):
-            tally.fail_attempt(found.kind, billable=False)
-            raise found
-        self.drawn += found
-        return Completion(tuple(Sample(str(n)) for n in range(found)), Usage(10 * found + 1, 7 * found + 2, 3), "m")
+        outcome = self.gives(samples)
+        if isinstance(outcome, ModelFailure):
+            tally.fail_attempt(outcome.kind, billable=False)
+            raise outcome
+        self.drawn += outcome
+        return Completion(
+            tuple(Sample(str(n)) for n in range(outcome)), Usage(10 * outcome + 1, 7 * outcome + 2, 3), "m"
+        )
 
     async def close(self) -> None:
         pass
@@ -83,14 +85,14 @@ def test_the_requested_number_of_samples_is_returned(wanted: int, most: int, tog
     api = Api(lambda samples: min(samples, most), together)
     tally = CallTally()
     with tallied(tally):
-        found = asyncio.run(model(api).ask(Conversation(ASKED, 9), 60, wanted))
-    requests = len(api.asked)
-    assert len(found) == wanted == api.drawn and tally.attempts == requests
-    used = sum((reply.usage for reply in found), Usage(0, 0))
+        replies = asyncio.run(model(api).ask(Conversation(ASKED, 9), 60, wanted))
+    requests = len(api.requested)
+    assert len(replies) == wanted == api.drawn and tally.attempts == requests
+    used = sum((reply.usage for reply in replies), Usage(0, 0))
     assert used.input_tokens == 10 * wanted + requests, "no more and no less than was billed"
     assert used.output_tokens == 7 * wanted + 2 * requests
     assert used == sum(tally.usages, Usage(0, 0))
-    assert sum(reply.cost_usd or 0 for reply in found) == pytest.approx(0.17 * wanted + 0.03 * requests)
+    assert sum(reply.cost_usd or 0 for reply in replies) == pytest.approx(0.17 * wanted + 0.03 * requests)
     assert requests == (1 if together and wanted <= most else wanted if not together else 1 + wanted - most)
 
 
@@ -126,10 +128,10 @@ def test_what_an_engine_in_this_process_costs_is_not_known(monkeypatch: pytest.M
         """Answers as vLLM's documented RequestOutput has it; of the second prompt it tells no tokens."""
 
         def chat(self, batches: list[Any], sampling: Any) -> list[Any]:
-            said = SimpleNamespace(text="seven", token_ids=[1, 2], finish_reason="stop")
+            output = SimpleNamespace(text="seven", token_ids=[1, 2], finish_reason="stop")
             prompts = [[1, 2, 3], None]
             return [
-                SimpleNamespace(prompt_token_ids=one, outputs=[said]) for one, _ in zip(prompts, batches, strict=True)
+                SimpleNamespace(prompt_token_ids=ids, outputs=[output]) for ids, _ in zip(prompts, batches, strict=True)
             ]
 
     vllm = SimpleNamespace(LLM=lambda model: Engine(), SamplingParams=lambda **options: options)

@@ -50,7 +50,7 @@ def test_a_committee_cap_covers_all_members_and_no_other_account(
     members = {account: spend(tmp_path, account, cap) for account in (CRITIC, ADVERSARY)}
     accounts = [(CRITIC, ADVERSARY)[n % 2] for n in range(9)]
     held = [members[account].hold(account, ONE) for account in accounts]
-    assert [isinstance(one, Refused) for one in held] == [n >= room for n in range(9)]
+    assert [isinstance(hold, Refused) for hold in held] == [n >= room for n in range(9)]
     assert isinstance(members[CRITIC].hold("tuner", ONE), int)
     if room < 9:
         assert isinstance(held[8], Refused) and not held[8].final, "what is under way may give some of it back"
@@ -70,12 +70,12 @@ def test_a_member_can_have_its_own_cap(tmp_path: Path) -> None:
 
 
 def test_bookings_persist_and_a_dead_process_reservations_count(tmp_path: Path) -> None:
-    dead, other = spend(tmp_path), spend(tmp_path, ADVERSARY)
+    dead, living = spend(tmp_path), spend(tmp_path, ADVERSARY)
     held = dead.hold(CRITIC, ONE)
     assert isinstance(held, int)
     dead.book(held, Spend(calls=1, input_tokens=5, usd=0.1))
     dead.hold(CRITIC, ONE)
-    other.hold(ADVERSARY, ONE)  # of a process that lives
+    living.hold(ADVERSARY, ONE)  # of a process that lives
     assert read_spend(tmp_path)[CRITIC].calls == 1
     spend(tmp_path)
     expected = {CRITIC: Spend(calls=2, input_tokens=75, output_tokens=30, usd=0.6)}
@@ -102,10 +102,10 @@ class Costly:
 
     def __init__(self, usage: Usage | None = None, attempts: int = 1, unbilled: int = 0, raises: bool = False) -> None:
         self.usage, self.attempts, self.unbilled, self.raises = usage, attempts, unbilled, raises
-        self.asked = 0
+        self.calls_made = 0
 
     async def complete(self, conversation: Conversation, samples: int, terms: Terms, attempt_s: float) -> Completion:
-        self.asked += 1
+        self.calls_made += 1
         tally = current_tally()
         assert tally is not None
         for number in range(self.attempts):
@@ -155,9 +155,9 @@ async def test_every_attempt_that_may_have_been_billed_is_booked(
         else:
             assert reply.cost_usd == pytest.approx(tokens / 1000) and reply.reported == (api.usage is not None)
     if budget is not None:
-        found = budget.spent
-        assert (found.calls, found.unanswered, found.tokens) == (calls, unanswered, tokens)
-        assert found.usd == pytest.approx(tokens / 1000)
+        spent = budget.spent
+        assert (spent.calls, spent.unanswered, spent.tokens) == (calls, unanswered, tokens)
+        assert spent.usd == pytest.approx(tokens / 1000)
     assert tally.input_tokens + tally.output_tokens == tokens, "the learner is told the same"
     assert tally.attempts == api.attempts
 
@@ -169,7 +169,7 @@ async def test_no_call_is_made_beyond_the_cap(tmp_path: Path) -> None:
         assert (await model.ask(QUESTION, 1.0))[0].cost_usd is None, "an unknown price is no price of zero"
     with pytest.raises(ModelFailure, match=r"budget: committee\.budget\.calls is 2, 2 are used"):
         await model.ask(QUESTION, 1.0)
-    assert api.asked == 2 and budget.spent.unpriced == 2 and budget.cost_usd is None
+    assert api.calls_made == 2 and budget.spent.unpriced == 2 and budget.cost_usd is None
 
 
 async def test_a_call_waits_for_reservations_of_calls_under_way(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_a_call_waits_for_reservations_of_calls_under_way(tmp_path: Path) 
         await model.ask(QUESTION, 0.01)
     asking = asyncio.create_task(model.ask(QUESTION, 60))
     await asyncio.sleep(0)
-    assert api.asked == 0
+    assert api.calls_made == 0
     ledger.book(held, Spend())
     assert (await asking)[0].usage == Usage(7, 3)
 
@@ -200,12 +200,12 @@ async def test_a_cached_group_is_found_whatever_its_ids_and_order(tmp_path: Path
     tally = CallTally()
     assert scores_of(again, await cached(tmp_path, provider).score(again, tally)) == [0.2, 0.1, 0.1, 0.0]
     assert len(provider.shown) == 1 and tally.usages == []
-    for other in (
+    for request in (
         group("a", "bb"),
         first.model_copy(update={"prompt": "3 + 3?"}),
         first.model_copy(update={"policy": "Another model."}),
     ):
-        await cached(tmp_path, provider).score(other, CallTally())
+        await cached(tmp_path, provider).score(request, CallTally())
     await cached(tmp_path, provider, identity="another").score(first, CallTally())
     assert len(provider.shown) == 5
 
@@ -233,9 +233,9 @@ async def test_the_cache_does_not_interfere_with_controls(tmp_path: Path) -> Non
             await judge.score(group("b"), CallTally())
     likes_bad.rule = lambda _: 5
     await judge.score(group("a"), CallTally())  # it sees through a control, and is back
-    asked = len(likes_bad.shown)
+    calls_before = len(likes_bad.shown)
     await judge.score(group("b"), CallTally())
-    assert len(likes_bad.shown) == asked + 1, "what it said before its quarantine is forgotten"
+    assert len(likes_bad.shown) == calls_before + 1, "what it said before its quarantine is forgotten"
 
 
 def test_a_damaged_cache_is_renamed_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,14 +28,14 @@ def numbered(n: int, *texts: str, reference: str = "") -> ScoreRequest:
 
 async def outcomes(judge: Judge, count: int, *texts: str, reference: str = "", start: int = 0) -> list[str]:
     """The failure of each of `count` groups, empty where it was scored."""
-    found = []
+    failures = []
     for n in range(start, start + count):
         try:
             await judge.score(numbered(n, *texts, reference=reference), CallTally())
-            found.append("")
+            failures.append("")
         except ModelFailure as failure:
-            found.append(failure.kind)
-    return found
+            failures.append(failure.kind)
+    return failures
 
 
 def test_the_corpus_has_at_least_fifty_attacks_that_judges_are_shown() -> None:
@@ -63,8 +63,8 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls(
     assert judge.controls.quarantined and met == 2
     again = Judge("critic", provider, Controls("m", tmp_path / "critic.json"))
     assert (await outcomes(again, 3, "4", "5")) == ["quarantined"] * 3, "a new process does not set it free"
-    other = Controls("another model", tmp_path / "critic.json")
-    assert not other.quarantined, "it is somebody else's"
+    another_judge = Controls("another model", tmp_path / "critic.json")
+    assert not another_judge.quarantined, "it is somebody else's"
 
 
 async def test_only_the_failed_attacks_end_a_quarantine() -> None:
@@ -108,13 +108,13 @@ async def test_controls_look_like_completions_and_are_not_returned() -> None:
     provider = Scripted(lambda text: 8 if text in ("4", "2 + 2 = 4") else 0)
     judge = Judge("critic", provider, Controls())
     for n in range(FIRST + 1):
-        asked = numbered(n, "4", "5", reference="2 + 2 = 4")
-        scores = await judge.score(asked, CallTally())
-        assert scores_of(asked, scores) == [0.8, 0.0] and len(scores) == 2
+        request = numbered(n, "4", "5", reference="2 + 2 = 4")
+        scores = await judge.score(request, CallTally())
+        assert scores_of(request, scores) == [0.8, 0.0] and len(scores) == 2
     first, last = provider.shown[0], provider.shown[-1]
     assert len(first) == len(last) == 2 + ATTACKS_PER_GROUP + 1 and "2 + 2 = 4" in first.values()
     assert [len(seen) for seen in provider.shown[1:-1]] == [2] * (FIRST - 1)
-    assert {len(key) for key in first} == {len(asked.completions[0].id)} and list(first) == sorted(first)
+    assert {len(key) for key in first} == {len(request.completions[0].id)} and list(first) == sorted(first)
 
 
 @pytest.mark.parametrize(("rule", "caught"), [(lambda text: 0 if text == "four" else 6, True), (lambda _: 6, False)])

@@ -23,10 +23,10 @@ class Endpoint:
 
     def __init__(self, takes: set[Terms], gives: bool = True) -> None:
         self.takes, self.gives = takes, gives
-        self.asked: list[Terms] = []
+        self.tried: list[Terms] = []
 
     async def __call__(self, terms: Terms) -> Completion:
-        self.asked.append(terms)
+        self.tried.append(terms)
         await asyncio.sleep(0)  # others are under way
         if terms not in self.takes:
             raise ModelFailure("bad_request", "HTTP 400")
@@ -40,40 +40,40 @@ def endpoint(provider: str = "openai", model: str = "m") -> ModelEndpoint:
 
 @given(st.sets(st.sampled_from(EVERY)))
 def test_negotiation_finds_the_best_accepted_terms(takes: set[Terms]) -> None:
-    terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
+    terms, server = AgreedTerms(endpoint(), 5), Endpoint(takes)
     if not takes:
         with pytest.raises(ModelFailure, match="bad_request"):
-            asyncio.run(terms.negotiate(asked))
+            asyncio.run(terms.negotiate(server))
         assert terms.now == Terms("strict", 5), "nothing was learnt: it may have been the question"
         return
-    asyncio.run(terms.negotiate(asked))
-    assert terms.now in takes and len(asked.asked) == len(set(asked.asked)) <= len(EVERY)
-    if any(one.schema == "strict" for one in takes):
+    asyncio.run(terms.negotiate(server))
+    assert terms.now in takes and len(server.tried) == len(set(server.tried)) <= len(EVERY)
+    if any(accepted.schema == "strict" for accepted in takes):
         assert terms.now.schema == "strict", "the schema is worth more than log-probabilities"
-    asked.asked.clear()
-    asyncio.run(terms.negotiate(asked))
-    assert asked.asked == [terms.now], "once and for all"
+    server.tried.clear()
+    asyncio.run(terms.negotiate(server))
+    assert server.tried == [terms.now], "once and for all"
 
 
 @pytest.mark.parametrize("takes", [{Terms("json_object", 0)}, {Terms("strict", 0)}])
 async def test_concurrent_calls_with_refused_terms_are_answered(takes: set[Terms]) -> None:
-    terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
-    answers = await asyncio.gather(*(terms.negotiate(asked) for _ in range(16)))
+    terms, server = AgreedTerms(endpoint(), 5), Endpoint(takes)
+    answers = await asyncio.gather(*(terms.negotiate(server) for _ in range(16)))
     assert len(answers) == 16 and {terms.now} == takes
 
 
 async def test_a_refusal_after_success_does_not_change_the_terms() -> None:
-    terms, asked = AgreedTerms(endpoint(), 0), Endpoint({Terms("strict", 0)})
-    await terms.negotiate(asked)
-    asked.takes = {Terms("none", 0)}
+    terms, server = AgreedTerms(endpoint(), 0), Endpoint({Terms("strict", 0)})
+    await terms.negotiate(server)
+    server.takes = {Terms("none", 0)}
     with pytest.raises(ModelFailure, match="bad_request"):
-        await terms.negotiate(asked)
-    assert terms.now == Terms("strict", 0) and len(asked.asked) == 2
+        await terms.negotiate(server)
+    assert terms.now == Terms("strict", 0) and len(server.tried) == 2
 
 
 async def test_missing_log_probabilities_are_not_requested_again() -> None:
-    terms, asked = AgreedTerms(endpoint(), 5), Endpoint(set(EVERY), gives=False)
-    await terms.negotiate(asked)
-    assert terms.now == Terms("strict", 0) and len(asked.asked) == 1
+    terms, server = AgreedTerms(endpoint(), 5), Endpoint(set(EVERY), gives=False)
+    await terms.negotiate(server)
+    assert terms.now == Terms("strict", 0) and len(server.tried) == 1
     (lack,) = terms.lacks()
     assert lack == "m at openai offers no log-probabilities: it judges without them"

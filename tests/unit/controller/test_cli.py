@@ -42,6 +42,15 @@ def test_a_list_of_commands_imports_none_of_them() -> None:
     assert "diagnose" in done.stdout and done.stdout.splitlines()[-1] == "[]"
 
 
+def test_without_the_source_checkout_there_are_no_benches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("oven_controller.cli.bench.find_spec", lambda _name: None)
+    for command in (["bench"], ["bench", "starts", "--json"], ["gym", "--quick"]):
+        assert invoke(*command) == 2
+        assert "run them from a source checkout" in capsys.readouterr().err
+
+
 def test_a_removed_command_names_the_tag(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("kg", "learn") == 2
     assert "was removed" in capsys.readouterr().err

@@ -50,9 +50,9 @@ def test_a_key_in_the_wrong_place_is_not_repeated(capsys: pytest.CaptureFixture[
         with pytest.raises(SystemExit) as ended:
             invoke(["doctor", "--judges", "--set", member])
         assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert "the name of an environment variable, and not the key itself" in said.err
-    assert "canary" not in said.err + said.out
+    output = capsys.readouterr()
+    assert "the name of an environment variable, and not the key itself" in output.err
+    assert "canary" not in output.err + output.out
 
 
 def test_a_dry_run_checks_keys_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -91,16 +91,16 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
     )
     known = catalogue(file)
 
-    def asked(provider: str, model: str):  # type: ignore[no-untyped-def]
+    def lookup(provider: str, model: str):  # type: ignore[no-untyped-def]
         return endpoint_of("critic", MemberSettings(provider=provider, model=model), known)
 
-    chat = asked("deepseek", "deepseek-chat")
+    chat = lookup("deepseek", "deepseek-chat")
     assert (chat.schema_mode, chat.top_logprobs, chat.price.output) == ("none", 20, 2.0)
     assert (chat.key_env, chat.limit_as) == ("DEEPSEEK_API_KEY", "max_tokens"), "the rest is as it was"
-    assert asked("deepseek", "deepseek-reasoner").top_logprobs == 0, "a name goes before a pattern"
-    assert asked("deepseek", "deepseek-next").top_logprobs == 1
-    assert asked("together", "m").key_env == "TOGETHER_KEY"
-    assert key_of("critic", asked("openai", "m"), {"OPENAI_API_KEY": "k"}) == NO_KEY, "it moved, and names no key"
+    assert lookup("deepseek", "deepseek-reasoner").top_logprobs == 0, "a name goes before a pattern"
+    assert lookup("deepseek", "deepseek-next").top_logprobs == 1
+    assert lookup("together", "m").key_env == "TOGETHER_KEY"
+    assert key_of("critic", lookup("openai", "m"), {"OPENAI_API_KEY": "k"}) == NO_KEY, "it moved, and names no key"
     assert catalogue()["openai"].key_env == "OPENAI_API_KEY"
 
 

@@ -48,14 +48,14 @@ def receipt(actuator: str, after: str, status: str = "applied") -> Receipt:
 
 
 def test_each_member_has_its_model_its_share_and_what_it_did_in_the_newest_step() -> None:
-    asked = {"committee/skipped_groups": 0.0, "rewards/critic/mean": 0.5}
-    before = observed(1, **asked, **{abstains("tone", "timeout"): 1.0})
-    now = observed(2, **asked, **{abstains("tone", "rate_limit"): 2.0, abstains("tone", "auth"): 1.0})
+    metrics = {"committee/skipped_groups": 0.0, "rewards/critic/mean": 0.5}
+    before = observed(1, **metrics, **{abstains("tone", "timeout"): 1.0})
+    now = observed(2, **metrics, **{abstains("tone", "rate_limit"): 2.0, abstains("tone", "auth"): 1.0})
     between = observed(3, loss=1.0)
     critic, tone = shown(before, now, between)
     assert critic == MemberLine("critic", CLAUDE, "critic", 0.3, "scoring", (CLAUDE, OFF))
     assert (tone.role, tone.weight, tone.state) == ("style", 0.2, "abstaining: auth 1, rate_limit 2")
-    _, tone = shown(observed(1, **asked, **{abstains("tone", "quarantined"): 4.0}))
+    _, tone = shown(observed(1, **metrics, **{abstains("tone", "quarantined"): 4.0}))
     assert tone.state == "quarantined"
     assert [line.state for line in shown()] == ["not asked", "not asked"]
 
@@ -68,8 +68,8 @@ def test_the_view_follows_swaps_mutes_and_membership() -> None:
     critic, _ = shown(announced, receipt("committee.critic", CHAT, "rejected"))
     assert critic.judge == CLAUDE
     came = ActuatorAnnounced(incarnation=1, n=4, actuator=knob("late", CHAT, OFF), tick=1, step=1)
-    left = ActuatorAnnounced(incarnation=1, n=5, actuator=knob("tone", OFF), tick=1, step=1)
-    assert [line.member for line in shown(came, left)] == ["critic", "late"]
+    departed = ActuatorAnnounced(incarnation=1, n=5, actuator=knob("tone", OFF), tick=1, step=1)
+    assert [line.member for line in shown(came, departed)] == ["critic", "late"]
 
 
 def test_an_identity_holds_what_scores_differently_and_no_key() -> None:

@@ -54,10 +54,10 @@ def _read_geometry_of_truth(path: Path) -> Iterator[Labelled]:
 def _geometry_of_truth_templates() -> Iterator[Labelled]:
     countries = tuple(CITIES)
     for position, (lead, frame, (nth, cities)) in enumerate(product(LEADS, CITY_FRAMES, enumerate(CITIES.values()))):
-        other = countries[(nth + 1 + position % (len(countries) - 1)) % len(countries)]
+        wrong_country = countries[(nth + 1 + position % (len(countries) - 1)) % len(countries)]
         for city in cities:
             yield Labelled(lead + frame.format(city, countries[nth]), TRUE)
-            yield Labelled(lead + frame.format(city, other), FALSE)
+            yield Labelled(lead + frame.format(city, wrong_country), FALSE)
     for lead, (word, sign), (a, b) in product(LEADS, COMPARISONS, product(range(len(NUMBERS)), repeat=2)):
         if a != b:
             true = (a - b) * sign > 0
@@ -83,11 +83,11 @@ def _read_relations(path: Path) -> Iterator[Labelled]:
     if not isinstance(relation, dict) or not {"prompt_templates", "samples"} <= relation.keys():
         raise ConfigError(f"{path}: there are no prompt_templates and samples; published files have both")
     frames = relation["prompt_templates"]
-    if not (isinstance(frames, list) and frames and all(isinstance(one, str) and "{}" in one for one in frames)):
+    if not (isinstance(frames, list) and frames and all(isinstance(frame, str) and "{}" in frame for frame in frames)):
         raise ConfigError(f"{path}: prompt_templates must be texts with {{}} in the place of the subject")
     samples = [
-        (number, str(one["subject"]), str(one["object"]))
-        for number, one in json_objects(path, relation["samples"], ("subject", "object"))
+        (number, str(sample["subject"]), str(sample["object"]))
+        for number, sample in json_objects(path, relation["samples"], ("subject", "object"))
     ]
     right: dict[str, set[str]] = {}
     for _, subject, thing in samples:
@@ -95,7 +95,7 @@ def _read_relations(path: Path) -> Iterator[Labelled]:
     things = sorted({thing for _, _, thing in samples})
     for number, subject, thing in samples:
         frame = frames[number % len(frames)]
-        wrong = [other for other in things if other not in right[subject]]
+        wrong = [thing for thing in things if thing not in right[subject]]
         where = f"{path}, sample {number}"
         yield Labelled(f"{frame.replace('{}', subject)} {thing}.", TRUE, where)
         if wrong:
@@ -106,9 +106,9 @@ def _relations_templates() -> Iterator[Labelled]:
     for frames, facts in RELATIONS.values():
         objects = tuple(facts.values())
         for position, (lead, frame, (nth, subject)) in enumerate(product(LEADS, frames, enumerate(facts))):
-            other = objects[(nth + 1 + position % (len(objects) - 1)) % len(objects)]
+            wrong_object = objects[(nth + 1 + position % (len(objects) - 1)) % len(objects)]
             yield Labelled(lead + frame.format(subject, objects[nth]), TRUE)
-            yield Labelled(lead + frame.format(subject, other), FALSE)
+            yield Labelled(lead + frame.format(subject, wrong_object), FALSE)
 
 
 RELATION_BENCHMARK = Benchmark(
@@ -154,9 +154,9 @@ def _read_md_gender(path: Path) -> Iterator[Labelled]:
 def _md_gender_templates() -> Iterator[Labelled]:
     for label, names in NAMES.items():
         subject, possessive = PRONOUNS[label]
-        for frame, name, thing, place in product(PERSON_FRAMES, names, THINGS, PLACES):
+        for frame, name, thing, setting in product(PERSON_FRAMES, names, THINGS, PLACES):
             yield Labelled(
-                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=place),
+                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=setting),
                 frozenset({label}),
             )
 
@@ -184,12 +184,12 @@ def _read_snli(path: Path) -> Iterator[Labelled]:
 
 
 def _snli_templates() -> Iterator[Labelled]:
-    for frame, (who, kind), doing, place in product(PREMISES, KINDS.items(), DOINGS, PLACES):
-        premise = frame.format(who, doing, place)
+    for frame, (who, kind), doing, setting in product(PREMISES, KINDS.items(), DOINGS, PLACES):
+        premise = frame.format(who, doing, setting)
         for shift in (0, 1 + len(premise) % (len(DOINGS) - 1)):  # 0 says what the premise says
             label = FALSE if shift else TRUE
             other_doing = DOINGS[(DOINGS.index(doing) + shift) % len(DOINGS)]
-            other_place = PLACES[(PLACES.index(place) + shift) % len(PLACES)]
+            other_place = PLACES[(PLACES.index(setting) + shift) % len(PLACES)]
             yield Labelled(two_sentences(premise, f"the {kind} is {other_doing}"), label)
             yield Labelled(two_sentences(premise, f"the {kind} is in the {other_place}"), label)
 
@@ -238,7 +238,7 @@ OTHER_TAGS = ("tim", "art", "nat", "eve")
 
 
 def _read_ner(path: Path) -> Iterator[Labelled]:
-    known = {f"{at}-{tag}": TAGS.get(tag) for at in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
+    known = {f"{prefix}-{tag}": TAGS.get(tag) for prefix in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
     words: list[str] = []
     labels: set[str] = set()
     where = ""
@@ -284,14 +284,14 @@ NER = Benchmark(
 def _read_tense(path: Path) -> Iterator[Labelled]:
     labels = {label: frozenset({label}) for label in ("past", "present", "future")}
     for number, row in json_objects(path, json_value(path), ("sentence", "label")):
-        place = f"entry {number}"
-        yield Labelled(str(row["sentence"]), label_of(path, place, row["label"], labels), f"{path}, {place}")
+        entry = f"entry {number}"
+        yield Labelled(str(row["sentence"]), label_of(path, entry, row["label"], labels), f"{path}, {entry}")
 
 
 def _tense_templates() -> Iterator[Labelled]:
-    for subject, (past, present, future), manner, place in product(SUBJECTS, VERBS, MANNERS, PLACES):
+    for subject, (past, present, future), manner, setting in product(SUBJECTS, VERBS, MANNERS, PLACES):
         for label, verb in (("past", past), ("present", present), ("future", f"will {future}")):
-            yield Labelled(f"the {subject} {verb} {manner.format(place)}", frozenset({label}))
+            yield Labelled(f"the {subject} {verb} {manner.format(setting)}", frozenset({label}))
 
 
 TENSE = Benchmark("tense", ("**/*.json",), "JSON list with sentence, label", _read_tense, _tense_templates)
@@ -309,12 +309,14 @@ def _read_singular_plural(path: Path) -> Iterator[Labelled]:
 
 
 def _singular_plural_templates() -> Iterator[Labelled]:
-    for (nth, (one, several)), state, place in product(enumerate(NOUNS), STATES, PLACES):
-        other = NOUNS[(nth + 1 + len(state + place) % (len(NOUNS) - 1)) % len(NOUNS)][0]
+    for (nth, (singular, several)), state, setting in product(enumerate(NOUNS), STATES, PLACES):
+        wrong_noun = NOUNS[(nth + 1 + len(state + setting) % (len(NOUNS) - 1)) % len(NOUNS)][0]
         for frame in ("the {} {} {} in the {}", "in the {3} the {0} {1} {2}"):
-            yield Labelled(frame.format(one, "is", state, place), frozenset({"one subject"}))
-            yield Labelled(frame.format(several, "are", state, place), frozenset({"several subjects"}))
-            yield Labelled(frame.format(f"{one} and the {other}", "are", state, place), frozenset({"several subjects"}))
+            yield Labelled(frame.format(singular, "is", state, setting), frozenset({"one subject"}))
+            yield Labelled(frame.format(several, "are", state, setting), frozenset({"several subjects"}))
+            yield Labelled(
+                frame.format(f"{singular} and the {wrong_noun}", "are", state, setting), frozenset({"several subjects"})
+            )
 
 
 SINGULAR_PLURAL = Benchmark(

@@ -82,12 +82,12 @@ def json_objects(path: Path, values: object, keys: Sequence[str]) -> Iterator[tu
         yield number, _object(value, path, f"entry {number}", keys)
 
 
-def label_of(path: Path, place: str, said: object, known: Mapping[str, Any]) -> Any:
+def label_of(path: Path, position: str, label: object, known: Mapping[str, Any]) -> Any:
     """Return the meaning of a file's label. Raises ConfigError for an unknown one."""
-    key = str(said).strip()
+    key = str(label).strip()
     if key not in known:
         raise ConfigError(
-            f"{path}, {place}: unknown label {key[:40]!r}; the published ones are {', '.join(map(repr, known))}; "
+            f"{path}, {position}: unknown label {key[:40]!r}; the published ones are {', '.join(map(repr, known))}; "
             "correct the row, or leave it out"
         )
     return known[key]
@@ -103,10 +103,10 @@ def _json(path: Path, text: str, line: int | None) -> Any:
         raise ConfigError(f"{path}: nested too deeply to be a benchmark's file") from error
 
 
-def _object(value: object, path: Path, place: str, keys: Sequence[str]) -> dict[str, Any]:
+def _object(value: object, path: Path, position: str, keys: Sequence[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}, {place}: an object is needed, and this is a {type(value).__name__}")
+        raise ConfigError(f"{path}, {position}: an object is needed, and this is a {type(value).__name__}")
     for key in keys:
         if key not in value:
-            raise ConfigError(f"{path}, {place}: there is no {key!r}; the published file has {', '.join(keys)}")
+            raise ConfigError(f"{path}, {position}: there is no {key!r}; the published file has {', '.join(keys)}")
     return value

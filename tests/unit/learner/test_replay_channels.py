@@ -344,7 +344,7 @@ def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog:
         made(channel, trainer=game)
     assert len(channel.pairs) == 4 and "1 of 5 pairs are skipped: 1 longer than 256 tokens" in caplog.text
     for options, message in (
-        ({"mode": "sampled_token"}, "reverse KL alone"), ({"beta": 2}, "beta 2"), ({"rate": 0}, "rate 0"),
+        ({"mode": "sampled_token"}, "only the reverse KL"), ({"beta": 2}, "beta 2"), ({"rate": 0}, "rate 0"),
         ({"mode": "full_logits", "topk": 3}, "topk 3"), ({"teacher": "base"}, "'live' or 'ema'"),
         ({"clip": 0}, "clip 0"),
     ):  # fmt: skip

@@ -23,7 +23,6 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "snapshots": "share of wall time that copies for rollback take, and the time of one copy",
     "starts": "final held-out accuracy from random starts: swarm, no controller, blind schedule, plateau rule",
     "step": "an optimizer step with the whole stack attached, next to plain TRL on the same model and task",
-    "teachers": "memory, time per batch, error and swap time of a teacher, for each way of keeping it",
     "throughput": "steps per second that 4 and 64 agents keep up with, and how many steps late decisions are",
 }
 """Name → what it measures."""
@@ -43,7 +42,6 @@ _MODULES: Final[Mapping[str, str]] = {
     "snapshots": "oven_bench.performance.snapshots",
     "starts": "oven_bench.training.drawn_starts",
     "step": "oven_bench.performance.step",
-    "teachers": "oven_bench.performance.teachers",
     "throughput": "oven_bench.performance.throughput",
 }
 

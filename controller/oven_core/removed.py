@@ -14,7 +14,7 @@ _NAMES: Final = {
         "aggregation alerts arm-comparison completions escalation faults hackable-judge healthy judge-bias "
         "judge-swaps keypress kg local-teachers loop-trials motion notifications oracle oracle-step outage "
         "overlap pairs questions replay reputation short-horizon source-swarm supervised-run supervisor swaps "
-        "telemetry token-prior trace-pairs trace-replay trials"
+        "teachers telemetry token-prior trace-pairs trace-replay trials"
     ),
     "command of kg": "learn",
     "command of supervise": "analyze ask data grid",

@@ -11,9 +11,7 @@ from oven_bench.gym.fault import Fault, Step
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
 from oven_bench.gym.tasks.pretraining.trainee import (
     CLIP,
-    EVAL_EVERY,
     LEARNING_RATE,
-    METRICS,
     WARMUP,
     WEIGHT_DECAY,
     WORST,
@@ -46,31 +44,6 @@ def resumed(trainee: Pretraining) -> Pretraining:
 
 def weights(trainee: Pretraining) -> torch.Tensor:
     return torch.cat([parameter.detach().reshape(-1) for parameter in trainee.model.parameters()])
-
-
-def test_the_same_state_gives_the_same_steps_bit_for_bit(begun: Pretraining) -> None:
-    one, other = resumed(begun), resumed(begun)
-    assert [one.train_step() for _ in range(12)] == [other.train_step() for _ in range(12)]
-    assert torch.equal(weights(one), weights(other)) and one.quality() == other.quality()
-
-
-def test_a_restored_run_replays_its_steps_bit_for_bit(fresh: Pretraining) -> None:
-    state = fresh.state()
-    first = [fresh.train_step() for _ in range(6)]
-    reached = weights(fresh)
-    fresh.restore(state)
-    again = [fresh.train_step() for _ in range(6)]
-    # evaluations go by the clock that does not go back
-    bare = [[{k: v for k, v in step.items() if k != "eval/loss"} for step in steps] for steps in (first, again)]
-    assert bare[0] == bare[1]
-    assert torch.equal(weights(fresh), reached)
-    assert fresh.gradient_steps == BEGUN + 12 and fresh.cursor == BEGUN + 6
-
-
-def test_it_publishes_what_it_announces(fresh: Pretraining) -> None:
-    seen = {name for _ in range(EVAL_EVERY) for name, value in fresh.train_step().items() if math.isfinite(value)}
-    assert seen == {spec.name for spec in METRICS}
-    assert "optim/grad_momentum_cos" not in Pretraining(103).train_step()  # no momentum yet
 
 
 def test_it_learns_and_meets_no_row_twice() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from bench_testing.gym_line import Script
 from oven_bench.gym.episode import play
-from oven_bench.gym.fault import Fault, Step, make
+from oven_bench.gym.fault import Fault, Step, Trainee, make
 from oven_bench.gym.shared_prefix import Record, untouched
 from oven_bench.gym.task_table import TASKS, Kind
 from oven_core.protocol.actuator_names import ACTUATORS
@@ -51,6 +54,38 @@ def test_a_reading_that_was_asked_for_comes_with_the_next_step_and_changes_nothi
     assert [{n: v for n, v in metrics.items() if n != held_out} for metrics in seen] == plain
     ended = play(make(kind, SEED), WrongClip(onset=0), Script({50: [("run.evaluate", None)]}))
     assert ended.interventions == 0
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_restored_run_and_a_copy_of_it_take_the_same_steps_bit_for_bit(kind: Kind) -> None:
+    trainee, copy = make(kind, SEED), make(kind, SEED)
+    for _ in range(12):
+        trainee.train_step()
+    state = trainee.state()
+    first, reached = [trainee.train_step() for _ in range(6)], _weights(trainee)
+    copy.restore(state)
+    copy.gradient_steps = 12
+    assert [copy.train_step() for _ in range(6)] == first
+    assert torch.equal(_weights(copy), reached) and copy.quality() == trainee.quality()
+    trainee.restore(state)
+    again = [trainee.train_step() for _ in range(6)]
+    # Evaluations follow the number of computed steps, which a rollback does not lower.
+    bare = [[{k: v for k, v in step.items() if k[:5] != "eval/"} for step in steps] for steps in (first, again)]
+    assert bare[0] == bare[1] and torch.equal(_weights(trainee), reached)
+    assert (trainee.gradient_steps, trainee.cursor) == (24, 18)
+
+
+def _weights(trainee: Trainee) -> torch.Tensor:
+    return torch.nn.utils.parameters_to_vector(trainee.model.parameters()).detach()
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_trainee_publishes_what_it_announces(kind: Kind) -> None:
+    trainee = make(kind, SEED)
+    first, *others = [trainee.train_step() for _ in range(40)]
+    published = {name for step in others for name, value in step.items() if math.isfinite(value)}
+    assert published == {spec.name for spec in trainee.metrics}
+    assert "optim/grad_momentum_cos" not in first, "there is no momentum yet"
 
 
 @pytest.mark.parametrize("kind", TASKS)

@@ -3,7 +3,7 @@
 The agents receive what they would have received live: the recording's start, observations and receipts, and the ballots
 and decisions of a mesh in which their votes replace those that the recording has under their names. They are asked
 together after each event and their messages are added by name, so that no agent sees another's vote first. An agent in
-a process of its own is asked when it has time, so it may have skipped windows on which it votes here.
+its own process is asked when it has time, so it may have skipped windows on which it votes here.
 """
 
 from __future__ import annotations

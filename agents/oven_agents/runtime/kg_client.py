@@ -1,7 +1,7 @@
 """Asks the knowledge graph about a proposal before it is published: which of several plans, sources, or a veto.
 
 The service may be away or late. Then the vote is published as it is, and of several plans the agent's first. What the
-graph forbids, the mesh forbids too by the run's rules, whoever votes.
+graph forbids, the mesh forbids too by the run's rules, for every voter.
 
 The questions are one generator: it yields (endpoint, request) and receives the reply, or None. `consult` answers it
 with a function in this process, `PriorClient` over the bus."""

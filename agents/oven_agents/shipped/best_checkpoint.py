@@ -1,4 +1,4 @@
-"""Rolls back to the best held-out reading when quality is clearly worse, whatever the cause."""
+"""Rolls back to the best held-out reading when quality is worse beyond noise, whatever the cause."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
 class BestCheckpoint(Agent):
-    """Signals: a held-out reading that is clearly worse than the best one, whatever the cause, so the agent also covers
+    """Signals: a held-out reading that is worse than the best one, whatever the cause, so the agent also covers
     causes that no other agent knows. A reading is compared with what the run has learnt: the best reading minus the
-    first. It is clearly worse if it lost PLAINLY of that, LEAST of the best reading's size, more than noise explains,
+    first. It counts as worse if it lost PLAINLY of that, LEAST of the best reading's size, more than noise explains,
     and UNUSUAL times as much as any reading before it. The mean of two or three readings in a row may satisfy the same
-    conditions with less noise. A single reading is no proof, unless it lost BEYOND times as much: if the run can
+    conditions with less noise. A single reading counts only if it lost BEYOND times as much: if the run can
     measure on request, a second must agree (oven_agents.stats.evaluation_request).
 
     Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi

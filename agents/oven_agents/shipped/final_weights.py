@@ -16,7 +16,7 @@ WITH_BEST = "best"
 
 
 class FinalWeights(Agent):
-    """Signals: in the last part of a run, from LATE on, two held-out readings in a row are clearly below the best one,
+    """Signals: in the last part of a run, from LATE on, two held-out readings in a row are below the best one,
     whatever the cause: not finite, or lower by more than SIGMAS deviations of the readings' noise beyond the luck of
     the best of as many, and by LEAST of the best reading's size. Readings that a rollback discarded count too, because
     their weights are stored.

@@ -43,7 +43,7 @@ class LearningRate(Agent):
     not raised before a cut has shown its effect.
 
     False alarms: opposed gradients are reported in 2 % of runs of 400 ticks of pure noise, and in 3.7 % by the early
-    check (docs/experiments.md). Agreeing gradients are no reason to raise the rate if weight decay shrinks the weights,
+    check (docs/experiments.md). Agreeing gradients do not justify a higher rate if weight decay shrinks the weights,
     if the objective gets worse, or if the model is still moving away from its random initialisation. The same holds if
     the agreement fades by itself, as it does at a fitting rate, or if gradients did not agree earlier at a rate that
     was no higher: then something else changed.
@@ -63,7 +63,7 @@ class LearningRate(Agent):
     )  # fmt: skip
 
     WINDOW = 8
-    """Newest ticks whose cosines show that the rate is clearly too low. Eight steps separate a rate 10 to 30 times too
+    """Newest ticks whose cosines show that the rate is too low. Eight steps separate a rate 10 to 30 times too
     low from a fitting one (docs/experiments.md)."""
     LEAST = 6
     """Cosines that must be measured within WINDOW. A median and a quartile of fewer are single values."""

@@ -11,7 +11,7 @@ KNOB, RATE, OFF = "train.quantisation", "learning_rate", "none"
 
 
 class Quantisation(Agent):
-    """Signals: a held-out metric of the rounded weights that is clearly worse than the same metric of the exact
+    """Signals: a held-out metric of the rounded weights that is worse than the same metric of the exact
     weights, late in a run: past LATE, or past EARLY once the learning rate is below COOLED of its peak.
 
     Actions: sets `train.quantisation` to the metric's precision, once. From then on the forward pass uses rounded

@@ -20,7 +20,7 @@ _UNITS: Final[dict[Cap, str]] = {"usd": "US dollars", "tokens": "tokens", "calls
 
 @dataclass(frozen=True)
 class Caps:
-    """Caps on a run as a whole, supervisor and worker together; None is no cap. A call is made as long as no cap is
+    """Caps on a run as a whole, supervisor and worker together; None sets no cap. A call is made as long as no cap is
     reached, so calls in flight may exceed it. Raises ConfigError for a cap that is not above 0."""
 
     usd: float | None = None

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, Self, TypeVar
+from collections.abc import Callable
+from typing import Self, TypeVar
 
-A = TypeVar("A")
 T = TypeVar("T")
 
 SCHEDSTAT = "/proc/thread-self/schedstat"
-ROUNDS: Final = 3
-"""Times that each call is made, with all others in between; the quickest counts. The slowest hundredth then contains
-the cache misses that the calls cause, and not those that other processes cause."""
 
 
 class OnCpu:
@@ -56,14 +51,3 @@ class OnCpu:
 
 def nothing() -> None:
     """A call that does nothing: the resolution of a clock."""
-
-
-def quickest(arguments: Sequence[A], call: Callable[[A], T]) -> tuple[list[float], list[T]]:
-    """On-CPU microseconds of each call, and what it returned."""
-    best: list[float] = []
-    with OnCpu() as clock:
-        for _ in range(ROUNDS):
-            made = [clock.timed(partial(call, argument)) for argument in arguments]
-            took = [us for _, us in made]
-            best = [min(pair) for pair in zip(best, took, strict=True)] if best else took
-    return best, [result for result, _ in made]

@@ -28,7 +28,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.server.embedded import KEYS, EmbeddedServer, ServerFolder
+from oven_runs.server.embedded import KEYS, EmbeddedServer
 from oven_runs.settings.agents import AgentSpec, agent_spec
 
 RUN = "bench"
@@ -66,20 +66,6 @@ class Swarm:
         """Raises ProcessError if a process died, because then the figures mean something else."""
         if self.deaths:
             raise ProcessError("; ".join(self.deaths))
-
-
-@contextlib.asynccontextmanager
-async def server_with_log(scratch: Path, run: str) -> AsyncIterator[tuple[EmbeddedServer, ServerFolder]]:
-    """A server with the run's empty log, and keys for `admin` and `learner` in its folder."""
-    folder = ServerFolder(scratch / "nats", run)
-    keys = {role: folder.add_user(role, role) for role in ("admin", "learner")}
-    server = await EmbeddedServer.start(folder, scratch / "nats-server.log")
-    try:
-        async with Bus.connect(server.url, Credentials.load(keys["admin"])) as bus:
-            await streams.create(bus.jetstream, run)
-        yield server, folder
-    finally:
-        await server.stop()
 
 
 @contextlib.asynccontextmanager

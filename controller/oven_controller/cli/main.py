@@ -64,7 +64,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "backtest": Command(f"{HERE}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
         "import": Command(f"{HERE}.importing:import_", "Read another training's logs as a run."),
         "kg": Group(
-            "Ask the graph of causes and remedies, or a graph of your own.",
+            "Ask the graph of causes and remedies, or your own graph.",
             "diagnose loss_spike grad_norm_spike",
             {
                 "diagnose": Command(f"{HERE}.kg_graph:diagnose_symptoms", "Rank causes and remedies for symptoms."),

@@ -105,7 +105,7 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
 
 
 def check_agents(settings: Settings) -> None:
-    """Load the agents once in a process of their own. Raises ConfigError for an agent that cannot be loaded."""
+    """Load the agents once in their own process. Raises ConfigError for an agent that cannot be loaded."""
     if specs := agent_specs(settings):
         load_agents(specs, "--check")
 

@@ -1,4 +1,4 @@
-"""Swaps of judges from a script: which members are meant, and the commands that offer and choose a model."""
+"""Swap judges from a script: find the members, and send the commands that offer and choose a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from oven_runs.settings.committee_members import first_problem
 from oven_runs.settings.committee_settings import MemberSettings
 
 Command = Callable[..., Receipt | None]
-"""Has an operator's command carried out; raises CommandRefusedError."""
+"""Executes an operator command; raises CommandRefusedError."""
 
 
 def model_of(provider: str, model: str, **options: Any) -> JudgeSpec:
-    """Raises ConfigError for what cannot be asked."""
+    """Build a JudgeSpec. Raises ConfigError for invalid values."""
     try:
         return JudgeSpec(provider=provider, model=model, **options)
     except ValidationError as error:
@@ -30,29 +30,33 @@ def model_of(provider: str, model: str, **options: Any) -> JudgeSpec:
 
 
 def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:
-    """The member by this `name`, else the one in this role. Raises UnknownNameError where there is none, and
-    ConfigError where several judge in it."""
+    """Return the member with this `name`, or the only one in this role.
+
+    Raises UnknownNameError if there is none, and ConfigError if there are several.
+    """
     if name is not None:
         if name not in members:
             raise UnknownNameError("member of the committee", name, members)
         return name
-    found = [key for key, member in members.items() if member.role == role]
-    if not found:
+    candidates = [key for key, member in members.items() if member.role == role]
+    if not candidates:
         raise UnknownNameError("role", role, {member.role for member in members.values()})
-    if len(found) > 1:
-        raise ConfigError(f"{', '.join(found)} judge as {role}: say which, swap_agent({role!r}, name={found[0]!r}, …)")
-    return found[0]
+    if len(candidates) > 1:
+        raise ConfigError(
+            f"{', '.join(candidates)} judge as {role}; choose one, swap_agent({role!r}, name={candidates[0]!r}, …)"
+        )
+    return candidates[0]
 
 
-def begun_with(committee: Committee, names: Sequence[str], model: JudgeSpec) -> None:
-    """Before training: probe the model in each member's process, and begin with it. All or none. Raises
+def start_with(committee: Committee, names: Sequence[str], model: JudgeSpec) -> None:
+    """Before training: probe the model in each member's process, and use it if all probes succeed. Raises
     CommandRefusedError with the reason."""
     probes = {name: _probe(committee, name, model) for name in names}
     for name, probe in probes.items():
         try:
             refused = probe.result(timeout=2 * (committee.remote.deadline_s if committee.remote else 1.0))
         except Late:
-            refused = "the probe did not end"
+            refused = "the probe timed out"
         if refused:
             raise CommandRefusedError(f"{name} keeps {committee.judges.active(name)}: {refused}")
     for name in names:
@@ -64,14 +68,17 @@ def _probe(committee: Committee, name: str, model: JudgeSpec) -> Future[str]:
     return committee.remote.probe(name, model)
 
 
-def swapped(command: Command, names: Sequence[str], model: JudgeSpec, deadline_s: float) -> dict[str, Receipt]:
-    """While training: offer the model to each member, and only where all took it, choose it. The receipts of the
-    choices. Raises CommandRefusedError with the reason."""
+def swap_all(command: Command, names: Sequence[str], model: JudgeSpec, deadline_s: float) -> dict[str, Receipt]:
+    """During training: offer the model to each member, and choose it if all accept. Returns the receipts of the
+    choices.
+
+    Raises CommandRefusedError with the reason.
+    """
     for name in names:
         command(limit_s=deadline_s, action="offer", actuator=actuator_of(name), judge=model)
     receipts: dict[str, Receipt] = {}
     for name in names:
         receipt = command(action="set", actuator=actuator_of(name), value=model.identity)
-        assert receipt is not None  # a choice that is carried out has one
+        assert receipt is not None  # an executed choice has a receipt
         receipts[name] = receipt
     return receipts

@@ -1,4 +1,4 @@
-"""The policy's moving average: a teacher that follows it slowly."""
+"""A moving average of the policy's weights, used as a slow teacher."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 
 class MovingAverage(nn.Module):
-    """θ' ← (1 − rate)·θ' + rate·θ of what trains of a model, as float32 buffers: of a model below an adapter only the
-    adapter is copied. 4 bytes for each parameter that trains."""
+    """θ' ← (1 − rate)·θ' + rate·θ over a model's trainable parameters, as float32 buffers.
+
+    For a model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter.
+    """
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         super().__init__()
@@ -22,23 +24,23 @@ class MovingAverage(nn.Module):
 
     @property
     def following(self) -> bool:
-        """Whether it has begun to follow the model. A checkpoint keeps it, so that a resumed one continues."""
+        """Whether it is following the model. Checkpoints keep this flag, so that a resumed average continues."""
         return bool(self.get_buffer("follows"))
 
     def stop(self) -> None:
-        """It begins anew when it is asked for again."""
+        """Stop following; the next use starts afresh."""
         self.get_buffer("follows").fill_(False)
 
     @torch.no_grad()
     def restart(self, model: nn.Module) -> None:
-        """It is the model as it is now, and follows it from here on."""
+        """Copy the model as it is now, and follow it from here on."""
         self.get_buffer("follows").fill_(True)
         for name in self._names:
             self.get_buffer(_key(name)).copy_(model.get_parameter(name))
 
     @torch.no_grad()
     def follow(self, model: nn.Module) -> None:
-        """One step towards the model, if it follows it."""
+        """Take one step towards the model, if following."""
         if not self.following:
             return
         for name in self._names:
@@ -46,10 +48,10 @@ class MovingAverage(nn.Module):
             own.lerp_(model.get_parameter(name).detach().to(own), self.rate)
 
     def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """By the model's names and in its types, for torch.func.functional_call."""
+        """Return the weights by the model's names and in its dtypes, for torch.func.functional_call."""
         return {name: self.get_buffer(_key(name)).to(model.get_parameter(name)) for name in self._names}
 
 
 def _key(name: str) -> str:
-    """A buffer's name has no dot in it."""
+    """Return the buffer's name: it must not contain a dot."""
     return name.replace(".", "/")

@@ -1,4 +1,4 @@
-"""Which preference pairs a micro-batch has: a function of its number, so that nothing has to be kept for a resume."""
+"""Choose the preference pairs of each micro-batch as a function of its number, so that a resume needs no state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PairSampler:
-    """Epochs of all `pairs`, each in its own order; of every `ranks` × `batch` that follow each other, rank r has
-    the r-th `batch`. The ranks together have what one process with a batch of `ranks` × `batch` has."""
+    """Shuffled epochs over `pairs`. Of each consecutive `ranks` × `batch` pairs, rank r gets the r-th `batch`.
+
+    Together the ranks see the same pairs as one process with a batch of `ranks` × `batch`.
+    """
 
     pairs: int
     batch: int
@@ -18,10 +20,12 @@ class PairSampler:
     ranks: int = 1
     _orders: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
-    def at(self, number: int) -> list[int]:
-        """The places of the pairs of micro-batch `number`, 0 the first of training."""
+    def micro_batch(self, number: int) -> list[int]:
+        """Return the indices of the pairs in micro-batch `number`; 0 is the first of training."""
         first = (number * self.ranks + self.rank) * self.batch
-        return [self._order(place // self.pairs)[place % self.pairs] for place in range(first, first + self.batch)]
+        return [
+            self._order(position // self.pairs)[position % self.pairs] for position in range(first, first + self.batch)
+        ]
 
     def _order(self, epoch: int) -> list[int]:
         if epoch not in self._orders:

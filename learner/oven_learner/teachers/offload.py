@@ -1,6 +1,6 @@
-"""Teachers whose weights wait elsewhere, by accelerate's hooks: in the CPU's memory for a GPU, on disk for a CPU.
+"""Offload teachers with accelerate's hooks: to CPU memory for a GPU, to disk for a CPU.
 
-Each layer's weights come when its turn in a pass comes, and go after it, so that an idle teacher holds nothing.
+Each layer's weights are loaded for its turn in a pass and dropped afterwards, so that an idle teacher uses no memory.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from oven_core.errors import TeacherRefusedError, reason
 
 
 def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:
-    """Take the weights of `model` off `device`, on which it continues to be run.
+    """Move the weights of `model` off `device`, where it still runs.
 
-    From a CPU they go to a new folder inside `folder` (None: the system's for temporary files), which is removed with
-    the model, or at the latest when the process exits. `head_stays`: the output head's stay, for a loss that reads
-    them outside a pass. Raises TeacherRefusedError where that cannot hold them;
-    the model is as before then.
+    On a CPU they go to a new folder inside `folder` (None: the system's folder for temporary files). The folder is
+    deleted with the model, or at exit. `head_stays` keeps the output head in place, for a loss that reads its weights
+    outside a pass. Raises TeacherRefusedError if the disk cannot hold them; the model is then unchanged.
     """
     if device.type == "cpu":
         disk_offload(model, str(_written(model, folder)), execution_device=device, offload_buffers=True)
     else:
         cpu_offload(model, execution_device=device, offload_buffers=True)
     if not hasattr(model, "get_output_embeddings"):
-        return  # it has no vocabulary, and no one reads a head's weights
+        return  # no vocabulary, so nothing reads a head's weights
     if head_stays:
         remove_hook_from_module(model.get_output_embeddings())
     else:
@@ -41,8 +40,10 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, hea
 
 
 class _HeadInPlace(ModelHook):  # type: ignore[misc]
-    """The head's weight is there for the whole pass: TRL's fused log-probabilities read it without a call of the
-    head, so that its own hook would not bring it."""
+    """Keeps the head's weight loaded for the whole pass.
+
+    TRL's fused log-probabilities read the weight without calling the head, so the head's own hook would not load it.
+    """
 
     def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         head = module.get_output_embeddings()
@@ -56,35 +57,35 @@ class _HeadInPlace(ModelHook):  # type: ignore[misc]
 
 
 def _written(model: Any, folder: Path | None) -> Path:
-    """The folder with the weights, in accelerate's format.
+    """Write the weights in accelerate's format, and return the folder.
 
-    Not written by accelerate: it writes through memory maps, where a full disk is a SIGBUS and not an OSError.
+    accelerate itself writes through memory maps, where a full disk causes a SIGBUS instead of an OSError.
     """
     weights = model.state_dict()
     needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     where = Path(folder or tempfile.gettempdir())
-    made: Path | None = None
+    target: Path | None = None
     try:
         where.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(where).free
         if free < needed:
-            raise TeacherRefusedError(_no_room(where, needed, f"{free:,} are free"))
-        made = Path(tempfile.mkdtemp(prefix="oven-teacher-", dir=where))
+            raise TeacherRefusedError(_too_large(where, needed, f"{free:,} are free"))
+        target = Path(tempfile.mkdtemp(prefix="oven-teacher-", dir=where))
         index: dict[str, dict[str, Any]] = {}
         for name, tensor in weights.items():
-            _write(made / f"{name}.dat", tensor)
+            _write(target / f"{name}.dat", tensor)
             index[name] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-        save_offload_index(index, str(made))
+        save_offload_index(index, str(target))
     except OSError as error:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
-        raise TeacherRefusedError(_no_room(where, needed, reason(error))) from error
-    weakref.finalize(model, shutil.rmtree, made, ignore_errors=True)
-    return made
+        if target is not None:
+            shutil.rmtree(target, ignore_errors=True)
+        raise TeacherRefusedError(_too_large(where, needed, reason(error))) from error
+    weakref.finalize(model, shutil.rmtree, target, ignore_errors=True)
+    return target
 
 
 def _write(path: Path, tensor: torch.Tensor) -> None:
-    """The tensor's bytes; unlike numpy's `tofile`, an error of the disk keeps its number."""
+    """Write the tensor's bytes. Unlike numpy's `tofile`, this keeps the error number of a disk error."""
     flat = tensor.detach().cpu().contiguous().flatten()
     with path.open("wb") as file:
         file.write(flat.view(torch.uint8).numpy().data)
@@ -92,8 +93,8 @@ def _write(path: Path, tensor: torch.Tensor) -> None:
         os.fsync(file.fileno())
 
 
-def _no_room(where: Path, needed: int, why: str) -> str:
+def _too_large(where: Path, needed: int, why: str) -> str:
     return (
-        f"its {needed:,} bytes cannot be written to {where}: {why}; make room there, or give another folder, "
+        f"its {needed:,} bytes cannot be written to {where}: {why}; free some space, or use another folder, "
         "`offload_folder=` or TMPDIR"
     )

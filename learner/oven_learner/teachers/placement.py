@@ -1,4 +1,4 @@
-"""How a teacher is kept: the form that its strategy comes to, and the model put into it."""
+"""Choose the form in which a teacher is kept, and move the model into it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from oven_learner.teachers.memory import Form
 from oven_learner.teachers.offload import offload
 
 
-def chosen_form(config: TeacherConfig, device: torch.device, left: int, *, quantizable: bool = True) -> Form:
-    """What the strategy comes to; a hybrid one depends on the memory that is free on `device` now, and on how many
-    bytes are `left` for teachers, and has its bits only where it is `quantizable`. Raises TeacherRefusedError for a
-    model that cannot be found."""
+def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *, quantizable: bool = True) -> Form:
+    """Return the form for the config's strategy. Raises TeacherRefusedError if the model cannot be found.
+
+    For "hybrid" it depends on the free memory of `device` and on the `bytes_left` for teachers. Quantized forms are
+    only considered if `quantizable`.
+    """
     if config.strategy == "quantized":
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":
@@ -25,14 +27,14 @@ def chosen_form(config: TeacherConfig, device: torch.device, left: int, *, quant
     free = memory.free_bytes(device)
     if config.model is not None:
         free += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)  # there already
-    room = min(left, int(memory.SHARE_OF_FREE * free))
+    room = min(bytes_left, int(memory.SHARE_OF_FREE * free))
     return memory.cheapest_needed(footprint, room, quantizable=quantizable and quantization.available())
 
 
-def place(
+def place_model(
     model: torch.nn.Module, device: torch.device, form: Form, folder: Path | None, *, head_stays: bool = False
 ) -> None:
-    """Freeze `model`, and put its weights where that form has them. `folder` and `head_stays`: see `offload`."""
+    """Freeze `model`, and move its weights into the form. `folder` and `head_stays`: see `offload`."""
     model.eval()
     model.requires_grad_(False)
     if form == "offload":
@@ -42,6 +44,8 @@ def place(
 
 
 def as_trainer_asks(model: Any, accelerator: Any, form: Form) -> Any:
-    """What was placed, as a transformers trainer asks it. accelerate refuses to prepare some quantized models on a CPU,
-    and the trainer that asks a teacher has entered its autocast."""
+    """Return the placed model prepared for a transformers trainer.
+
+    accelerate refuses to prepare some quantized models on a CPU; the trainer has already entered its autocast.
+    """
     return accelerator.prepare_model(model, evaluation_mode=True) if form == "resident" else model

@@ -1,5 +1,5 @@
-"""Whether the judges can be trusted: bias_test.py the sequential test, judge_watch.py what is seen of each judge, and
-the metrics and lines of the process log that come of it."""
+"""Check whether judges can be trusted: bias_test.py has the sequential test, and judge_watch.py collects evidence on
+each judge for metrics and log lines."""
 
 from oven_learner.rewards.watching.judge_watch import JudgeWatch
 

@@ -1,4 +1,4 @@
-"""What is seen of each remote judge while it scores: its reliability, its biases, and what its own tests said."""
+"""Watch each remote judge while it scores: its reliability, its biases, and the results of its own tests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger("oven.learner")
 FOOLED: Final = "fooled"
 """A member's own kind of abstention: its judge failed a test with a known answer."""
 LENGTH: Final = 0.2
-"""Mean correlation with length, beyond the other members', that is an alarm. Twice that of places: what an answer is
-worth may well depend on its length, and judges of unlike noise see that unlike well."""
+"""Smallest mean correlation with length, beyond the other members', for an alarm. Twice that of positions: an answer's
+value may depend on its length, and judges with different noise see that to different degrees."""
 UNRELIABLE: Final = 0.5
-"""A judge's reliability below it is said in the process log."""
+"""Reliabilities below it are logged."""
 _METRICS: Final = {
     "reliability": "0.1 to 1, its weight is multiplied by it",
     "length": "correlation of its scores with the answers' length, mean over groups so far",
@@ -35,12 +35,12 @@ _METRICS: Final = {
     "quarantined": "1: it is asked for tests only",
     "cut_texts": "texts so far that were too long to be shown whole",
 }
-"""Of each remote member, as `committee/<member>/<name>`: its unit."""
+"""Metric `committee/<member>/<name>` of each remote member → its unit."""
 _DOWN: Final = frozenset({"changes", "controls_failed", "quarantined", "order_flips", "cut_texts"})
 
 
 class JudgeWatch:
-    """`judges`: the remote members. `weigh`: whether reliability changes weights; it is measured either way."""
+    """Watches the remote members `judges`. `weigh`: whether reliability changes weights; it is always measured."""
 
     def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
         self._weigh = weigh
@@ -48,10 +48,10 @@ class JudgeWatch:
         self._seen = {judge: _Seen() for judge in judges}
         self._numbers = itertools.count(1)
         self._begun = dict.fromkeys(judges, 0)
-        self._said: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """Its metrics of each judge."""
+        """Return its metrics of each judge."""
         return tuple(
             MetricSpec(name=f"committee/{judge}/{name}", unit=unit, better="down" if name in _DOWN else "neither")
             for judge in self._seen
@@ -59,61 +59,68 @@ class JudgeWatch:
         )
 
     def weights(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """The members' weights, each judge's multiplied by its reliability."""
+        """Return the members' weights, multiplied by reliability for judges."""
         return self.reliability.weights(weights) if self._weigh else dict(weights)
 
     def saw(
         self, shown: Sequence[str], texts: Sequence[str], rows: Mapping[str, Verdict], weights: Mapping[str, float]
     ) -> None:
-        """One group. `rows`: each voting member's verdict on `texts`, the group's completions in their order; `shown`:
-        the distinct ones in the order in which judges saw them; `weights`: the members', before reliability."""
-        first = [texts.index(text) for text in shown]  # equal texts have equal scores, and are one piece of evidence
-        given = {name: [said[i] for i in first] for name, said in rows.items() if not isinstance(said, Abstention)}
-        z = {name: standardised(said) for name, said in given.items() if sees_difference(said)}
+        """Add one group.
+
+        `rows`: each voting member's verdict on `texts`, the group's completions in order. `shown`: the distinct texts
+        in the order shown to judges. `weights`: the members' weights before reliability.
+        """
+        first = [texts.index(text) for text in shown]  # equal texts have equal scores and count once
+        scores = {
+            name: [verdict[i] for i in first] for name, verdict in rows.items() if not isinstance(verdict, Abstention)
+        }
+        z = {name: standardised(values) for name, values in scores.items() if sees_difference(values)}
         places, lengths = [float(n) for n in range(len(shown))], [math.log1p(len(text)) for text in shown]
         for judge, seen in self._seen.items():
-            said = rows.get(judge)
-            if isinstance(said, Abstention) and said.kind == FOOLED:
+            verdict = rows.get(judge)
+            if isinstance(verdict, Abstention) and verdict.kind == FOOLED:
                 self.reliability.failed_control(judge)
             if judge in z:
                 seen.saw(z[judge], [z[name] for name in z if name != judge], places, lengths)
-        self.reliability.saw(given, weights)
+        self.reliability.saw(scores, weights)
 
     @property
     def begun(self) -> dict[str, int]:
-        """Judge → a number that is another one as soon as another judge has its name."""
+        """Judge → a number that changes whenever another judge takes over the name."""
         return dict(self._begun)
 
     def begin(self, judge: str) -> None:
-        """This judge is new, or has the name of another one from here on: nothing was seen of it yet."""
+        """Start afresh for a new judge, or for a name that another judge takes over."""
         self._seen[judge] = _Seen()
         self._begun[judge] = next(self._numbers)
         self.reliability.begin(judge)
-        self._said = {(name, kind) for name, kind in self._said if name != judge}
+        self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
     def leave(self, judge: str) -> None:
-        """Nothing more is seen of it."""
+        """Stop watching a judge."""
         del self._seen[judge], self._begun[judge]
         self.reliability.leave(judge)
-        self._said = {(name, kind) for name, kind in self._said if name != judge}
+        self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
     @property
     def alarms(self) -> dict[str, frozenset[str]]:
-        """Judge → what stands against it: order, length, change, reliability, quarantine, cut."""
-        return {judge: frozenset(kind.split()[0] for name, kind in self._said if name == judge) for judge in self._seen}
+        """Judge → its active alarms: order, length, change, reliability, quarantine, cut."""
+        return {
+            judge: frozenset(kind.split()[0] for name, kind in self._reported if name == judge) for judge in self._seen
+        }
 
     def metrics(self, health: Mapping[str, JudgeHealth]) -> dict[str, float]:
-        """Its metrics as they are now; says in the process log what is new. `health`: what judges' members found."""
-        found: dict[str, float] = {}
+        """Return the current metrics, and log new findings. `health`: the reports of the judges' members."""
+        metrics: dict[str, float] = {}
         reliability = self.reliability.values()
         for judge, seen in self._seen.items():
             values = seen.values() | {"reliability": reliability[judge]} | _values(health.get(judge))
-            found |= {f"committee/{judge}/{name}": value for name, value in values.items() if value is not None}
+            metrics |= {f"committee/{judge}/{name}": value for name, value in values.items() if value is not None}
             self._tell(judge, values, seen)
-        return found
+        return metrics
 
     def _tell(self, judge: str, values: Mapping[str, float | None], seen: _Seen) -> None:
-        """Each finding once, when it is made, and once more when it is over."""
+        """Log each finding once when it appears, and once when it ends."""
         shaky = (values["reliability"] or 1.0) < UNRELIABLE
         order, beyond = values["order_bias"] or 0.0, values["length_bias"] or 0.0
         changes = values.get("changes") or 0.0
@@ -125,17 +132,17 @@ class JudgeWatch:
             f"change {changes:.0f}": (changes > 0, "scores old groups otherwise than before: its model has changed"),
             "cut": (bool(values.get("cut_texts")), "was shown long texts cut; committee.characters is the limit"),
         }
-        for kind, (holds, said) in standing.items():
-            if holds and (judge, kind) not in self._said:
-                self._said.add((judge, kind))
-                log.warning("committee member %s %s", judge, said)
-            elif not holds and (judge, kind) in self._said:
-                self._said.discard((judge, kind))
-                log.info("committee member %s: no longer so: it %s", judge, said)
+        for kind, (holds, message) in standing.items():
+            if holds and (judge, kind) not in self._reported:
+                self._reported.add((judge, kind))
+                log.warning("committee member %s %s", judge, message)
+            elif not holds and (judge, kind) in self._reported:
+                self._reported.discard((judge, kind))
+                log.info("committee member %s: no longer so: it %s", judge, message)
 
 
 class _Seen:
-    """Of one judge."""
+    """The evidence on one judge."""
 
     def __init__(self) -> None:
         self.order = BiasTest()
@@ -149,7 +156,7 @@ class _Seen:
         places: Sequence[float],
         lengths: Sequence[float],
     ) -> None:
-        """Its standard scores of one group and the other members'."""
+        """Add its standard scores of one group and those of the other members."""
         self.order.saw(own, places)
         if (with_length := correlation(own, lengths)) is not None:
             self.lengths.append(with_length)

@@ -1,1 +1,0 @@
-"""What knowledge graphs cost: ours against plain networkx, and the service over NATS."""

@@ -47,10 +47,14 @@ class Rule(NamedTuple):
         return re.finditer(self.pattern.replace(" ", r"\s+"), text, re.IGNORECASE)
 
 
-DEGREE: Final = r"(?!(?:longer|more|less|later|fewer|sooner|one|good|higher|worse|further|larger|better|other|use)\b)"
+DEGREE: Final = (
+    r"(?!(?:longer|more|less|later|fewer|sooner|faster|slower|one|good|higher|worse|further|larger|better|other|use)\b)"
+)
 COUNT: Final = r"(?:bytes?|bits?|steps?|ticks?|tokens?|events?|messages?|times|once|ms|µs|s|[KM]iB|[KMG]B)"
 UNIT: Final = r"(?:byte|second|minute|hour|step|tick|token|event|message|run|agent|batch|sequence|pass)"
 OWN: Final = r"(?:its|their|your|our|his|one's) own"
+NO_NOUN: Final = r"(?! (?!(?:and|or|that|which|in|is|on|for|with|to|at|by|from|as|if|when|where|while|because)\b)\w)"
+"""After OWN: no noun follows, as one does in "a refusal of your own proposal"."""
 HOLDER: Final = r"(?:the|its|an?|this|that|it|them)"
 CLAIM: Final = r"(?:simply|obviously|basically|merely|clearly|easily|seamlessly|really|truly)"
 PRAISE: Final = (
@@ -62,7 +66,7 @@ RULES: Final = {
     "whoever": Rule(r"\bwhoever\b", "anyone who, or the role", "it reads as translated"),
     "is no X": Rule(rf"(?<!here\s)\b(?:is|are|was) no {DEGREE}[a-z]\w*", "is not a X", "it reads as translated"),
     "goes on": Rule(r"\b(?:go|goes|going|went|gone) on\b(?! the\b)", "continue", "it is ambiguous"),
-    "X of its own": Rule(rf"\ban? (?:[\w-]+ ){{1,2}}of {OWN}\b", "its own X", "the usual order is shorter"),
+    "X of its own": Rule(rf"\ban? (?:[\w-]+ ){{1,2}}of {OWN}\b{NO_NOUN}", "its own X", "the usual order is shorter"),
     "less for minus": Rule(r"\bless (?:the|its|their) [\w’'-]+'s\b", "minus", "less is a comparison"),
     "stands in": Rule(
         rf"\b(?:stand|stands|stood|standing) in {HOLDER}\b", "is in, is recorded in", "texts do not stand"

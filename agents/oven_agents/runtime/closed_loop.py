@@ -1,8 +1,8 @@
-"""A run in memory: learner messages go in, and decisions come back. No clock, no I/O, no bus.
+"""A run in memory, without clock, I/O or bus: learner messages go in, and decisions come out.
 
-The mesh is the real one. Participants receive what an agent's process receives, and their messages enter the log in an
-order that depends only on the log. So the same learner messages give the same log, byte for byte, and
-`oven_runs.log.replay` recomputes the same decisions from it.
+The mesh is the real one. Participants receive the same messages as an agent's process, and the order of their messages
+depends only on the log. So the same learner messages produce the same log, byte for byte, and `oven_runs.log.replay`
+recomputes the same decisions from it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from oven_core.protocol.subjects import agent_subject, learner_subject
 log = logging.getLogger("oven.agent")
 
 ROUNDS = 100
-"""How often participants may answer one another before the learner's next message. Agents need two or three rounds."""
+"""Maximum rounds of replies between two learner messages. Agents need two or three."""
 
 
 class Participant(Protocol):
-    """Receives a run's messages and adds its own; usually an agent."""
+    """Receives a run's messages and replies to them; usually an agent."""
 
     @property
     def name(self) -> str:
@@ -49,14 +49,14 @@ class Participant(Protocol):
         """Receive a message of the learner or the mesh."""
 
     def react(self) -> Sequence[Vote | AgentStatus | Alert]:
-        """Return the answers to all messages since the last call; none if there was no new message."""
+        """Return the replies to all messages since the last call; empty if nothing new arrived."""
 
 
 class AgentParticipant:
-    """An agent without a process: its session, and the prior's part in its proposals."""
+    """An agent that runs in this process: its session, plus the knowledge-graph prior's changes to its proposals."""
 
     def __init__(self, name: str, agent: Agent, ask: AskPrior | None = None) -> None:
-        """`ask` sends a question to the prior service; None: there is no service."""
+        """`ask` sends a question to the prior service, or is None without a service."""
         self._session = Session(agent, name)
         self._ask = ask or (lambda _endpoint, _request: None)
 
@@ -77,10 +77,10 @@ class AgentParticipant:
 
 
 def participants(agents: Sequence[str] | None = None, ask: AskPrior | None = None) -> list[Participant]:
-    """Return a participant for each of these agents, names or files.
+    """Return a participant for each of these agents, given by name or file.
 
-    None stands for all installed agents whose votes follow from a log, which is what a run has by default, apart from
-    agents that ask an outside service. Raises UnknownNameError or ConfigError.
+    None selects all installed agents whose votes depend only on the log: the default agents of a run without those that
+    call an external service. Raises UnknownNameError or ConfigError.
     """
     return [
         AgentParticipant(name, agent, ask)
@@ -97,7 +97,7 @@ class MemoryLog:
         self.events: list[Event] = []
 
     def append(self, subject: str, body: Message) -> list[Event]:
-        """Add a message and return it with the mesh's outputs, as a reader of the log receives them."""
+        """Add a message. Return it and the mesh's outputs as events."""
         event = self._store(subject, body.wire())
         stored = [event]
         for output in self.mesh.step(event):
@@ -107,16 +107,16 @@ class MemoryLog:
         return stored
 
     def _store(self, subject: str, data: bytes) -> Event:
-        event = Event.read(len(self.events) + 1, subject, data, UNKNOWN)  # no server stored it
+        event = Event.read(len(self.events) + 1, subject, data, UNKNOWN)  # there is no server
         self.events.append(event)
         return event
 
 
 class ClosedLoop:
-    """A learner's counterpart: the mesh and participants in memory.
+    """The learner's counterpart: the mesh and participants in memory.
 
-    Participants are asked together and their messages are added by name, so that none sees another's first, as with
-    agents that share a process.
+    All participants react before any of their messages is added, in the order of their names. So no participant sees
+    another's message early, as with agents that share a process.
     """
 
     def __init__(self, run: str, participants: Iterable[Participant]) -> None:
@@ -133,21 +133,21 @@ class ClosedLoop:
         return self.log.events
 
     def send(self, message: LearnerMessage) -> list[Decision | StepClosed]:
-        """Add the learner's next message, and return the mesh's messages for the learner once no participant answers.
+        """Add the learner's next message. Return the mesh's messages for the learner once no participant replies.
 
-        Raises OvenError if participants still answer one another after ROUNDS rounds.
+        Raises OvenError if participants still reply to each other after ROUNDS rounds.
         """
-        first = len(self.events)
+        start = len(self.events)
         self._deliver(self.log.append(learner_subject(self.log.mesh.run, message), message))
         for _ in range(ROUNDS):
-            replies = [(each.name, messages) for each in self._participants if (messages := each.react())]
+            replies = [(member.name, messages) for member in self._participants if (messages := member.react())]
             if not replies:
-                bodies = (event.body for event in self.events[first:])
+                bodies = (event.body for event in self.events[start:])
                 return [body for body in bodies if isinstance(body, Decision | StepClosed)]
             self._deliver([event for name, messages in replies for body in messages for event in self._add(name, body)])
-        talking = ", ".join(name for name, _ in replies)
+        active = ", ".join(name for name, _ in replies)
         raise OvenError(
-            f"{talking} still had something to say after {ROUNDS} rounds at tick {self.log.mesh.state.tick}: "
+            f"{active} still had something to say after {ROUNDS} rounds at tick {self.log.mesh.state.tick}: "
             "a participant's react() must return nothing when it has heard nothing new"
         )
 

@@ -14,36 +14,36 @@ KNOB, TERM, MTP = "channel.", "channel/", "channel.mtp"
 
 
 class AuxiliaryLoss(Agent):
-    """Signals: the share of the loss that an auxiliary term makes up (weight × term) exceeds MOST over WINDOW steps; or
-    the run is past LATE and the term no longer falls. A term that helps at the start competes with the objective at the
-    end.
+    """Signals: an auxiliary term (weight × term) makes up more than MOST of the loss over WINDOW steps; or the run is
+    past LATE and the term no longer falls. A term that helps at the start competes with the objective at the end.
 
-    Actions: halves the term's weight, `channel.<name>`; only once because the run is late. Multi-token prediction gets
-    less weight late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: 0.3, then 0.1), and in the system that this agent
-    comes from (0.1 to 0.05 past three quarters of the run). For that term the agent stands alone late in a run.
+    Actions: halves the term's weight, `channel.<name>`. It does so at most once for being late. DeepSeek-V3 lowers the
+    weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1), and so does the system
+    that this agent comes from (0.1 to 0.05 past three quarters of the run). For that term the agent stands alone late
+    in a run.
 
-    False alarms: their number was not measured. For any other term, less weight late and a too high share are rules of
-    thumb. The agent's confidence says so: it needs a second agent, or a person. A term that is the objective itself, as
-    in distillation, is left alone.
+    False alarms: their rate was not measured. For all other terms both rules are rules of thumb. The agent's confidence
+    reflects that: it needs a second agent or a person. A term that is the objective itself, as in distillation, is left
+    alone.
 
     Limits: the agent only knows terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
-    `channel/<name>`. Other runs are told that it cannot fire. `channel.kg` belongs to `knowledge`.
+    `channel/<name>`. Other runs report that it cannot fire. `channel.kg` belongs to `knowledge`.
     """
 
     moves = ("channel.distill", "channel.sft", "channel.sdpo", "channel.replay", MTP, "channel.z_loss")
-    """The names of the shipped trainers' terms, and one that is common. The mesh takes exact names."""
+    """The terms of the shipped trainers, and one common term. The mesh needs exact names."""
     speciality = (MTP,)
     options = dict.fromkeys(("most", "late"), SHARE)
 
     WINDOW = 40
-    """Steps for the median of a term's share; its halves say whether the term still falls. No measurement is recorded:
-    with fewer, noise decides; with more, the agent waits longer."""
+    """Steps for the median of a term's share; the two halves show whether the term still falls. No measurement supports
+    the value. With fewer steps noise decides, with more the agent waits longer."""
     MOST = 0.6
     """Share of the loss, 0 to 1, above which a term is too heavy: at 0.6 it outweighs everything else. Above 0.95 it is
     the objective itself."""
     LATE = 0.75
-    """Progress of the run, 0 to 1, from which a term that no longer falls is halved. The system that this agent comes
-    from lowers the weight past three quarters of the run."""
+    """Progress of the run, 0 to 1, after which a term that no longer falls is halved. The system that this agent comes
+    from uses the same value."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)
@@ -66,8 +66,8 @@ class AuxiliaryLoss(Agent):
         losses = window.series("loss", after=since, last=self.WINDOW)
         if knob.number <= 0 or len(terms) < self.WINDOW or len(losses) < self.WINDOW:
             return None
-        whole = median(losses)
-        share = knob.number * median(terms) / whole if whole > 0 else 0.0
+        loss = median(losses)
+        share = knob.number * median(terms) / loss if loss > 0 else 0.0
         half = self.WINDOW // 2
         stalled = median(terms[half:]) >= 0.98 * median(terms[:half])
         late = window.progress > self.LATE and stalled and not window.applied(knob.spec.name)
@@ -76,15 +76,15 @@ class AuxiliaryLoss(Agent):
         halved = knob.bounded(knob.number / 2)
         if halved > knob.number / 1.2:
             return None
-        # The loss holds the term: it falls with the weight, whatever that does to the model.
+        # The loss includes the term, so it falls with the weight even if the model does not improve.
         target = held_out(window.run) or objective(window.run)
-        sure = stands_alone if late and knob.spec.name == MTP else needs_second
+        confidence = stands_alone if late and knob.spec.name == MTP else needs_second
         why = (
             f"{name} is {share:.0%} of the loss at {window.progress:.0%} of the run"
             f"{' and falls no more' if late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(
-            knob.spec.name, halved, confidence=sure(window.run), why=why, target=target.name,
+            knob.spec.name, halved, confidence=confidence(window.run), why=why, target=target.name,
             expected_change=signed(target, 0.01), horizon=60,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Detects a stated confidence that no longer matches how often the policy is right, beyond chance."""
+"""Detects stated confidence that no longer matches how often the policy is right, beyond chance."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from oven_core.protocol.messages import MetricSpec, RunStarted
 
 LAMBDA, BETA, SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
 JUDGES = ("eval/brier", "eval/ece")
-"""Held-out metrics that judge a change for calibration, the better one first: the Brier score is proper, a binned error
+"""Held-out metrics that judge a change for calibration, best first: the Brier score is a proper score, a binned error
 is not."""
 
 
 class CalibrationDrift(Agent):
-    """Signals: the expected calibration error of the newest answers exceeds what a perfect forecaster with the same
-    confidences would show once in a hundred, at two readings that share at most half of their answers, and it is not
-    falling. The null is drawn from the confidences themselves: at 250 answers it is 0.06 for spread confidences and
-    0.02 for equal ones, so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned
-    errors).
+    """Signals: the expected calibration error of the newest answers exceeds the 99 % quantile of a perfect forecaster
+    with the same confidences, at two readings that share at most half of their answers, and it is not falling. The null
+    is drawn from the confidences themselves. At 250 answers it is 0.06 for spread confidences and 0.02 for equal ones,
+    so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned errors).
 
-    Actions: raises an alert as long as it lasts. It offers more weight for the calibration term in the reward (λ up);
-    if calibration was good before, a rollback to that point at half the rate; more weight for the reference, which is
-    calibrated if its training made it so; and a lower rate. With λ or a rollback it is sure enough to stand alone: the
-    error is certain, and both undo it directly.
+    Actions: raises an alert as long as the drift lasts. It offers four plans: a larger weight λ for the calibration
+    term in the reward; a rollback to the last calibrated tick at half the learning rate; a larger β, because the
+    reference is calibrated if its training made it so; and a lower learning rate. With λ or a rollback it is sure
+    enough to stand alone: the error is certain, and both undo it directly.
 
     False alarms: an error above the null's 99 % twice and above ECE_LEAST occurs in less than 1 % of simulated healthy
-    runs of 240 ticks (docs/experiments.md). A policy that starts badly calibrated and improves is in alert, and left
-    alone.
+    runs of 240 ticks (docs/experiments.md). A policy that starts badly calibrated and improves raises an alert, but
+    gets no vote.
 
-    Limits: needs an error and its null from the learner. It cannot tell the cause: changed judges look the same as a
-    changed policy. If only the null's mean is published, the bound is 3.3 times that, and small drifts pass.
+    Limits: needs an error and its null from the learner. It cannot tell the cause: a change of judges looks the same as
+    a change of the policy. If only the null's mean is published, the bound is 3.3 times that, and small drifts pass.
     """
 
     needs = (ECE,)
@@ -44,31 +43,32 @@ class CalibrationDrift(Agent):
     speciality = (LAMBDA, ROLLBACK, SCALE, BETA)
 
     WAIT = 20
-    """Ticks after any change of what it moves in which it votes for nothing: until the newest 1,000 answers are all of
-    after the change where a step has 64, and a few more."""
+    """Ticks without a vote after any change to one of the agent's knobs. At 64 answers per step, the newest 1,000
+    answers then all follow the change."""
     FALLING = 0.01
-    """Fall of the error within WAIT / 2 ticks by which it is getting better by itself, 0 to 1: a third of the error of
-    a reading of 1,000 answers."""
+    """Fall of the error within WAIT / 2 ticks that counts as recovery, 0 to 1. It is a third of the error of a reading
+    of 1,000 answers."""
     RAISED = 2.0
-    """Factor of λ: the least that shows in a few dozen steps. The term is bounded by λ, which is bounded by 1."""
+    """Factor of λ: the smallest that has a visible effect within a few dozen steps. λ bounds the term, and 1 bounds
+    λ."""
     LEAST = 0.1
-    """λ that a raise reaches at least, 0 to 1: from 0 no factor leads anywhere."""
+    """Minimum λ after a raise, 0 to 1, because multiplying 0 changes nothing."""
     HALF = 0.5
-    """Factor of the rate that goes with a rollback, and of a lower rate alone."""
+    """Factor of the learning rate, both with a rollback and alone."""
     CLOSER = 2.0
-    """Factor of β, as `entropy_collapse` takes it."""
+    """Factor of β, the same as in `entropy_collapse`."""
     BETA_LEAST = 0.05
-    """β that a raise reaches at least: what the first reports of GRPO for language models used."""
+    """Minimum β after a raise: the value in the first reports on GRPO for language models."""
     GAIN = 0.03
-    """Improvement of the target that is forecast: the least error beyond chance that an alert is raised for."""
+    """Forecast improvement of the target: the smallest excess error that raises an alert."""
     HORIZON = 60
-    """Ticks in which a change is judged: several readings of what is held out."""
+    """Ticks until a change is judged: several held-out evaluations."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
         if ECE not in published or not published & {NULL, NULL99}:
             return f"the run publishes no {ECE} with {NULL99} or {NULL}{unmeasured(run, ECE)}"
-        return None  # without a knob it still says what it sees
+        return None  # without a knob it still raises alerts
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         return sighted(window, calibration_drift(calibration_readings(window)))
@@ -79,13 +79,13 @@ class CalibrationDrift(Agent):
             return None
         readings = calibration_readings(window)
         sighting = calibration_drift(readings)
-        apart = int(self.WAIT / 2)
-        if sighting is None or len(readings) <= apart or readings[-1][1] < readings[-1 - apart][1] - self.FALLING:
+        lag = int(self.WAIT / 2)
+        if sighting is None or len(readings) <= lag or readings[-1][1] < readings[-1 - lag][1] - self.FALLING:
             return None
-        well = [tick for tick, error, null in readings if error <= null]
-        return self._offer(window, sighting.why, well[-1] if well else None)
+        calibrated = [tick for tick, error, null in readings if error <= null]
+        return self._offer(window, sighting.why, calibrated[-1] if calibrated else None)
 
-    def _offer(self, window: Window, why: str, well: int | None) -> Alternatives | None:
+    def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target(window.run)
         sure, unsure = stands_alone(window.run), needs_second(window.run)
         plans = []
@@ -93,12 +93,12 @@ class CalibrationDrift(Agent):
             raised = weight.bounded(max(self.RAISED * weight.number, self.LEAST))
             if raised > weight.number:
                 plans.append(("raise_calibration", {LAMBDA: raised}, sure))
-        if well is not None and ROLLBACK in knobs and SCALE in knobs:
-            back: dict[str, float] = {
-                ROLLBACK: float(well),
+        if calibrated_tick is not None and ROLLBACK in knobs and SCALE in knobs:
+            rollback: dict[str, float] = {
+                ROLLBACK: float(calibrated_tick),
                 SCALE: knobs[SCALE].bounded(self.HALF * knobs[SCALE].number),
             }
-            plans.append(("rollback_and_cut", back, sure))
+            plans.append(("rollback_and_cut", rollback, sure))
         if (beta := knobs.get(BETA)) is not None:
             closer = beta.bounded(max(self.CLOSER * beta.number, self.BETA_LEAST))
             if closer > beta.number:

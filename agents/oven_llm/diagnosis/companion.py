@@ -11,9 +11,9 @@ from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import BusError, ConfigError, OvenError
 from oven_core.protocol.events import Event
 from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
+from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore, Question
 from oven_llm.diagnosis.graph_view import GraphView, viewing
 from oven_llm.diagnosis.log_context import LogContext, context_of, shown_settings
-from oven_llm.diagnosis.transcripts import DiagnosisRequest, Question, Transcripts
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
@@ -84,8 +84,8 @@ class DiagnosisCompanion:
         self.failed: Counter[str] = Counter()
         """Failed diagnoses by kind."""
         self._around, self._settings, self._desk = around, settings, desk
-        self._transcripts = Transcripts(around.folder)
-        self._begun = self._transcripts.count
+        self._store = DiagnosisStore(around.folder)
+        self._begun = self._store.count
         self._models = RunModels(around, settings)
         self._events: list[Event] = []
         self._used: deque[tuple[int, int]] = deque()
@@ -131,7 +131,7 @@ class DiagnosisCompanion:
         while self._used:
             number, tick = self._used.popleft()
             try:
-                self._transcripts.take(number, tick)
+                self._store.take(number, tick)
             except OSError as error:
                 log.warning("%s: cannot record when diagnosis %d was used: %s", self._around.name, number, error)
 
@@ -158,7 +158,7 @@ class DiagnosisCompanion:
         context = await asyncio.to_thread(_context_with_alarms, self._events)
         view = await self._view(context)
         question = Question(request.number, request.tick, context.seq, request.values, view)
-        folder = await asyncio.to_thread(self._transcripts.begin, question)
+        folder = await asyncio.to_thread(self._store.begin, question)
         supervisor, worker = await asyncio.to_thread(self._models.connected)
         result = await diagnose(
             context,
@@ -172,7 +172,7 @@ class DiagnosisCompanion:
         )
         if result.kind:
             self.failed[result.kind] += 1
-        await asyncio.to_thread(self._transcripts.end, request.number, result)
+        await asyncio.to_thread(self._store.end, request.number, result)
         return result
 
     async def _view(self, context: LogContext) -> GraphView:

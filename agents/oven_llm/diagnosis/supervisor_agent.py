@@ -25,9 +25,9 @@ from oven_core.protocol.messages import RunStarted, Value, Vote
 from oven_llm.diagnosis.companion import DiagnosisCompanion
 from oven_llm.diagnosis.detectors import Alarm, alarms
 from oven_llm.diagnosis.diagnosing import DiagnosisResult, votable
+from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore, StoredDiagnosis, repeat
 from oven_llm.diagnosis.log_context import shown_settings
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, RevertIf
-from oven_llm.diagnosis.transcripts import DiagnosisRequest, StoredDiagnosis, Transcripts, repeated
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.failures import ModelFailure
 from oven_runs.settings.language_models import SupervisorSettings
@@ -106,7 +106,7 @@ class Supervisor(Agent):
             if settings.model is None:
                 return None
             self._companion = DiagnosisCompanion(around, settings, self.desk)
-            self._standing = _newest_change(Transcripts(around.folder).stored(), settings.expires)
+            self._standing = _newest_change(DiagnosisStore(around.folder).stored(), settings.expires)
         except ConfigError as error:
             self._off = str(error)
             return None
@@ -116,7 +116,7 @@ class Supervisor(Agent):
     def recall(self, folder: Path, events: Sequence[Event], config: Mapping[str, Any]) -> None:
         """Prepare a backtest: vote as the stored diagnoses of the run in `folder`, whose log is `events`. Raises
         ConfigError if there are none."""
-        stored = Transcripts(folder).stored()
+        stored = DiagnosisStore(folder).stored()
         if not stored:
             raise ConfigError(
                 f"{folder} has no diagnosis: the supervisor asked nothing in this run, or this is not its folder"
@@ -183,7 +183,7 @@ class Supervisor(Agent):
         stored = self._stored.get(window.tick)
         if stored is None:
             return self._revert(window)
-        result = repeated(stored, self._log, self.moves, self._config)
+        result = repeat(stored, self._log, self.moves, self._config)
         question = stored.question
         return self._vote_on(DiagnosisRequest(question.number, question.tick, question.values), result, window)
 

@@ -1,7 +1,7 @@
-"""Frames between host and child: one byte for the kind, four for the length, then the payload. JSON, never pickle.
+"""The framing between host and child: one byte for the kind, four for the length, then the payload. JSON, never pickle.
 
-Untrusted code writes the child's frames. Lengths are checked before anything is stored, and values before anything is
-used. The child imports this module too.
+Untrusted code writes the child's frames. The host checks each length before it stores the payload, and each value
+before it uses it. The child imports this module too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ error."""
 READY, OUT, ERR, CALL, FINAL, REFUSED, DONE = range(16, 23)
 """To the host: confined and ready; output; a call of a host function; an answer, or why it is refused; end of block."""
 
-NESTED: Final = 100
+MAX_DEPTH: Final = 100
 """Maximum nesting of lists and objects in a value. Deeper values would crash code that walks them recursively."""
 
 
 class FrameError(ValueError):
-    """The data is not a frame, or not a value that JSON can hold."""
+    """The data is not a valid frame or not a valid JSON value."""
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
@@ -38,11 +38,11 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Assembles frames from pieces of a stream."""
+    """Assembles frames from chunks of a stream."""
 
-    def __init__(self, longest: Mapping[int, int]) -> None:
-        """`longest`: maximum payload in bytes by kind. Other kinds are errors."""
-        self._longest, self._buffer = longest, bytearray()
+    def __init__(self, limits: Mapping[int, int]) -> None:
+        """`limits` maps each permitted kind to its maximum payload in bytes."""
+        self._limits, self._buffer = limits, bytearray()
 
     def feed(self, piece: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the kind and payload of each complete frame. Raises FrameError as soon as a header is invalid."""
@@ -51,10 +51,10 @@ class Frames:
         try:
             while len(self._buffer) - start >= HEADER.size:
                 kind, length = HEADER.unpack_from(self._buffer, start)
-                if kind not in self._longest:
+                if kind not in self._limits:
                     raise FrameError(f"a frame of kind {kind}, which a child does not send")
-                if length > self._longest[kind]:
-                    raise FrameError(f"a frame of {length} bytes, where {self._longest[kind]} are the maximum")
+                if length > self._limits[kind]:
+                    raise FrameError(f"a frame of {length} bytes, where {self._limits[kind]} are the maximum")
                 end = start + HEADER.size + length
                 if end > len(self._buffer):
                     return
@@ -66,7 +66,7 @@ class Frames:
 
 
 def encode(value: object) -> bytes:
-    """Return the value as JSON. Raises FrameError, which names what JSON cannot hold."""
+    """Return the value as JSON. Raises FrameError that names what JSON cannot represent."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
@@ -76,7 +76,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return the checked value of JSON from the child. Raises FrameError."""
+    """Parse and check JSON from the child. Raises FrameError."""
     try:
         value = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ def _refuse_constant(name: str) -> float:
 def _check(value: object) -> None:
     """Raise FrameError for an infinite number, half of a surrogate pair, or deep nesting."""
     level: list[object] = [value]
-    for _ in range(NESTED):
+    for _ in range(MAX_DEPTH):
         inner: list[object] = []
         for item in level:
             if isinstance(item, dict):
@@ -107,7 +107,7 @@ def _check(value: object) -> None:
         if not inner:
             return
         level = inner
-    raise FrameError(f"nested more than {NESTED} levels deep")
+    raise FrameError(f"nested more than {MAX_DEPTH} levels deep")
 
 
 def _check_text(text: str) -> None:

@@ -26,7 +26,7 @@ from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
-from oven_runs.access.log_watch import Watch
+from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import KEYS, EmbeddedServer
 from oven_runs.settings.agents import AgentSpec, agent_spec
@@ -86,7 +86,7 @@ async def started(
             await streams.create(bus.jetstream, RUN)
             started_swarm = Swarm(folder, server.url, bus, tuple(name for pool in hosts for name in pool.names))
             plan = Plan(folder, server.url)
-            async with Watch(bus, RUN, Keyring(folder.pin()), 0, lambda event: None, lambda event: None) as watch:
+            async with LogWatch(bus, RUN, Keyring(folder.pin()), 0, lambda event: None, lambda event: None) as watch:
                 processes = Processes(
                     plan, bus, watch, asyncio.Event(), started_swarm.deaths.append, lambda name, pid: None
                 )

@@ -1,4 +1,4 @@
-"""`decisions`: a run's decisions, one per row."""
+"""The `decisions` command: list a run's decisions, one per row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def decisions(
         str,
         typer.Option(
             metavar="NAME",
-            help="Only decisions that this agent voted on, or that this person gave.",
+            help="Only decisions that this agent voted on, or that this person made.",
             autocompletion=completion.agents,
         ),
     ] = "",
@@ -79,33 +79,34 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
     from oven_runs.log.decision_row import HEAD
     from oven_runs.log.explanation import Explanations
 
-    log, last = Explanations(), 0
+    explanations, last_seq = Explanations(), 0
     async for event in access.events():
-        log.feed(event)
-        last = event.seq
-    if not follow:  # else a name that is unknown now may still come
-        criteria.check(log.by_id.values())
-    ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
+        explanations.feed(event)
+        last_seq = event.seq
+    if not follow:  # with --follow, an unknown name may still appear
+        criteria.check(explanations.by_id.values())
+    decisions, newest = explanations.by_id, explanations.newest
+    ids = [id_ for id_, decision in decisions.items() if criteria.matches(decision, newest)]
     if not as_json:
-        empty = f"none of the {len(log.by_id)} decisions matches" if log.by_id else "no decisions yet"
+        empty = f"none of the {len(decisions)} decisions matches" if decisions else "no decisions yet"
         print(HEAD if ids or follow else empty)
     for id_ in ids:
-        _print_row(log, id_, criteria, as_json)
+        _print_row(explanations, id_, criteria, as_json)
     if not follow:
         return
     async for event in access.follow():
-        if event.seq > last:
-            log.feed(event)
-            if log.changed:
-                _print_row(log, log.changed, criteria, as_json)
+        if event.seq > last_seq:
+            explanations.feed(event)
+            if explanations.changed:
+                _print_row(explanations, explanations.changed, criteria, as_json)
 
 
-def _print_row(log: Explanations, id_: str, criteria: DecisionFilter, as_json: bool) -> None:
+def _print_row(explanations: Explanations, id_: str, criteria: DecisionFilter, as_json: bool) -> None:
     from oven_core.terminal_text import say
     from oven_runs.log.decision_row import line, row
 
-    if criteria.matches(log.by_id[id_], log.newest):
-        decision = row(log.whole(id_))
+    if criteria.matches(explanations.by_id[id_], explanations.newest):
+        decision = row(explanations.whole(id_))
         if as_json:
             print(decision.model_dump_json(ensure_ascii=True), flush=True)
         else:

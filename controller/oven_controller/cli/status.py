@@ -1,4 +1,4 @@
-"""`status`: how a run is doing."""
+"""The `status` command: show how a run is doing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import RunEnded
 from oven_runs.access import log_recovery
-from oven_runs.access.log_watch import Watch
+from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.home.spool import Spool, append, look
@@ -41,12 +41,12 @@ class LogKeeper:
         self._restored = False  # whether kept messages were appended after the learner's end
         self._patience_s = DRAIN_S
 
-    async def drain(self, bus: Bus, watch: Watch) -> None:
+    async def drain(self, bus: Bus, watch: LogWatch) -> None:
         """Wait until the whole log was read, also by a server that is just being restarted."""
         async with self._patiently():
             while True:
                 try:
-                    return await watch.reached(await bus.head(self._folder.run))
+                    return await watch.wait_for(await bus.head(self._folder.run))
                 except BusError:
                     await asyncio.sleep(0.1)
 
@@ -107,7 +107,7 @@ class LogKeeper:
                     f"`oven-controller stop {self._folder.run}`"
                 )
 
-    async def finish(self, bus: Bus, watch: Watch, mirror: Mirror) -> None:
+    async def finish(self, bus: Bus, watch: LogWatch, mirror: Mirror) -> None:
         """Complete log.jsonl as far as possible."""
         try:
             async with asyncio.timeout(60):

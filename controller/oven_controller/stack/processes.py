@@ -20,7 +20,7 @@ from oven_core.protocol.judge_spec import member_of
 from oven_core.protocol.messages import Receipt
 from oven_core.protocol.names import NAME, Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_runs.access.log_watch import Watch
+from oven_runs.access.log_watch import LogWatch
 from oven_runs.process.child import WRONG_SETTING, Child, how, short
 from oven_runs.process.supervisor import Restartable, Supervised
 from oven_runs.server.embedded import EmbeddedServer
@@ -102,7 +102,7 @@ class Processes:
         self,
         plan: Plan,
         bus: Bus,
-        watch: Watch,
+        watch: LogWatch,
         stop: asyncio.Event,
         tell: Callable[[str], None],
         note: Callable[[str, int], None],
@@ -150,7 +150,7 @@ class Processes:
     async def start_agents(self, pools: list[Pool]) -> None:
         def started(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
             without = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
-            return self._plan.agents(pool), partial(self._watch.joins, *pool.names), lambda: without
+            return self._plan.agents(pool), partial(self._watch.wait_for_joins, *pool.names), lambda: without
 
         await self._start_all([started(pool) for pool in pools], self._others)
 

@@ -30,7 +30,7 @@ from oven_core.protocol.events import Event
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
-from oven_runs.access.log_watch import Watch
+from oven_runs.access.log_watch import LogWatch
 from oven_runs.home import relaunch
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.relaunch import LearnerRelaunch
@@ -194,7 +194,7 @@ class _Stack:
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                Watch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.take)
+                LogWatch(bus, self.folder.run, keyring, head, self.report.replayed, self._on_event, mirror.take)
             )
             keeping = asyncio.create_task(self.log.keep(mirror, self.server is not None), name="keep-log")
             resources.callback(keeping.cancel)
@@ -345,7 +345,7 @@ class _Stack:
             self.out(f"  {line}")
         return 2 if code == 2 else 3
 
-    async def _end(self, processes: Processes, bus: Bus, watch: Watch, code: int) -> None:
+    async def _end(self, processes: Processes, bus: Bus, watch: LogWatch, code: int) -> None:
         """End the processes, the learner first, so that its checkpoint and last messages still reach the log. `code`:
         the exit code so far."""
         if self.members is not None:

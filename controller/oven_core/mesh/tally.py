@@ -1,7 +1,7 @@
-"""The tally of a ballot: weights, sides, veto, majority, quorum, and the sentence that explains it.
+"""Counts the votes of a ballot: weights, sides, veto, majority, quorum, and the sentence that explains the result.
 
-Sums are exact (`math.fsum`) and values are sorted before they are merged, so neither the order of the votes nor the
-names of the agents can change a result.
+Sums are exact (`math.fsum`) and values are sorted before they are merged, so the result does not depend on the order of
+the votes or the names of the agents.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 from oven_core.protocol.rules import Rules
 
 MAX_SHADOW_LINES = 64
-"""Lines of shadow agents in one tally, so that the decision fits into the log however many there are."""
+"""Maximum lines of shadow agents in one tally, so that the decision always fits into the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The result of the votes, before any guardrail."""
+    """The result of a ballot before the guardrails."""
 
     passed: bool
     value: Value
-    """The merged value; without one, the opening proposal."""
+    """The merged value, or the opening proposal if no value was merged."""
     direction: str
     lines: tuple[TallyLine, ...]
     reason: str
     newcomers: bool = False
-    """Only newcomers carry it, so a person has to approve it."""
+    """Whether only newcomers support it, so that a person has to approve it."""
     veto: str = ""
-    """The agent whose veto rejected it."""
+    """The agent whose veto rejected it; empty without a veto."""
 
 
 def count(
@@ -47,13 +47,13 @@ def count(
 ) -> Tally:
     """Return the result of `ballot`.
 
-    `before` is the effective value, None if it is unknown. `standing` returns what an agent's vote counts for.
-    `without` names agents whose proposal belongs to a plan that was refused (oven_core.mesh.plans); they count as
+    `before` is the effective value, or None if it is unknown. `standing` maps an agent to its reputation and rights.
+    `without` names the agents whose proposals belong to a refused plan (oven_core.mesh.plans); they count as
     abstentions.
 
-    A vote without weight (a reputation or a confidence of 0) decides nothing. A vote with a reputation below
-    `rules.least_reputation` has its weight, but makes no veto and no quorum. If only newcomers are for the change, they
-    count as if they were trusted, and a person has to approve what passes.
+    A vote without weight (a reputation or a confidence of 0) has no effect. A vote with a reputation below
+    `rules.least_reputation` keeps its weight, but counts for no veto and no quorum. If only newcomers support the
+    change, they count as trusted agents, and a person has to approve the result.
     """
     lines = tuple(
         line.model_copy(update={"weight": 0.0}) if line.agent in without else line
@@ -119,8 +119,8 @@ def count(
 
 
 def lines_of(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
-    """Return one line per eligible agent, by name, silent ones included; after them the shadow agents that voted, at
-    most `MAX_SHADOW_LINES`."""
+    """Return one line per eligible agent, by name, including silent ones. At most `MAX_SHADOW_LINES` shadow agents that
+    voted follow."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:MAX_SHADOW_LINES]
     rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
@@ -157,13 +157,13 @@ def _reputable(line: TallyLine, rules: Rules) -> bool:
 
 
 def _agrees(line: TallyLine, rules: Rules) -> bool:
-    """Whether the line counts for a quorum of several agents. A newcomer's line does, next to a trusted one, from even
-    odds on."""
+    """Return whether the line counts for a quorum of several agents. A newcomer's line needs a confidence of at least
+    0.5."""
     return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
 
 
 def _as_trusted(line: TallyLine) -> TallyLine:
-    """A newcomer's line with the weight that it would have if the newcomer were trusted."""
+    """Return the line of a newcomer with the weight of a trusted agent."""
     if not line.newcomer or line.stance not in ("propose", "for", "against"):
         return line
     return line.model_copy(update={"weight": _weight(line.reputation, line.confidence)})
@@ -174,7 +174,7 @@ def _weight(reputation: float, confidence: float) -> float:
 
 
 def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
-    """The sentence about agents whose votes make no quorum and no veto."""
+    """Return the part of the reason about agents whose votes count for no veto and no quorum."""
     if not lines:
         return ""
     shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])
@@ -189,7 +189,7 @@ def _summary(
     against: Sequence[TallyLine],
     others: Sequence[TallyLine] = (),
 ) -> str:
-    """The sentence about the leading proposal, its rationale, and the weights on each side."""
+    """Return the part of the reason with the leading proposal, its rationale, and the weights on each side."""
     proposers = [line for line in side if line.stance == "propose"]
     lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
     proposer = lead.agent if lead else ballot.opened.opened_by

@@ -1,4 +1,4 @@
-"""Commands of operators to a run, and the mesh's answers."""
+"""Operators' commands to a run, and the answers to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ TO_LEARNER: Final = (*(action.name for action in ACTIONS.values() if action.answ
 
 
 class OperatorCommand(LogMessage):
-    """operator → mesh; hold, resume, stop, offer, add and remove go straight to the learner, which needs no mesh."""
+    """operator → mesh. The learner carries out hold, resume, stop, offer, add and remove itself, even when no mesh is
+    running."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
@@ -67,8 +68,8 @@ class OperatorCommand(LogMessage):
 
 
 class OperatorKey(LogMessage):
-    """operator → all. A person's signatures count from now on, or no longer. Only the stack's own operator, whose key
-    the learner announced, may send it, and not about parts of the stack."""
+    """operator → all. Registers or revokes a person's public key. Only the stack's own operator, whose key the learner
+    announced, may send it. Parts of the stack cannot be named."""
 
     type: Literal["OperatorKey"] = "OperatorKey"
     name: str = Field(min_length=1, max_length=64, description="the person, as in the subjects of their commands")
@@ -76,8 +77,8 @@ class OperatorKey(LogMessage):
 
 
 class CommandAnswer(LogMessage):
-    """mesh → operator, monitors. The result of an operator's command. Commands to the learner are answered by its
-    receipt."""
+    """mesh → operator, monitors. The result of an operator's command. The learner answers the commands that it carries
+    out with a receipt."""
 
     type: Literal["CommandAnswer"] = "CommandAnswer"
     command: str = Field(description="the command's id")

@@ -1,4 +1,4 @@
-"""The stack's own reader of the log. It passes each event on and lets others wait for one."""
+"""The stack's own reader of a run's log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_core.protocol.messages import AgentStatus
 from oven_core.security.signing import Keyring
 
 
-class Watch:
-    """Reads and verifies the log of `run` from its beginning, in a task that runs while the context lasts."""
+class LogWatch:
+    """Reads and verifies the log of `run` from its beginning, in a task that runs while the context is open."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Watch:
         live: Callable[[Event], None],
         raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Events up to sequence `head` go to `replayed`, later ones to `live`. `raw` gets each before it is
+        """Events up to sequence `head` go to `replayed`, later ones to `live`. `raw` gets each event before it is
         verified."""
         self._keyring = keyring
         self._bus = bus
@@ -39,12 +39,12 @@ class Watch:
         self._joined: Counter[str] = Counter()
         self._changed = asyncio.Condition()
 
-    async def __aenter__(self) -> Watch:
-        self.reading = asyncio.create_task(self._read(), name="watch")
+    async def __aenter__(self) -> LogWatch:
+        self.task = asyncio.create_task(self._read(), name="watch")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await end(self.reading)
+        await end(self.task)
 
     async def _read(self) -> None:
         async for raw in self._bus.read(self._run):
@@ -60,15 +60,15 @@ class Watch:
                 self._seq = event.seq
                 self._changed.notify_all()
 
-    def joins(self, *agents: str) -> Awaitable[None]:
+    def wait_for_joins(self, *agents: str) -> Awaitable[None]:
         """Wait until each of the agents has joined once more, counted from this call."""
-        return self._joins({agent: self._joined[agent] + 1 for agent in agents})
+        return self._wait_for_joins({agent: self._joined[agent] + 1 for agent in agents})
 
-    async def _joins(self, times: dict[str, int]) -> None:
+    async def _wait_for_joins(self, times: dict[str, int]) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: all(self._joined[agent] >= n for agent, n in times.items()))
 
-    async def reached(self, seq: int) -> None:
-        """Wait until the event with this sequence was passed on."""
+    async def wait_for(self, seq: int) -> None:
+        """Wait until the event with this sequence has been passed to its callback."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._seq >= seq)

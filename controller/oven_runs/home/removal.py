@@ -1,4 +1,4 @@
-"""Removal of runs: select them, measure them on the disk, remove them."""
+"""Select runs to remove, measure their disk usage, and remove them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def named_runs(home: Home, runs: Sequence[str]) -> list[RunFolder]:
 
 
 def old_runs(home: Home, keep: int, older_than_days: float, now: datetime) -> list[RunFolder]:
-    """Return the runs that are down, not among the `keep` newest, and not written to for so many days."""
+    """Return the runs that are down, are not among the `keep` newest, and have not changed for `older_than_days`."""
     limit = now.timestamp() - older_than_days * 86400
     return [folder for folder in home.runs()[keep:] if not folder.locked() and _last_written(folder) <= limit]
 
 
 def _last_written(folder: RunFolder) -> float:
-    """When run.json or the log last changed, in seconds since 1970. Resuming a run changes them."""
+    """Return the time of the last change to run.json or the log, in seconds since 1970. Resuming a run changes them."""
     times = [path.stat().st_mtime for path in (folder.path / INFO, folder.export) if path.exists()]
     return max(times, default=0.0)
 
 
 def refuse_live(folders: Sequence[RunFolder]) -> None:
-    """Raise ConfigError if one of the runs is up or a link, before anything is removed."""
+    """Raise ConfigError if any of the runs is up or is a link."""
     for folder in folders:
         if folder.path.is_symlink():
             raise ConfigError(
@@ -52,14 +52,14 @@ def refuse_live(folders: Sequence[RunFolder]) -> None:
 
 
 def disk_usage(folder: RunFolder) -> int:
-    """Return the bytes that the folder takes on the disk. Files with a hard link outside of it count, too."""
+    """Return the disk space of the folder in bytes. Files with hard links elsewhere are included."""
     total = 0
     for parent, folders, files in os.walk(folder.path):
         for name in (*folders, *files):
             try:
                 total += os.lstat(os.path.join(parent, name)).st_blocks * 512
             except OSError:
-                continue  # removed in this moment
+                continue  # the file was removed meanwhile
     return total
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import yaml
 
-DEPTH = 32
-"""Levels of nesting. Settings have five, and Python's own limit is higher and ends in a traceback."""
+MAX_DEPTH = 32
+"""Maximum nesting; settings use five levels. Python's own limit is higher, and exceeding it ends in a traceback."""
 BOOL = "tag:yaml.org,2002:bool"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Rejects duplicate keys, of which PyYAML would silently keep the last.
+    """Rejects duplicate keys; PyYAML would silently keep the last one.
 
-    Only `true` and `false` are booleans, as in YAML 1.2. In YAML 1.1, the name of an agent called `off` would be one.
-    Boolean settings still accept such words, because pydantic does.
+    Only `true` and `false` are booleans, as in YAML 1.2. In YAML 1.1 an agent called `off` would become False. Boolean
+    settings still accept such words, because pydantic does.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own name)
@@ -46,15 +46,15 @@ _Loader.add_implicit_resolver(BOOL, re.compile(r"^(?:true|True|TRUE|false|False|
 
 
 def load_yaml(text: str) -> Any:
-    """Parse a document. Raises yaml.YAMLError, also for duplicate keys, more than DEPTH levels, and recursive
+    """Parse a document. Raises yaml.YAMLError, including for duplicate keys, nesting beyond MAX_DEPTH, and recursive
     aliases."""
     open_anchors: list[str | None] = []
     for event in yaml.parse(text, Loader=_Loader):
         problem = ""
         if isinstance(event, yaml.CollectionStartEvent):
             open_anchors.append(event.anchor)
-            if len(open_anchors) > DEPTH:
-                problem = f"it is nested more than {DEPTH} deep"
+            if len(open_anchors) > MAX_DEPTH:
+                problem = f"it is nested more than {MAX_DEPTH} deep"
         elif isinstance(event, yaml.CollectionEndEvent):
             open_anchors.pop()
         elif isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
@@ -65,7 +65,7 @@ def load_yaml(text: str) -> Any:
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Return the line, from 1, of each key by its path. `text` must be one that `load_yaml` accepts."""
+    """Map the path of each key to its line number, counted from 1. `load_yaml` must accept `text`."""
     lines: dict[tuple[str, ...], int] = {}
 
     def visit(node: Any, path: tuple[str, ...]) -> None:
@@ -80,7 +80,7 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
 
 
 def problem_of(error: yaml.YAMLError) -> str:
-    """Return the description of the error."""
+    """Return the error's description without its position."""
     return str(getattr(error, "problem", None) or error)
 
 

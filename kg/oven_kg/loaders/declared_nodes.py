@@ -1,4 +1,4 @@
-"""The check that a file declares each node once, and each end of an edge. An edge may come before its nodes."""
+"""Checks that a file declares each node exactly once and declares both ends of every edge."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from oven_core.errors import ConfigError
 
 
 class DeclaredNodes:
-    """Collects the nodes and edges of one file. `location` is the file and line, for the error."""
+    """The nodes and edges of one file. An edge may precede its nodes. `location` is the file and line for error
+    messages."""
 
     def __init__(self) -> None:
         self._declared: set[str] = set()
         self._awaited: dict[str, str] = {}
-        """Node that an edge named before its declaration → location of that edge."""
+        """Undeclared node → location of the first edge that names it."""
 
     def add_node(self, name: str, location: str) -> None:
-        """Raises ConfigError for a node that is declared already."""
+        """Raise ConfigError if the node is already declared."""
         if name in self._declared:
             raise ConfigError(f"{location}: the node {name[:60]!r} is declared twice; give each node its own id")
         self._declared.add(name)
@@ -26,6 +27,6 @@ class DeclaredNodes:
                 self._awaited.setdefault(end, location)
 
     def finish(self) -> None:
-        """Raises ConfigError if the end of an edge was never declared."""
+        """Raise ConfigError if an end of an edge was never declared."""
         for name, location in self._awaited.items():
             raise ConfigError(f"{location}: the edge ends at {name[:60]!r}, and no node has that id; add it")

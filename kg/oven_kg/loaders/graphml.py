@@ -7,10 +7,10 @@ from typing import Final
 
 from oven_core.errors import ConfigError
 from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
-from oven_kg.loaders.column_names import RELATED, RELATIONS, WEIGHTS
 from oven_kg.loaders.declared_nodes import DeclaredNodes
 from oven_kg.loaders.input_file import HEAD, Input
 from oven_kg.loaders.json_lines import parse_weight
+from oven_kg.loaders.triple_columns import RELATED, RELATIONS, WEIGHTS
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_CHARACTERS: Final = 1_001

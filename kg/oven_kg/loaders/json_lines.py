@@ -9,8 +9,8 @@ from typing import Final
 
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.batches import Batch, Edge, Options, batched
-from oven_kg.loaders.column_names import triple_columns
 from oven_kg.loaders.input_file import Input, decode, lines
+from oven_kg.loaders.triple_columns import triple_columns
 
 LINE_BYTES: Final = 4 * 2**20
 """The longest line. Parsed, the worst line of this length takes 90 MB."""

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, Final
 
 from oven_core.errors import ConfigError
 from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
-from oven_kg.loaders.column_names import RELATED, triple_columns
 from oven_kg.loaders.declared_nodes import DeclaredNodes
 from oven_kg.loaders.input_file import HEAD, Input, not_utf8
 from oven_kg.loaders.json_lines import parse_name, parse_weight
+from oven_kg.loaders.triple_columns import RELATED, triple_columns
 
 LISTS: Final = frozenset({"nodes", "edges", "links"})
 ELEMENT_CHARACTERS: Final = 4 * 2**20

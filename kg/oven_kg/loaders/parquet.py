@@ -13,8 +13,8 @@ from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import numbers, texts
 from oven_kg.loaders.batches import BATCH_ROWS, Batch, Edges, Options
-from oven_kg.loaders.column_names import triple_columns
 from oven_kg.loaders.input_file import Input
+from oven_kg.loaders.triple_columns import triple_columns
 
 MAX_ROWS: Final = 100_000_000
 """Three times the rows of ConceptNet."""

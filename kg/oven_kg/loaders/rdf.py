@@ -1,4 +1,4 @@
-"""RDF in four forms, read as a stream by pyoxigraph. Nothing is fetched."""
+"""Reads RDF in four formats as a stream, with pyoxigraph. It fetches nothing from the network."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from oven_kg.loaders.input_file import HEAD, Input, lines
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_SILENCE: Final = 4 * 2**20
-"""Bytes without a statement: the parser keeps what it has not parsed, and Turtle's statements do not end with lines."""
+"""Maximum bytes without a statement. The parser buffers unparsed input, and statements in Turtle do not end with the
+line."""
 MAX_DEPTH: Final = 10_000
-"""Nested brackets of Turtle; the parser takes some 100 bytes for each."""
+"""Maximum nesting of brackets in Turtle. The parser needs about 100 bytes per level."""
 MAX_JSON_BYTES: Final = 64 * 2**20
-"""The largest JSON-LD file: its first statement may need the whole file."""
+"""Maximum size of a JSON-LD file, because its first statement may need the whole file."""
 _TOKEN: Final = (
     rb'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"""|' + rb"'''(?:[^'\\]|\\.|'{1,2}(?!'))*+'''|"
     rb'"(?!"")(?:[^"\\\n]|\\.)*+"|' + rb"'(?!'')(?:[^'\\\n]|\\.)*+'|<[^<>\s]*+>|<<|#[^\n]*+\n|\\."
 )
-"""A text, an IRI, a comment or an escaped character of Turtle (W3C 2014). Brackets in them are not syntax."""
+"""A string, an IRI, a comment or an escaped character of Turtle (W3C 2014). Brackets inside them are not syntax."""
 TOKEN: Final = re.compile(_TOKEN, re.S)
 COMPLETE_TOKENS: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN + rb")*+", re.S)
 NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 
 
 class _CheckedFile(io.RawIOBase):
-    """The file as the parser reads it. Raises ConfigError for content that would make the parser's buffer grow."""
+    """The file that the parser reads. Raises ConfigError for content that would make the parser's buffer grow."""
 
     def __init__(self, graph_file: Input, file: BinaryIO, form: str, statement_count: Callable[[], int]) -> None:
         self._graph_file, self._file, self._form = graph_file, file, form
@@ -72,16 +73,16 @@ class _CheckedFile(io.RawIOBase):
 
 
 class BracketDepth:
-    """The number of open brackets in Turtle, outside of texts, IRIs and comments."""
+    """Counts open brackets in Turtle, outside strings, IRIs and comments."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._incomplete = b""
-        """The end of the last chunk, whose token may continue in the next one."""
+        """The end of the last chunk, which may be an unfinished token."""
         self.depth = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Parse a chunk. Raises ConfigError beyond the limits."""
+        """Count the brackets of a chunk. Raises ConfigError if a limit is exceeded."""
         text = self._incomplete + chunk
         # Quotes at the end may be the beginning of three quotes.
         match = COMPLETE_TOKENS.match(text, 0, len(text.rstrip(b"\"'")))
@@ -97,8 +98,8 @@ class BracketDepth:
 
 
 def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
-    """Load RDF. Nodes are named by their IRIs, and blank nodes by their number in the file. Statements about literals
-    are skipped. Raises ConfigError with the line or statement."""
+    """Load RDF. IRIs name nodes; blank nodes are numbered per file. Statements about literals are skipped. Raises
+    ConfigError with the line or statement."""
     try:
         import pyoxigraph
     except ImportError as error:
@@ -125,10 +126,10 @@ def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
                 if len(rows) >= BATCH_ROWS:
                     yield _batch(graph_file, form, rows)
                     rows = []
-        except (SyntaxError, ValueError, OSError, MemoryError) as error:  # MemoryError: a long token
+        except (SyntaxError, ValueError, OSError, MemoryError) as error:  # MemoryError: a very long token
             if isinstance(error, ConfigError):
                 raise
-            raise _explained(graph_file, error) from error
+            raise _syntax_error(graph_file, error) from error
     if rows:
         yield _batch(graph_file, form, rows)
     if skipped:
@@ -149,7 +150,7 @@ def _batch(graph_file: Input, form: str, rows: list[tuple[str, str, str, int]]) 
     )
 
 
-def _explained(graph_file: Input, error: Exception) -> ConfigError:
+def _syntax_error(graph_file: Input, error: Exception) -> ConfigError:
     line = getattr(error, "lineno", None)
     problem = reason(error).removesuffix(f" (line {line})")
     return ConfigError(

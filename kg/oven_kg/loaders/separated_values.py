@@ -17,8 +17,8 @@ from oven_core.errors import ConfigError
 from oven_core.files import longest_csv_field
 from oven_kg.loaders.arrow_columns import numbers, texts
 from oven_kg.loaders.batches import Batch, Edges, Locate, Options
-from oven_kg.loaders.column_names import triple_columns
 from oven_kg.loaders.input_file import HEAD, Input, decode, lines
+from oven_kg.loaders.triple_columns import triple_columns
 
 BLOCK: Final = 2**21
 """Bytes that are parsed at a time; no row may be longer."""

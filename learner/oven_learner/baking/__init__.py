@@ -1,5 +1,4 @@
-"""`oven.bake(model, tokenizer, …)`: one call from a model to a steered run.
+"""`oven.bake(model, tokenizer, …)`: train a model under the controller with one call.
 
-Prompts, judges, teachers and a description go in; what comes out trains the model under the controller, in a stack that
-is there already or in one of its own.
+The call combines prompts, judges, teachers and a description. It uses an existing stack or starts its own.
 """

@@ -1,4 +1,4 @@
-"""`bake()`: a model, its prompts and its judges in, a training under the controller out."""
+"""`bake()`: train a model under the controller with one call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.baking.own_stack import OwnStack, Place
+from oven_learner.baking.own_stack import OwnStack, StackAddress
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.completions.redaction import Redact
 from oven_learner.rewards.rule_members import RewardFunction
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     AnyTeachers = Mapping[str, Any] | Sequence[TeacherConfig | Mapping[str, Any]] | Path | str
 
 MODALITIES = ("text", "motion", "image", "audio", "video", "trajectory", "other")
-"""What a model may make. Text is trained by TRL, all else as a Policy."""
+"""Kinds of model output. TRL trains text; everything else is trained as a Policy."""
 
 
 def bake(
@@ -55,57 +55,55 @@ def bake(
     resume: bool = False,
     **trainer_args: Any,
 ) -> Oven:
-    """One call from a model to a training under the controller: `bake(...).run_sync()`.
+    """Set up a training under the controller in one call: `bake(...).run_sync()`.
 
-    `prompts` are a list, or a PromptSource with topics, whose weights are then a knob and which takes more prompts
-    while training. `rules` are reward functions, by name; `members` the remote judges of a committee, as settings have
-    them. `name`, `architecture`, `domain`, `description`, `output_format` and `scoring_guidance` are what judges are
-    told of the model. `teachers` are models by name; or a list of TeacherConfigs and of mappings as in YAML; or the
-    path of such a YAML file: weakest first. Without `teacher` the first is the one to begin with. Text is trained by
-    TRL, and what is left of the arguments is GRPOConfig's; any other modality takes a Policy as its model, and
-    PolicyTrainerConfig's.
+    `prompts` are a list, or a PromptSource with topics. A PromptSource's topic weights become a knob, and it accepts
+    new prompts during training. `rules` are reward functions by name. `members` are a committee's remote judges, in the
+    format of the settings. Judges receive `name`, `architecture`, `domain`, `description`, `output_format` and
+    `scoring_guidance` as the model's description. `teachers`, weakest first, are models by name, a list of
+    TeacherConfigs or of mappings as in YAML, or the path of such a YAML file. `teacher` is the initially active one;
+    the default is the first. TRL trains text, and the remaining arguments go to GRPOConfig. Any other modality needs a
+    Policy as its model, and the arguments go to PolicyTrainerConfig.
 
-    `evaluate` measures on data that are not trained on; `metrics` say which way a metric is better and how high it can
-    get, which of the reward is known: 1.
+    `evaluate` measures on held-out data. `metrics` describe in which direction a metric is better and its maximum; the
+    reward's maximum is 1.
 
-    `redact` is a function from text to text that every prompt and completion goes through before it is shown to those
-    who watch; whether any are is a setting: `settings={"completions": {"every": 10}}`.
+    `redact` is a function from text to text, applied to every prompt and completion before people see it. A setting
+    enables the display: `settings={"completions": {"every": 10}}`.
 
-    `use_verifier` adds a member that compares texts with the active teacher's own, with a tenth of the weight; it may
-    name the folder or id of the sentence model.
+    `use_verifier` adds a member that compares answers with the active teacher's, with a tenth of the weight. It may be
+    the folder or id of the sentence model.
 
-    Without a stack in the environment one is started as a child, with `settings`, `members` and the name `run`, which
-    `resume` continues; it ends with the script.
+    If the environment names no stack, a child process runs one with `settings`, `members` and the name `run`. `resume`
+    continues that run. The stack ends with the script.
 
-    Raises ConfigError or UnknownNameError for what cannot be trained, before the first step.
+    Raises ConfigError or UnknownNameError for invalid arguments, before the first step.
     """
     if modality not in MODALITIES:
         raise UnknownNameError("modality", modality, MODALITIES)
     if not callable(getattr(model, "parameters", None)):
-        raise ConfigError(f"model= is a {type(model).__name__}: give one that is loaded")
+        raise ConfigError(f"model= is a {type(model).__name__}: expected a loaded model")
     if modality == "text" and tokenizer is None:
-        raise ConfigError("text needs its tokenizer: bake(model, tokenizer, …)")
+        raise ConfigError("text models need a tokenizer: bake(model, tokenizer, …)")
     if modality != "text" and use_verifier:
-        raise ConfigError(f"the verifier compares texts, and the modality is {modality!r}: leave use_verifier= out")
+        raise ConfigError(f"the verifier compares texts, and the modality is {modality!r}; omit use_verifier=")
     _check_prompts(prompts)
     _check_sizes(group_size, prompts_per_step, total_steps)
     if not rules and not members:
-        raise ConfigError("nothing scores what the model says: give rules=, members=, or both")
+        raise ConfigError("nothing scores the model's answers; pass rules=, members=, or both")
     taught = _configs(teachers, tokenizer)
     _check_teachers(teacher, taught, trainer_args.get("beta"))
-    place = _place_in_environment()
-    if place is not None and (settings or members or run or resume):
+    address = _address_in_environment()
+    if address is not None and (settings or members or run or resume):
         raise ConfigError(
-            f"a stack is there already (run {place.run!r}), and settings=, members=, run= and resume= are those of one "
-            "that is started: leave them out, or unset OVEN_URL"
+            f"the environment names a stack (run {address.run!r}), and settings=, members=, run= and resume= are for a "
+            "new one; omit them, or unset OVEN_URL"
         )
-    if place is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        raise ConfigError(
-            "several ranks share one stack, and each would start its own: `oven-controller run -- torchrun …`"
-        )
-    stack = None if place is not None else OwnStack(_configured(settings, members), run, resume)
+    if address is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise ConfigError("each of several ranks would start its own stack; use `oven-controller run -- torchrun …`")
+    stack = None if address is not None else OwnStack(_configured(settings, members), run, resume)
     try:
-        given: dict[str, Any] = {
+        common: dict[str, Any] = {
             "model": model,
             "prompts": prompts,
             "rules": _named(rules),
@@ -114,7 +112,7 @@ def bake(
             "evaluate": evaluate,
             "metrics": _announced(metrics),
             "redact": redact,
-            "said": _described(
+            "model_details": _described(
                 name=name,
                 modality=modality,
                 architecture=architecture,
@@ -128,11 +126,11 @@ def bake(
         sizes = group_size, prompts_per_step, total_steps
         training: TextTraining | PolicyTraining
         if modality == "text":
-            from oven_learner.baking import text_training  # TRL takes its seconds while the stack gets ready
+            from oven_learner.baking import text_training  # import TRL while the stack starts
 
             options = text_training.arguments(*sizes, trainer_args)
             training = text_training.TextTraining(
-                **given,
+                **common,
                 tokenizer=tokenizer,
                 arguments=options,
                 beta=trainer_args.get("beta"),
@@ -142,11 +140,11 @@ def bake(
             from oven_learner.baking import policy_training
 
             options = policy_training.arguments(*sizes, trainer_args)
-            training = policy_training.PolicyTraining(**given, arguments=options)
+            training = policy_training.PolicyTraining(**common, arguments=options)
         if stack is not None:
-            place = stack.place()
-        assert place is not None  # one of both is there
-        return training.oven(place, stack)
+            address = stack.address()
+        assert address is not None  # one of the two exists
+        return training.oven(address, stack)
     except BaseException:
         if stack is not None:
             stack.end()
@@ -154,23 +152,23 @@ def bake(
 
 
 def _announced(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
-    """With the reward, which is a committee's: its members score from 0 to 1."""
-    known = {spec.name for spec in metrics}
-    return tuple(metrics) if "reward" in known else (*metrics, MetricSpec(name="reward", better="up", ceiling=1.0))
+    """Return the metrics plus the reward, which ranges from 0 to 1 like the members' scores."""
+    names = {spec.name for spec in metrics}
+    return tuple(metrics) if "reward" in names else (*metrics, MetricSpec(name="reward", better="up", ceiling=1.0))
 
 
 def _check_prompts(prompts: Sequence[str] | PromptSource) -> None:
-    """A source has checked its own."""
+    """Check a list of prompts. A PromptSource checks its own."""
     if isinstance(prompts, str) or (isinstance(prompts, list | tuple) and not prompts):
-        raise ConfigError("prompts= has to be a list with at least one prompt, or a PromptSource")
+        raise ConfigError("prompts= must be a list with at least one prompt, or a PromptSource")
 
 
 def _check_sizes(group_size: int, prompts_per_step: int, total_steps: int) -> None:
     if group_size < 2:
-        raise ConfigError(f"group_size={group_size}: a completion is compared with others of its group; give 2 or more")
-    for word, number in (("prompts_per_step", prompts_per_step), ("total_steps", total_steps)):
+        raise ConfigError(f"group_size={group_size}: completions are compared within a group; give 2 or more")
+    for argument, number in (("prompts_per_step", prompts_per_step), ("total_steps", total_steps)):
         if number < 1:
-            raise ConfigError(f"{word}={number} is not a number of them; give 1 or more")
+            raise ConfigError(f"{argument}={number}; give 1 or more")
 
 
 def _check_teachers(first: str | None, teachers: Sequence[TeacherConfig], beta: float | None) -> None:
@@ -179,23 +177,26 @@ def _check_teachers(first: str | None, teachers: Sequence[TeacherConfig], beta: 
         if first not in names:
             raise UnknownNameError("teacher", first, names)
     if beta and not teachers:
-        raise ConfigError(f"beta={beta:g} needs a teacher to be held to: give teachers=, or leave it out")
+        raise ConfigError(f"beta={beta:g} needs a teacher; pass teachers=, or omit beta=")
 
 
-def _place_in_environment() -> Place | None:
-    url, run, folder = (os.environ.get(word) for word in ("OVEN_URL", "OVEN_RUN", "OVEN_RUN_DIR"))
-    return Place(run, Path(folder or os.devnull), {}) if url and run else None
+def _address_in_environment() -> StackAddress | None:
+    url, run, folder = (os.environ.get(name) for name in ("OVEN_URL", "OVEN_RUN", "OVEN_RUN_DIR"))
+    return StackAddress(run, Path(folder or os.devnull), {}) if url and run else None
 
 
 def _configured(settings: Mapping[str, Any] | None, members: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    found = dict(settings or {})
+    configured = dict(settings or {})
     if members:
-        found["committee"] = {**found.get("committee", {}), "members": {key: dict(one) for key, one in members.items()}}
-    return found
+        configured["committee"] = {
+            **configured.get("committee", {}),
+            "members": {key: dict(member) for key, member in members.items()},
+        }
+    return configured
 
 
 def _configs(teachers: AnyTeachers, tokenizer: Any) -> Sequence[TeacherConfig]:
-    """Weakest first. A model by its name is kept as it is, and has the policy's tokenizer."""
+    """Return TeacherConfigs, weakest first. Models passed by name get the policy's tokenizer."""
     if not isinstance(teachers, str | Path) and not teachers:
         return ()
     from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
@@ -207,9 +208,9 @@ def _configs(teachers: AnyTeachers, tokenizer: Any) -> Sequence[TeacherConfig]:
     return teachers_of(teachers, "teachers=")
 
 
-def _described(**said: Any) -> dict[str, Any]:
-    """Fields of ModelDescription; what is not said is read off the model, or has its default."""
-    return {"description": "Answers the prompts."} | {field: value for field, value in said.items() if value}
+def _described(**details: Any) -> dict[str, Any]:
+    """Return the fields of ModelDescription. Missing ones come from the model or have defaults."""
+    return {"description": "Answers the prompts."} | {field: value for field, value in details.items() if value}
 
 
 def _named(rules: RewardFunction | Mapping[str, RewardFunction] | None) -> Mapping[str, RewardFunction]:

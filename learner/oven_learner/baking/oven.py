@@ -1,4 +1,4 @@
-"""A training under the controller as a script holds it: run it, swap its judges and teachers, stop it."""
+"""A training under the controller for scripts: run it, swap its judges and teachers, stop it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import Receipt
-from oven_learner.baking import judge_swaps, operator_commands, own_stack
+from oven_learner.baking import operator_commands, own_stack
 from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
@@ -27,7 +27,7 @@ TEACHER = "teacher.active"
 
 
 class Training(Protocol):
-    """What an Oven needs of a trainer."""
+    """The trainer interface that an Oven needs."""
 
     @property
     def trainer(self) -> Any:
@@ -35,35 +35,34 @@ class Training(Protocol):
 
     @property
     def teachers(self) -> NamedTeachers[Any] | None:
-        """None where it is held to nothing."""
+        """None if the training has no teachers."""
 
     @property
     def client(self) -> OvenClient | None:
-        """The client of the training under way; None before."""
+        """The client of the running training; None before it starts."""
 
     def when_announced(self, call: Callable[[], object]) -> None:
-        """Have this called when the run was announced."""
+        """Register a function to call when the run is announced."""
 
     def between_steps(self, call: Callable[[], object]) -> None:
-        """Call it in the training's thread after the running step, and wait for that. Raises what it raised, and
-        ConfigError where training ends first."""
+        """Call it in the training's thread after the current step, and wait for it. Re-raises its errors; raises
+        ConfigError if training ends first."""
 
     def train(self) -> Any:
-        """To the end."""
+        """Train to the end."""
 
 
 class Oven:
-    """From `bake`. Use it in a `with`, or train to the end, or say `close()`: its own stack ends then.
+    """The handle that `bake` returns. Its own stack ends after training, on `close()`, or at the end of a `with`.
 
-    Swaps are an operator's commands: signed, logged and answered. Each returns the learner's Receipt, or raises
-    CommandRefusedError with the reason. Before training begins a swap says what training begins with, and there is no
-    receipt.
+    Swaps are operator commands: signed, logged and answered. Each returns the learner's Receipt, or raises
+    CommandRefusedError with the reason. Before training starts, a swap sets the initial value and returns no receipt.
     """
 
     def __init__(
         self,
         training: Training,
-        place: own_stack.Place,
+        address: own_stack.StackAddress,
         stack: own_stack.OwnStack | None,
         committee: Committee,
         settings: CommitteeSettings,
@@ -72,30 +71,29 @@ class Oven:
         self.trainer, self.teachers = training.trainer, training.teachers
         """For text TRL's GRPOTrainer, else a PolicyTrainer."""
         self.committee, self.verifier = committee, verifier
-        self.run_name, self.folder = place.run, place.folder
+        self.run_name, self.folder = address.run, address.folder
         self._training = training
         self.summary = ""
-        """What its own stack said at the end."""
+        """The final output of its own stack."""
         self._stack, self._settings = stack, settings
         self.began = threading.Event()
-        """Set when training is announced: from here on swaps are commands."""
-        self._asked = False
+        """Set when training is announced. From then on swaps are commands."""
+        self._started = False
         self._ended = threading.Event()
         self._cancelled = False
         training.when_announced(self._announced)
 
     def run_sync(self) -> Any:
-        """Train to the end, and return what the trainer does. Raises ConfigError in a running event loop, which it
-        would block: `await run()` there."""
+        """Train to the end, and return the trainer's result. Raises ConfigError in a running event loop, which it would
+        block; use `await run()` there."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return self._trained()
-        raise ConfigError("an event loop runs here, and run_sync() would block it: say `await oven.run()`")
+        raise ConfigError("run_sync() would block the running event loop; use `await oven.run()`")
 
     async def run(self) -> Any:
-        """The same, in a thread. Where it is cancelled, training ends after its running step first, and what it raises
-        then is raised here."""
+        """Train in a thread. If cancelled, training ends after its current step, and its errors are raised here."""
         training = asyncio.create_task(asyncio.to_thread(self._trained))
         try:
             return await asyncio.shield(training)
@@ -103,21 +101,21 @@ class Oven:
             self._cancelled = True
             self._stop_if_cancelled()
             while not training.done():
-                with contextlib.suppress(asyncio.CancelledError):  # once more: it is ending already
+                with contextlib.suppress(asyncio.CancelledError):  # it is already ending
                     await asyncio.wait([training])
             training.result()
             raise
 
-    def stop(self, reason: str = "the script said stop") -> Receipt | None:
-        """End the training after its running step."""
+    def stop(self, reason: str = "stopped by the script") -> Receipt | None:
+        """End the training after its current step."""
         return self._command(action="stop", reason=reason)
 
     def swap_teacher(self, name: str) -> Receipt | None:
         """Make `name` the teacher from the next step on. Raises UnknownNameError."""
-        known = self.teachers.names if self.teachers is not None else ()
-        if self.teachers is None or name not in known:
-            raise UnknownNameError("teacher", name, known)
-        if not self._asked:
+        names = self.teachers.names if self.teachers is not None else ()
+        if self.teachers is None or name not in names:
+            raise UnknownNameError("teacher", name, names)
+        if not self._started:
             self.teachers.swap(name)
             return None
         return self._command(action="set", actuator=TEACHER, value=name)
@@ -134,48 +132,53 @@ class Oven:
         top_logprobs: int = 5,
         name: str | None = None,
     ) -> Receipt | None:
-        """Have another model judge in this role from the next step on; `name` says which member where several do. It
-        is asked a question first, in the member's process, which must have the key: where it gives no verdict the one
-        before stays, and CommandRefusedError says why. Weight, role and metrics stay. Raises UnknownNameError, and
-        ConfigError for what cannot be asked at all."""
-        names = [judge_swaps.member_in(self._settings.judges, role, name)]
+        """Let another model judge in this role from the next step on. `name` selects the member if several have the
+        role.
+
+        The model first answers a test question in the member's process, which needs its API key. If it gives no
+        verdict, the old model stays, and CommandRefusedError gives the reason. Weight, role and metrics stay. Raises
+        UnknownNameError, and ConfigError for an invalid model.
+        """
+        names = [operator_commands.member_in(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
-        return self._swap(names, judge_swaps.model_of(provider, model, **options)).get(names[0])
+        return self._swap(names, operator_commands.model_of(provider, model, **options)).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
-        """The same of every remote member, all or none, with the options of `swap_agent`: a receipt each."""
+        """Swap the model of every remote member, all or none, with the options of `swap_agent`. Returns a receipt
+        each."""
         if not self._settings.judges:
-            raise ConfigError("the committee has no remote members: give bake() members=")
-        return self._swap([*self._settings.judges], judge_swaps.model_of(provider, model, **options))
+            raise ConfigError("the committee has no remote members; pass members= to bake()")
+        return self._swap([*self._settings.judges], operator_commands.model_of(provider, model, **options))
 
     def register_teacher(self, config: TeacherConfig) -> None:
-        """Load another teacher, and have it as a choice from the next step on, without choosing it. This thread loads
-        it while training continues; between two steps, or while the run is held, it scores a probe. That has no time
-        limit: a step may be long.
+        """Load another teacher and offer it as a choice from the next step on, without choosing it.
 
-        Raises TeacherRefusedError with the reason; ConfigError where this training began without a teacher to be held
-        to, or has ended; BusError where the teacher is there, and the log cannot be asked whether it is announced.
+        This thread loads it while training continues. Between two steps, or while the run is held, it scores a probe.
+        There is no timeout, because a step may be long.
+
+        Raises TeacherRefusedError with the reason. Raises ConfigError if this training started without a teacher or has
+        ended. Raises BusError if the teacher is loaded but the log is unreachable.
         """
         teachers = self.teachers
         if teachers is None or not len(teachers):
-            raise ConfigError(f"teacher {config.name!r} has nothing to stand in for: give bake() one to begin with")
-        if not self._asked:
+            raise ConfigError(f"teacher {config.name!r} needs a training with a teacher; pass teachers= to bake()")
+        if not self._started:
             teachers.register(config)
             return
-        operator_commands.folder_of(self.folder, self.run_name)  # where there is none, before anything has changed
+        operator_commands.folder_of(self.folder, self.run_name)  # fail before anything changes
         candidate = teachers.prepare(config.name, config, beside_training=True)
         self._training.between_steps(partial(teachers.admit, candidate))
-        operator_commands.offered(*self._place_in_log(), TEACHER, config.name, self._ended.is_set)
+        operator_commands.wait_for_choice(*self._position_in_log(), TEACHER, config.name, self._ended.is_set)
 
     def attach_to_model(self, model: Any) -> None:
-        """Set `model.teacher`, the active one, and `model.verifier`; None where there is none."""
+        """Set `model.teacher`, the active one, and `model.verifier`; None if missing."""
         model.verifier = self.verifier
         model.teacher = (
             self.teachers[self.teachers.active] if self.teachers is not None and len(self.teachers) else None
         )
 
     def close(self) -> None:
-        """End its own stack. A second call does nothing."""
+        """End its own stack. Further calls do nothing."""
         if self._stack is not None:
             self.summary, self._stack = self._stack.end(), None
 
@@ -186,7 +189,7 @@ class Oven:
         self.close()
 
     def _trained(self) -> Any:
-        self._asked = True
+        self._started = True
         self._ended.clear()
         try:
             return self._training.train()
@@ -205,22 +208,24 @@ class Oven:
     def _swap(self, names: list[str], model: JudgeSpec) -> dict[str, Receipt]:
         for name in names:
             check_judge(self._settings, name, model)
-        if not self._asked:
-            judge_swaps.begun_with(self.committee, names, model)
+        if not self._started:
+            operator_commands.start_with(self.committee, names, model)
             return {}
         remote = self.committee.remote
-        return judge_swaps.swapped(self._command, names, model, ANSWER_S + (remote.deadline_s if remote else 0.0))
+        return operator_commands.swap_all(
+            self._command, names, model, ANSWER_S + (remote.deadline_s if remote else 0.0)
+        )
 
     def _command(self, **command: Any) -> Receipt | None:
-        """What came too early would be of no run: it waits until training has been announced."""
-        if not self._asked:
-            raise ConfigError(f"training has not begun: {command['action']} has nothing to act on yet")
+        """Send a command. Waits until training is announced: an earlier command would affect no run."""
+        if not self._started:
+            raise ConfigError(f"training has not started, so {command['action']} has no effect yet")
         if not self.began.wait(ANSWER_S):
-            raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so nothing is said to it")
-        return operator_commands.said(*self._place_in_log(), **command)
+            raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so the command was not sent")
+        return operator_commands.send_command(*self._position_in_log(), **command)
 
-    def _place_in_log(self) -> tuple[Path, int]:
-        """The run's folder, and a sequence of the log before this training's announcement."""
+    def _position_in_log(self) -> tuple[Path, int]:
+        """Return the run's folder, and a log sequence number before this training's announcement."""
         client = self._training.client
         assert client is not None  # it has announced the training
         return operator_commands.folder_of(self.folder, self.run_name), client.began_after

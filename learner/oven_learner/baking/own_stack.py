@@ -1,7 +1,7 @@
-"""A stack of a script's own: `up --no-learner` as a child, which ends when the script does, however that ends.
+"""A stack that a script starts for itself: `up --no-learner` as a child process, which ends with the script.
 
-The child holds the read end of a pipe as its standard input. Where the script is killed the kernel closes the other
-end, and the stack ends as it does at Ctrl-C; where the stack is killed the script trains on.
+The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack ends as on
+Ctrl-C. If the stack is killed, the script continues training.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from oven_core.errors import ConfigError, ProcessError
 
 READY_S = 120.0
-"""So long a stack may take until it waits for its learner."""
+"""Timeout until the stack waits for its learner."""
 GRACE_S = 30.0
-"""So long it may take to end: its log is brought home in it."""
+"""Timeout for the shutdown, including the copy of the log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a stack is, in the words of `up --no-learner --json`."""
+class StackAddress:
+    """The run, folder and environment of a stack, from `up --no-learner --json`."""
 
     run: str
     folder: Path
@@ -36,12 +36,12 @@ class Place:
 
 
 class OwnStack:
-    """Started at once, and waited for when it is needed: it gets ready while the script builds its trainer."""
+    """Starts at once and is waited for only when needed, so that it starts while the script builds its trainer."""
 
     def __init__(self, settings: Mapping[str, Any], run: str | None = None, resume: bool = False) -> None:
-        """`settings` as a configuration file has them. `run` names the run, `resume` continues that one."""
+        """`settings` are in the format of a configuration file. `run` names the run, and `resume` continues it."""
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the child
-        self._place: Place | None = None
+        self._address: StackAddress | None = None
         with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as config:
             json.dump(settings, config)
         self._config = Path(config.name)
@@ -54,37 +54,38 @@ class OwnStack:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,  # Ctrl-C is the script's, which ends its training and then the stack
+            start_new_session=True,  # Ctrl-C goes to the script, which ends its training and then the stack
         )
 
-    def place(self) -> Place:
-        """Once it waits for a learner. Raises ConfigError or ProcessError with what it said where it ended instead."""
-        if self._place is None:
+    def address(self) -> StackAddress:
+        """Wait until the stack is ready for a learner. Raises ConfigError or ProcessError with its output if it ends
+        instead."""
+        if self._address is None:
             line = self._first_line()
-            said = json.loads(line)
-            self._place = Place(said["run"], Path(said["folder"]), said["environment"])
+            announced = json.loads(line)
+            self._address = StackAddress(announced["run"], Path(announced["folder"]), announced["environment"])
             self._config.unlink(missing_ok=True)
-        return self._place
+        return self._address
 
     @property
     def pid(self) -> int:
-        """Of `up`."""
+        """Process id of `up`."""
         return self._process.pid
 
     def end(self) -> str:
-        """Let it end as at Ctrl-C, and wait for that. The run's summary, or what else it said; nothing the second
-        time."""
+        """End the stack as on Ctrl-C, and wait. Returns the run's summary or other output; an empty text on further
+        calls."""
         if self._errors.closed:
             return ""
         self._config.unlink(missing_ok=True)
         try:
             out, _ = self._process.communicate(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # its own children follow it
+            self._process.kill()  # its children end with it
             out, _ = self._process.communicate()
-        said = _summary(out or "") or self._said()
+        output = _summary(out or "") or self._error_output()
         self._errors.close()
-        return said
+        return output
 
     def _first_line(self) -> str:
         out = self._process.stdout
@@ -93,20 +94,20 @@ class OwnStack:
         line = out.readline() if ready else ""
         if line:
             return line
-        said = self.end()
+        output = self.end()
         if not ready:
-            raise ProcessError(f"the stack was not ready within {READY_S:g} s; it said:\n{said}")
+            raise ProcessError(f"the stack was not ready within {READY_S:g} s; its output:\n{output}")
         code = self._process.returncode
         wrong = ConfigError if code == ConfigError.exit_code else ProcessError
-        raise wrong(f"the stack did not start (exit code {code}):\n{said}")
+        raise wrong(f"the stack did not start (exit code {code}):\n{output}")
 
-    def _said(self) -> str:
+    def _error_output(self) -> str:
         self._errors.seek(0)
         return self._errors.read().strip()[-2000:]
 
 
 def _summary(out: str) -> str:
-    """Of what `up --json` prints: one object where it begins, one at the end."""
+    """Return the summary from the output of `up --json`: one object at the start, one at the end."""
     for line in reversed(out.splitlines()):
         with contextlib.suppress(json.JSONDecodeError):
             return "\n".join(json.loads(line).get("summary", ()))
@@ -114,10 +115,10 @@ def _summary(out: str) -> str:
 
 
 @contextlib.contextmanager
-def within(place: Place) -> Iterator[None]:
-    """With the stack's environment as this process's, where attached trainers and judges look for it."""
-    before = {name: os.environ.get(name) for name in place.environment}
-    os.environ.update(place.environment)
+def within(address: StackAddress) -> Iterator[None]:
+    """Use the stack's environment in this process while the context lasts, for attached trainers and judges."""
+    before = {name: os.environ.get(name) for name in address.environment}
+    os.environ.update(address.environment)
     try:
         yield
     finally:

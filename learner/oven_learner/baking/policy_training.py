@@ -1,4 +1,4 @@
-"""Anything but text: GRPO over a Policy, made of what a script says of its prompts, judges and teachers."""
+"""Training for `bake` of anything but text: GRPO over a Policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.oven import Oven
-from oven_learner.baking.own_stack import OwnStack, Place, within
+from oven_learner.baking.own_stack import OwnStack, StackAddress, within
 from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.held_out_evaluation import Measured
@@ -26,21 +26,21 @@ from oven_runs.home import relaunch
 log = logging.getLogger("oven.learner")
 
 BETA = 0.05
-"""Of the KL term per coordinate, where there is a teacher and no `beta` is given."""
-CALLED = {"conditions_per_step": "prompts_per_step", "max_steps": "total_steps"}
-"""Fields of PolicyTrainerConfig that have another name in `bake`."""
+"""Default weight of the KL term per coordinate, if there is a teacher."""
+RENAMED = {"conditions_per_step": "prompts_per_step", "max_steps": "total_steps"}
+"""Fields of PolicyTrainerConfig with another name in `bake`."""
 
 
 class SteeredTrainer(PolicyTrainer):
-    """A PolicyTrainer as an Oven drives it: in the run at `place`."""
+    """A PolicyTrainer that an Oven drives, for the run at `address`."""
 
-    def __init__(self, place: Place, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._place, self._calls = place, StepCalls()
+    def __init__(self, address: StackAddress, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._address, self._calls = address, StepCalls()
         self._announced: Callable[[], object] = lambda: None
 
     redact: Redact | None = None
-    """What completions go through before they are shown."""
+    """Applied to completions before people see them."""
 
     @property
     def trainer(self) -> PolicyTrainer:
@@ -53,22 +53,24 @@ class SteeredTrainer(PolicyTrainer):
         self._calls.ask(call)
 
     def train(self, **options: Any) -> None:
-        with self._calls.during_training(), within(self._place):
+        with self._calls.during_training(), within(self._address):
             self._resume()
             super().train(**{"recipe": "bake", "redact": self.redact, **options})
 
     def _resume(self) -> None:
-        """Continue from the newest checkpoint where the run is resumed; teachers may have been registered by now."""
+        """If the run is resumed, continue from the newest checkpoint. Called after teachers have been registered."""
         if self.output is None or not os.environ.get(relaunch.RESUME_FROM):
             return
-        found = checkpoint.newest(self.output)
-        if found is not None:
-            checkpoint.load(self, found)
+        newest = checkpoint.newest(self.output)
+        if newest is not None:
+            checkpoint.load(self, newest)
         else:
-            log.warning("resume: %s holds no complete checkpoint of this run; training begins anew", self.output)
+            log.warning(
+                "resume: %s holds no complete checkpoint of this run; training starts from the beginning", self.output
+            )
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Between two steps: what other threads asked for, and then the step."""
+        """Run calls from other threads between two steps, then the step."""
         if self.client is not None:
             self.client.while_held = self._calls.make
         self._announced()
@@ -76,21 +78,21 @@ class SteeredTrainer(PolicyTrainer):
         return super().update(number, conditions)
 
 
-def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of PolicyTrainerConfig. Raises as `check_names` does."""
-    check_names(given, (field.name for field in fields(PolicyTrainerConfig)), CALLED, "PolicyTrainerConfig")
+def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of PolicyTrainerConfig. Raises the same errors as `check_names`."""
+    check_names(extra, (field.name for field in fields(PolicyTrainerConfig)), RENAMED, "PolicyTrainerConfig")
     return {
         "max_steps": total_steps,
         "group_size": group_size,
         "conditions_per_step": prompts_per_step,
         "save_steps": save_steps(total_steps),
-        **given,
+        **extra,
     }
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTraining:
-    """What `bake` was asked for, before there is a run."""
+    """The arguments of `bake`, before there is a run."""
 
     model: Policy
     prompts: Sequence[Any]
@@ -100,24 +102,24 @@ class PolicyTraining:
     evaluate: Callable[[], Measured] | None
     metrics: tuple[MetricSpec, ...]
     redact: Redact | None
-    said: Mapping[str, Any]
-    """What judges are told of the model: fields of ModelDescription."""
+    model_details: Mapping[str, Any]
+    """The model description for judges: fields of ModelDescription."""
     arguments: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Policy):
             raise ConfigError(
-                f"a {self.said.get('modality', 'model')} model is trained as a Policy, and this is a "
-                f"{type(self.model).__name__}: give it `sample` and `step_log_probs` (oven_learner.policies)"
+                f"a {self.model_details.get('modality', 'model')} model must be a Policy, and this is a "
+                f"{type(self.model).__name__}; define `sample` and `step_log_probs` (oven_learner.policies)"
             )
 
-    def oven(self, place: Place, stack: OwnStack | None) -> Oven:
-        """The training, for the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
-        with within(place):
+    def oven(self, address: StackAddress, stack: OwnStack | None) -> Oven:
+        """Build the training for the run at `address`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
+        with within(address):
             committee, settings = self._committee(), Connection.find().committee
         beta = self.arguments.get("beta", BETA if self.teachers else 0.0)
         trainer = SteeredTrainer(
-            place,
+            address,
             self.model,
             committee,
             self.prompts,
@@ -126,11 +128,11 @@ class PolicyTraining:
             teacher=self.teacher or "",
             evaluate=self.evaluate,
             metrics=self.metrics,
-            output_dir=place.folder / "checkpoints" if place.folder.is_dir() else None,
+            output_dir=address.folder / "checkpoints" if address.folder.is_dir() else None,
         )
         trainer.redact = self.redact
-        return Oven(trainer, place, stack, committee, settings)
+        return Oven(trainer, address, stack, committee, settings)
 
     def _committee(self) -> Committee:
-        described = ModelDescription.from_model(self.model, **self.said)
+        described = ModelDescription.from_model(self.model, **self.model_details)
         return convene(self.rules, description=described, seed=self.arguments.get("seed", 0))

@@ -1,4 +1,4 @@
-"""Calls from other threads that have to be made between two steps, in the training's own."""
+"""Run calls from other threads in the training's thread, between two steps."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ Call = tuple[Callable[[], object], "Future[object]"]
 
 
 class StepCalls:
-    """The thread that asks waits as long as a step takes; the training makes the calls when one is through."""
+    """A queue of calls. The calling thread waits; the training runs the calls after its current step."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[Call] = deque()
         self._ended = ""
-        """Why no step follows."""
+        """The reason why no step follows."""
         self._thread = 0
-        """The training's."""
+        """Id of the training's thread."""
 
     def ask(self, call: Callable[[], object]) -> None:
-        """Have it called, and wait for that. Raises what it raised, and ConfigError where training has ended, or ends
-        first, or where this is its own thread."""
+        """Run it in the training's thread, and wait for it. Re-raises its errors.
+
+        Raises ConfigError if training has ended, ends first, or if this is the training's own thread.
+        """
         if threading.get_ident() == self._thread:
-            raise ConfigError("this is the training's own thread, which would wait for itself; ask from another one")
+            raise ConfigError("the training's own thread would wait for itself; call from another thread")
         done: Future[object] = Future()
         with self._lock:
             if self._ended:
@@ -37,12 +39,12 @@ class StepCalls:
         done.result()
 
     def make(self) -> None:
-        """In the training's thread: all that wait. What ends the thread is the training's, and raised here."""
+        """Run all waiting calls, in the training's thread. Exceptions that end the thread are re-raised here."""
         while (waiting := self._next()) is not None:
             call, done = waiting
             try:
                 done.set_result(call())
-            except Exception as error:  # it is the asker's
+            except Exception as error:  # it belongs to the caller
                 done.set_exception(error)
             except BaseException as error:
                 done.set_exception(ConfigError(f"training was ended during the call ({reason(error)})"))
@@ -50,8 +52,7 @@ class StepCalls:
 
     @contextmanager
     def during_training(self) -> Iterator[None]:
-        """Around a training. After it no step follows: what waits then, or is asked later, is turned down with the
-        reason."""
+        """Wrap a training. Calls that wait at its end or come later are rejected with the reason."""
         with self._lock:
             self._ended, self._thread = "", threading.get_ident()
         why = "training has ended"

@@ -1,4 +1,4 @@
-"""Text: TRL's GRPOTrainer for a causal language model, of a script's prompts, judges and teachers."""
+"""Training for `bake` of text: TRL's GRPOTrainer for a causal language model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.oven import Oven
-from oven_learner.baking.own_stack import OwnStack, Place, within
+from oven_learner.baking.own_stack import OwnStack, StackAddress, within
 from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.client import OvenClient
@@ -36,18 +36,18 @@ from oven_learner.teachers.checks import rows
 from oven_runs.settings.committee_settings import MemberSettings
 
 BETA = 0.1
-"""Of the KL term, where there is a teacher and no `beta` is given."""
-CALLED = {"num_generations": "group_size", "max_steps": "total_steps"}
-"""Arguments of GRPOConfig that have another name in `bake`."""
+"""Default weight of the KL term, if there is a teacher."""
+RENAMED = {"num_generations": "group_size", "max_steps": "total_steps"}
+"""Arguments of GRPOConfig with another name in `bake`."""
 VERIFIER = "verifier"
 """The verifier's name in the committee."""
 WITHOUT_ACCELERATOR = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
-"""TRL trains in bfloat16 unless told otherwise, and raises ValueError where there is only a CPU."""
+"""Defaults without an accelerator. TRL trains in bfloat16 by default and raises ValueError on a CPU."""
 
 
-def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of GRPOConfig. Raises as `check_names` does."""
-    check_names(given, (field.name for field in fields(GRPOConfig) if field.init), CALLED, "GRPOConfig")
+def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of GRPOConfig. Raises the same errors as `check_names`."""
+    check_names(extra, (field.name for field in fields(GRPOConfig) if field.init), RENAMED, "GRPOConfig")
     return {
         "max_steps": total_steps,
         "num_generations": group_size,
@@ -57,35 +57,37 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, given: M
         "save_total_limit": 2,
         "report_to": [],
         **({} if torch.accelerator.is_available() else WITHOUT_ACCELERATOR),
-        **given,
-        "beta": 0.0,  # a trainer that is made with one loads its reference from the policy's path
+        **extra,
+        "beta": 0.0,  # otherwise the trainer loads its reference from the policy's path
     }
 
 
 def check_tokenizer(model: Any, tokenizer: Any) -> None:
-    """Raises ConfigError for what is none, has ids that the model does not know, or has nothing to fill rows with."""
-    inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor holds one
+    """Raise ConfigError for a tokenizer that is not loaded, has ids outside the model's vocabulary, or cannot pad."""
+    inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
     if not callable(getattr(inside, "get_vocab", None)):
-        raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: give one that is loaded (AutoTokenizer)")
-    highest, known = max(inside.get_vocab().values(), default=-1), rows(model)
-    if highest >= known:
+        raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: expected a loaded tokenizer (AutoTokenizer)")
+    highest, model_rows = max(inside.get_vocab().values(), default=-1), rows(model)
+    if highest >= model_rows:
         raise ConfigError(
-            f"the tokenizer has ids up to {highest:,} and the model knows {known:,} of them: give the model's own "
+            f"the tokenizer has ids up to {highest:,} and the model has {model_rows:,} rows; use the model's own "
             "tokenizer, or call model.resize_token_embeddings"
         )
     if inside.pad_token_id is None and inside.eos_token_id is None:
-        raise ConfigError("the tokenizer has neither a pad nor an end token: set tokenizer.pad_token")
+        raise ConfigError("the tokenizer has neither a pad nor an end token; set tokenizer.pad_token")
 
 
 def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
-    """Prompts that fill generations of `at_once`: TRL passes over what does not fill one, and trains on none where all
-    are fewer. These are repeated, all as often."""
+    """Repeat prompts, each equally often, until they fill a generation of `at_once` prompts.
+
+    TRL skips an incomplete generation, and would train on none if there are fewer prompts.
+    """
     times = at_once // math.gcd(len(prompts), at_once) if len(prompts) < at_once else 1
     return [*prompts] * times
 
 
 class AttachedTraining(TrainerCallback):
-    """An attached trainer as an Oven drives it; its callback comes after the attachment's."""
+    """An attached trainer that an Oven drives. Its callback runs after the attachment's."""
 
     def __init__(self, attachment: Attachment, teachers: Teachers | None) -> None:
         self.trainer, self.teachers = attachment.trainer, teachers
@@ -115,13 +117,13 @@ class AttachedTraining(TrainerCallback):
         self._announced()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Between two steps: what other threads asked for."""
+        """Run calls from other threads between two steps."""
         self._calls.make()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraining:
-    """What `bake` was asked for, before there is a run."""
+    """The arguments of `bake`, before there is a run."""
 
     model: Any
     tokenizer: Any
@@ -132,25 +134,26 @@ class TextTraining:
     evaluate: Callable[[], Measured] | None
     metrics: tuple[MetricSpec, ...]
     redact: Redact | None
-    said: Mapping[str, Any]
-    """What judges are told of the model: fields of ModelDescription."""
+    model_details: Mapping[str, Any]
+    """The model description for judges: fields of ModelDescription."""
     arguments: Mapping[str, Any]
     beta: float | None
     verifier: bool | str | Path
-    """Whether a DraftVerifier is in the committee; the folder or id of its sentence model."""
+    """Whether the committee has a DraftVerifier, or the folder or id of its sentence model."""
 
     def __post_init__(self) -> None:
         check_tokenizer(self.model, self.tokenizer)
         if self.verifier and not self.teachers:
-            raise ConfigError("use_verifier= compares with a teacher's answers: give teachers=, or leave it out")
+            raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit it")
 
-    def oven(self, place: Place, stack: OwnStack | None) -> Oven:
-        """The training, attached to the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
-        with within(place):
+    def oven(self, address: StackAddress, stack: OwnStack | None) -> Oven:
+        """Build the training, attached to the run at `address`. Raises ConfigError, UnknownNameError,
+        TeacherRefusedError."""
+        with within(address):
             settings, verifier = Connection.find().committee, self._verifier()
             committee = self._committee(verifier, settings.members)
-            trainer = self._trainer(committee, place.folder)
-            teachers = self._taught(trainer)
+            trainer = self._trainer(committee, address.folder)
+            teachers = self._teachers(trainer)
             attachment = attach(
                 trainer,
                 recipe="bake",
@@ -161,7 +164,7 @@ class TextTraining:
                 redact=self.redact,
                 mixture=self.prompts if isinstance(self.prompts, PromptSource) else None,
             )
-        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, settings, verifier)
+        return Oven(AttachedTraining(attachment, teachers), address, stack, committee, settings, verifier)
 
     def _verifier(self) -> DraftVerifier | None:
         if not self.verifier:
@@ -170,14 +173,13 @@ class TextTraining:
         return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
 
     def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
-        """`members`: those of the settings. All have the same weight, and the verifier a tenth of the whole."""
-        described = ModelDescription.from_model(self.model, self.tokenizer, **self.said)
+        """Build the committee. `members` are those of the settings. All have equal weight; the verifier has a tenth of
+        the whole."""
+        described = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
         rules, weights = dict(self.rules), {}
         if verifier is not None:
             if twice := [name for name, member in members.items() if member.kind == "verifier"]:
-                raise ConfigError(
-                    f"use_verifier= and the member {twice[0]!r} are both the verifier: leave one of them out"
-                )
+                raise ConfigError(f"use_verifier= and the member {twice[0]!r} are both verifiers; omit one of them")
             weights[VERIFIER] = verifier_weight([1.0] * (len(rules) + len(members)))
             rules[VERIFIER] = verifier
         return convene(rules, weights=weights, description=described, seed=self.arguments.get("seed", 42))
@@ -195,17 +197,17 @@ class TextTraining:
         )
 
     def _rows(self, at_once: int) -> Any:
-        """`at_once`: prompts of one generation."""
+        """Return the dataset. `at_once` is the number of prompts per generation."""
         if isinstance(self.prompts, PromptSource):
             return self.prompts.dataset
         return Dataset.from_list([{"prompt": prompt} for prompt in repeated(self.prompts, at_once)])
 
-    def _taught(self, trainer: Any) -> Teachers | None:
+    def _teachers(self, trainer: Any) -> Teachers | None:
         if not self.teachers:
             return None
-        found = Teachers(trainer)
+        teachers = Teachers(trainer)
         for config in self.teachers:
-            found.register(config)
-        found.swap(self.teacher or self.teachers[0].name)
+            teachers.register(config)
+        teachers.swap(self.teacher or self.teachers[0].name)
         trainer.beta = trainer.args.beta = BETA if self.beta is None else self.beta
-        return found
+        return teachers

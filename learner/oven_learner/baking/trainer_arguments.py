@@ -1,4 +1,4 @@
-"""The arguments of `bake` that are left for a trainer's configuration, checked by name, and how often to save."""
+"""Check the arguments that `bake` passes to a trainer's configuration, and choose how often to save."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 from oven_core.errors import ConfigError, UnknownNameError
 
 
-def check_names(given: Mapping[str, Any], known: Iterable[str], called: Mapping[str, str], owner: str) -> None:
-    """`called`: the names of `owner`'s fields that `bake` calls otherwise. Raises ConfigError for one of these, and
-    UnknownNameError for one that `owner` does not have."""
+def check_names(arguments: Mapping[str, Any], known: Iterable[str], called: Mapping[str, str], owner: str) -> None:
+    """Check argument names. `called` maps `owner`'s fields to their names in `bake`.
+
+    Raises ConfigError for a field that `bake` renames, and UnknownNameError for an unknown one.
+    """
     names = set(known)
-    for name in given:
+    for name in arguments:
         if name in called:
             raise ConfigError(f"{name}= is called {called[name]}= here")
         if name not in names:
@@ -20,5 +22,6 @@ def check_names(given: Mapping[str, Any], known: Iterable[str], called: Mapping[
 
 
 def save_steps(total_steps: int) -> int:
-    """Steps between checkpoints, at most TRL's 500: a run of any length can be resumed, and repeats a tenth at most."""
+    """Return the steps between checkpoints: a tenth of the run, at most TRL's 500. A resumed run repeats at most a
+    tenth."""
     return max(1, min(500, total_steps // 10))

@@ -1,1 +1,2 @@
-"""How far a policy has moved from what a frontier model writes: measured on a fixed set of texts, never trained on."""
+"""Measure how far a policy has moved from a frontier model's answers, on a fixed set of texts that it never trains
+on."""

@@ -1,14 +1,14 @@
-"""Loss terms beside a trainer's own, each with a weight that may be changed while the run continues.
+"""Extra loss terms (channels), each with a weight that can change while the run continues.
 
     trainer = ChannelTrainer(..., channels=[Distillation(0.5), Supervised(column="answer")])     # TRL's GRPOTrainer
     trainer = TextTrainer(..., channels=[MultiToken(0.1), TokenWeighted({262: 1.0})])            # transformers' Trainer
-    oven.attach(trainer)                   # announces channel.<name> of each
+    oven.attach(trainer)                   # announces a knob channel.<name> for each
 
-The loss is the trainer's, to the bit, plus Σ weight × term over the channels that are on. A term is a mean over the
-tokens, or the pairs, that it acts on, whatever the loss type divides by: the convention of TRL's own entropy bonus. At
-weight 0 a channel computes nothing, touches no generator and publishes nothing.
+The loss is the trainer's own, bit for bit, plus Σ weight × term over the active channels. A term is a mean over its
+tokens or pairs, for every loss type. TRL's entropy bonus follows the same convention. At weight 0 a channel computes
+nothing, uses no random generator and publishes nothing.
 
-The names load when they are first used: a Trainer's process need not import TRL.
+Names are imported on first use, so that a process with a plain Trainer does not import TRL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from oven_learner.losses.text_trainer import TextTrainer as TextTrainer
     from oven_learner.losses.token_weighted import TokenWeighted as TokenWeighted
 
-_HOMES = {
+_MODULES = {
     "Channel": "channel",
     "ChannelTrainer": "channel_trainer",
     "Distillation": "distillation",
@@ -44,10 +44,10 @@ _HOMES = {
     "TextTrainer": "text_trainer",
     "TokenWeighted": "token_weighted",
 }
-__all__ = [*_HOMES]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

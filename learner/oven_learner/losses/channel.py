@@ -1,4 +1,4 @@
-"""What a channel is: a loss term with a weight, a knob and metrics of its own."""
+"""The base class of channels (loss terms with their own weight, knob and metrics), and how trainers log them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from oven_core.errors import ConfigError
@@ -15,29 +16,49 @@ from oven_learner.actuators import Actuators
 from oven_learner.losses.generated import Generated
 
 
+def record(trainer: Any, channel: Channel, tally: Tally, mode: Literal["train", "eval"]) -> None:
+    """Add the term, its weight and its gauges to the trainer's metrics of this step.
+
+    Uses TRL's `_metrics`, from which an attached trainer publishes. There is one collective of the same size on every
+    rank. Values that no rank measured are not logged.
+    """
+    nothing = torch.zeros_like(tally.number)
+    gauges = [tally.gauges.get(gauge.name, (nothing, nothing)) for gauge in channel.gauges]
+    pairs = [(tally.total.detach(), tally.number), *gauges]
+    here = torch.stack([part.to(tally.total.dtype) for pair in pairs for part in pair]).detach()
+    sums = trainer.accelerator.reduce(here, reduction="sum").tolist()
+    names = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
+    into = trainer._metrics[mode]
+    for name, total, count in zip(names, sums[::2], sums[1::2], strict=True):
+        if count:
+            into[f"channel/{channel.name}{name}"].append(total / count)
+    if sums[1]:
+        into[f"channel/{channel.name}/weight"].append(channel.weight)
+
+
 class Tally(NamedTuple):
-    """A term over one micro-batch: the sum, with its gradient, and the number that it is a mean over; two scalars."""
+    """The sum of a term over one micro-batch, with its gradient, and the number of items summed. Both are scalars."""
 
     total: Tensor
     number: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
-    """Of each of the channel's gauges the sum and the number that it is a mean over, without a gradient."""
+    """Gauge → (sum, number of items), without a gradient."""
 
 
 class Channel(ABC):
-    """`weight` is where it begins, and `maximum` how far decisions may raise it.
+    """A loss term. `weight` is its initial weight, and `maximum` is the highest weight that decisions may set.
 
-    Raises ConfigError unless 0 <= weight <= maximum, with a positive and finite maximum.
+    Raises ConfigError unless 0 <= weight <= maximum and maximum is positive and finite.
     """
 
     name: ClassVar[str]
     reads: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
-    """What its term is computed from: the completions of a GRPOTrainer, or of a text that a Trainer learns the model's
-    logits or its last hidden states (oven_learner.losses.text_trainer)."""
+    """What the term is computed from: "completions" of a GRPOTrainer, or the model's "logits" or last "hidden" states
+    on a Trainer's texts (oven_learner.losses.text_trainer)."""
     unit: str
-    """Of the term, as it is published."""
+    """The unit of the published term."""
     gauges: ClassVar[tuple[MetricSpec, ...]] = ()
-    """What is published of it beside the term and its weight, as `channel/<name>/<gauge>`; names without the prefix."""
+    """Further metrics, published as `channel/<name>/<gauge>`. The names here omit the prefix."""
 
     def __init__(self, weight: float = 0.0, *, maximum: float = 1.0) -> None:
         if not (math.isfinite(maximum) and 0 <= weight <= maximum and maximum > 0):
@@ -50,41 +71,41 @@ class Channel(ABC):
 
     @property
     def weight(self) -> float:
-        """How much the term counts in the next step's loss."""
+        """The term's weight in the next step's loss."""
         return self._weight
 
     def set_weight(self, weight: float) -> None:
-        """Acts on the next step's loss. Raises ConfigError when there is nothing to compute the term from."""
+        """Set the weight from the next step's loss on. Raises ConfigError if the term cannot be computed."""
         if weight > 0:
             self.check()
         self._weight = weight
 
     def bind(self, trainer: Any) -> None:
-        """Called once by the trainer it belongs to. Raises ConfigError for one that it cannot work with."""
+        """Attach the channel to its trainer, once. Raises ConfigError if it cannot work with this trainer."""
         if self._trainer is not None:
-            raise ConfigError(f"channel.{self.name} belongs to another trainer; make one for each")
+            raise ConfigError(f"channel.{self.name} already belongs to another trainer; create one channel per trainer")
         self._trainer = trainer
 
     def check(self) -> None:
-        """Raises ConfigError while the term cannot be computed. Asked before training and before a weight above 0."""
+        """Raise ConfigError if the term cannot be computed. Called before training and before a weight above 0."""
         return
 
     @property
     def module(self) -> nn.Module | None:
-        """What it keeps beside the model, and trains by the trainer's optimizer where it has parameters; None: nothing.
-        It is a part of checkpoints, and of the copies for rollback."""
+        """State that the channel keeps next to the model, or None. The trainer's optimizer trains its parameters.
+        Checkpoints and copies for rollback include it."""
         return None
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """What it wants carried in the batch, one entry a row; kept, but not computed on."""
+        """Return extra columns for the batch, one entry per row. The trainer carries them along unchanged."""
         return {}
 
     @abstractmethod
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """The sum of the term over the tokens of this micro-batch, or what else it is a mean over, and their number."""
+        """Return the sum of the term over this micro-batch and the number of tokens (or pairs) in it."""
 
     def announce(self, actuators: Actuators) -> None:
-        """Registers the weight as the actuator `channel.<name>`, from 0 to the maximum."""
+        """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""
         actuators.scalar(
             f"channel.{self.name}",
             lambda: self._weight,
@@ -92,11 +113,11 @@ class Channel(ABC):
             low=0.0,
             high=self._maximum,
             unit=f"× {self.unit}, in the loss",
-            moves_own_metric=self.reads != "completions",  # a Trainer's metric is the loss, which the term is part of
+            moves_own_metric=self.reads != "completions",  # a Trainer's metric is the loss, and the term is part of it
         )
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """The metrics that the trainer logs of it: the term, its weight, and its gauges."""
+        """Return the metrics that the trainer logs for this channel: the term, its weight and its gauges."""
         return (
             MetricSpec(name=f"channel/{self.name}", better="down", unit=self.unit),
             MetricSpec(name=f"channel/{self.name}/weight", unit="in the loss of this step"),
@@ -105,7 +126,7 @@ class Channel(ABC):
 
 
 def check_channels(channels: Sequence[Channel], reads: Collection[str], trainer: str) -> None:
-    """Raises ConfigError for two channels of a name, and for one that reads what this trainer does not have."""
+    """Raise ConfigError for duplicate names, and for a channel that reads something this trainer does not have."""
     names = [channel.name for channel in channels]
     if len(set(names)) < len(names):
         raise ConfigError(f"channels {', '.join(names)}: each may be given once")
@@ -113,5 +134,5 @@ def check_channels(channels: Sequence[Channel], reads: Collection[str], trainer:
         if channel.reads not in reads:
             kind = "ChannelTrainer" if channel.reads == "completions" else "TextTrainer"
             raise ConfigError(
-                f"channel.{channel.name} reads {channel.reads}, which a {trainer} does not have; give it to a {kind}"
+                f"channel.{channel.name} reads {channel.reads}, which a {trainer} does not have; use it with a {kind}"
             )

@@ -1,4 +1,4 @@
-"""What channels keep beside the model, in the trainer's checkpoints."""
+"""Save and load the state of channels in the trainer's checkpoints."""
 
 from __future__ import annotations
 
@@ -12,42 +12,41 @@ import torch
 from oven_core.errors import ConfigError
 
 FILE = "channels.pt"
-"""In a checkpoint: the state of each channel that has a module."""
+"""File in a checkpoint with the state of each channel that has a module."""
 
 
 def save(trainer: Any, folder: str) -> None:
-    """Beside the optimizer's state, from the rank that saves."""
-    kept = {one.name: one.module.state_dict() for one in trainer.channels if one.module is not None}
-    if kept and trainer.args.should_save:
-        torch.save(kept, os.path.join(folder, FILE))
+    """Save the channels' state next to the optimizer's, on the rank that saves."""
+    states = {channel.name: channel.module.state_dict() for channel in trainer.channels if channel.module is not None}
+    if states and trainer.args.should_save:
+        torch.save(states, os.path.join(folder, FILE))
 
 
 def read(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
-    """What the checkpoint has of them; empty without a checkpoint. Raises ConfigError for one of other channels."""
+    """Return the channels' state in the checkpoint, or {} without one. Raises ConfigError if the channels differ."""
     if checkpoint is None:
         return {}
-    wanted = [one.name for one in trainer.channels if one.module is not None]
+    expected = [channel.name for channel in trainer.channels if channel.module is not None]
     file = Path(checkpoint, FILE)
-    kept: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
-    if kept.keys() != set(wanted):
+    states: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
+    if states.keys() != set(expected):
         raise ConfigError(
-            f"{checkpoint} has the weights that {_named(kept)} kept beside the model, and here it is "
-            f"{_named(wanted)}; resume with the channels that it was saved with"
+            f"{checkpoint} has the state of {_named(states)}, and this trainer has "
+            f"{_named(expected)}; resume with the channels of the checkpoint"
         )
-    return kept
+    return states
 
 
-def load(trainer: Any, kept: dict[str, Any]) -> None:
-    """Puts back what `read` returned. Raises ConfigError where it does not fit."""
+def load(trainer: Any, states: dict[str, Any]) -> None:
+    """Restore the state that `read` returned. Raises ConfigError if it does not fit."""
     for channel in trainer.channels:
-        if channel.name not in kept:
+        if channel.name not in states:
             continue
         try:
-            channel.module.load_state_dict(kept[channel.name])
+            channel.module.load_state_dict(states[channel.name])
         except RuntimeError as error:
             raise ConfigError(
-                f"the checkpoint's channel.{channel.name} does not fit: {error}; resume with the model and the pairs "
-                "that it was saved with"
+                f"the checkpoint's channel.{channel.name} does not fit: {error}; resume with the same model and pairs"
             ) from None
 
 

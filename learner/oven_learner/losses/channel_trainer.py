@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with weighted channels beside its loss."""
+"""TRL's GRPOTrainer with weighted channels added to its loss."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_learner.losses import channel_state
-from oven_learner.losses.channel import Channel, check_channels
-from oven_learner.losses.channel_metrics import record
+from oven_learner.losses.channel import Channel, check_channels, record
 from oven_learner.losses.generated import Generated
 
 
 class ChannelTrainer(GRPOTrainer):
-    """A GRPOTrainer, with all that TRL documents of it: `channels` are added to its loss while their weight is above 0.
+    """A GRPOTrainer that adds `channels` to its loss while their weights are above 0.
 
-    Raises ConfigError for two channels of a name, and for what channels cannot be combined with: a second forward pass
-    of the policy in a step is not supported under FSDP and DeepSpeed here, nor under DDP with re-entrant gradient
-    checkpointing; and a processor's images are not carried to it. Everything else (vLLM in both modes, PEFT, async
-    rewards, tools, environments) is as in TRL.
+    Raises ConfigError for duplicate channels and for setups without support for a second forward pass per step: FSDP,
+    DeepSpeed, and DDP with re-entrant gradient checkpointing. Processors with images are also refused. Everything else
+    is as in TRL: vLLM in both modes, PEFT, async rewards, tools, environments.
 
     Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`, `_calculate_rewards`, `_metrics`).
     """
@@ -37,7 +35,7 @@ class ChannelTrainer(GRPOTrainer):
             channel.bind(self)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises ConfigError first, if a channel that is on cannot be computed."""
+        """Train. Raises ConfigError first if an active channel cannot be computed."""
         for channel in self.channels:
             channel.set_weight(channel.weight)
         return super().train(*args, **kwargs)
@@ -58,7 +56,7 @@ class ChannelTrainer(GRPOTrainer):
         return rewards
 
     def _generated(self, rows: list[dict[str, Any]]) -> Generated:
-        prompts, completion_ids, by_function = self._scored  # the last is (ranks · B, functions)
+        prompts, completion_ids, by_function = self._scored  # by_function: (ranks · B, functions)
         weights = self.reward_weights.to(by_function.device).unsqueeze(0)
         rewards = (by_function * weights).nansum(dim=1).masked_fill(by_function.isnan().all(dim=1), float("nan"))
         if self.environment_factories is not None:
@@ -84,7 +82,7 @@ class ChannelTrainer(GRPOTrainer):
         return loss
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """The mean over this micro-batch, over the micro-batches of a step."""
+        """Return the micro-batch's mean divided by the number of micro-batches in a step."""
         tally = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
         record(self, channel, tally, mode)
@@ -96,23 +94,23 @@ class ChannelTrainer(GRPOTrainer):
         channel_state.save(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Raises ConfigError for a checkpoint of other channels."""
-        kept = channel_state.read(self, checkpoint)
+        """Raise ConfigError if the checkpoint has other channels."""
+        states = channel_state.read(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
-        channel_state.load(self, kept)
+        channel_state.load(self, states)
 
 
 def _refuse(trainer: Any) -> None:
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ConfigError(
-            "channels run the policy a second time within a step, which FSDP's and DeepSpeed's sharded parameters are "
-            "not prepared for; train with DDP or in one process, or without channels"
+            "channels run the policy twice per step, which the sharded parameters of FSDP and DeepSpeed do not "
+            "support; train with DDP or in one process, or without channels"
         )
     if isinstance(trainer.processing_class, ProcessorMixin):
-        raise ConfigError("channels score text, and this processor takes images too; train without channels")
+        raise ConfigError("channels score text only, and this processor also takes images; train without channels")
     reentrant = (trainer.args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
     if trainer.args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1:
         raise ConfigError(
-            "channels run the policy a second time within a step, and DDP with re-entrant gradient checkpointing takes "
-            "one; set gradient_checkpointing_kwargs={'use_reentrant': False}"
+            "channels run the policy twice per step, and DDP with re-entrant gradient checkpointing supports one "
+            "pass; set gradient_checkpointing_kwargs={'use_reentrant': False}"
         )

@@ -1,9 +1,9 @@
 """Logit distillation from a teacher with another tokenizer: Universal Logit Distillation (Boizard et al. 2024, arXiv
-2402.12030), as TRL 1.16 has it in `trl.experimental.gold`.
+2402.12030), using TRL 1.16's `trl.experimental.gold`.
 
-The text of a completion is cut where both tokenizers end a token. The probabilities of a stretch's tokens are
-multiplied, those of tokens that both vocabularies have are compared by their divergence, and the others by the L1
-distance of the sorted probabilities.
+The text of a completion is cut where both tokenizers end a token. Within such a piece, token probabilities are
+multiplied. Tokens in both vocabularies are compared by divergence, and the others by the L1 distance of the sorted
+probabilities.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from torch import Tensor
 from oven_core.errors import ConfigError
 
 IGNORED = -100
-"""ULDLoss's label of what is not scored."""
+"""ULDLoss's label for tokens that are not scored."""
 
 
 class CrossTokenizer:
-    """The distance between the distributions of two models whose tokenizers differ, of one completion at a time.
+    """Measures the distance between two models with different tokenizers, one completion at a time.
 
-    Raises ConfigError for a tokenizer that does not say where its tokens lie in a text.
+    Raises ConfigError for a tokenizer without token offsets.
     """
 
     def __init__(self, student: Any, teacher: Any, *, beta: float, temperature: float, device: torch.device) -> None:
-        self.student, self.teacher = (getattr(one, "tokenizer", one) for one in (student, teacher))
+        self.student, self.teacher = (getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in (student, teacher))
         if not self.teacher.is_fast:
             raise ConfigError(
-                f"channel.distill: the teacher's tokenizer is a {type(self.teacher).__name__}, which does not say "
-                "where its tokens lie in a text; give a fast one, AutoTokenizer.from_pretrained(…)"
+                f"channel.distill: the teacher's tokenizer is a {type(self.teacher).__name__}, which has no token "
+                "offsets; use a fast tokenizer, AutoTokenizer.from_pretrained(…)"
             )
         gold = _gold()
         shared = self.student.get_vocab().keys() & self.teacher.get_vocab().keys()
@@ -43,10 +43,10 @@ class CrossTokenizer:
                 uld_distillation_weight=1.0,
                 uld_student_temperature=temperature,
                 uld_teacher_temperature=temperature,
-                uld_skip_student_eos=False,  # only the text is given
+                uld_skip_student_eos=False,  # only text is passed
                 uld_skip_teacher_eos=False,
                 use_extended_uld=True,
-                uld_token_merge_strategy="bayesian",  # a stretch's last distribution, given its first tokens
+                uld_token_merge_strategy="bayesian",  # the piece's last distribution, given its first tokens
                 uld_use_hybrid_loss=bool(shared),
                 uld_hybrid_matched_weight=None,
                 uld_hybrid_unmatched_weight=None,
@@ -59,40 +59,43 @@ class CrossTokenizer:
         self._special = set(self.student.all_special_ids)
 
     def text(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
-        """What the student wrote; which of the tokens are text; and each one's end in it, in bytes of UTF-8."""
-        kept = [place for place, token in enumerate(ids) if token not in self._special]
-        tokens = [ids[place] for place in kept]
+        """Return the student's text, the indices of its text tokens, and each one's end in bytes of UTF-8."""
+        positions = [position for position, token in enumerate(ids) if token not in self._special]
+        tokens = [ids[position] for position in positions]
         text = self._decoded(tokens)
-        return text, kept, self._ends(tokens, text)
+        return text, positions, self._ends(tokens, text)
 
     def read(self, text: str) -> tuple[list[int], list[int]]:
-        """The teacher's tokens of a completion's text, and each one's end, in bytes of UTF-8."""
-        found = self.teacher(text, add_special_tokens=False, return_offsets_mapping=True)
-        return found["input_ids"], _byte_ends(text, found["offset_mapping"])
+        """Return the teacher's tokens of a completion's text, and each one's end in bytes of UTF-8."""
+        encoded = self.teacher(text, add_special_tokens=False, return_offsets_mapping=True)
+        return encoded["input_ids"], _byte_ends(text, encoded["offset_mapping"])
 
     def prompt(self, prompt: Any) -> list[int]:
-        """The teacher's tokens of a prompt: a text, or a conversation by the teacher's own template."""
+        """Return the teacher's tokens of a prompt. A conversation is rendered with the teacher's chat template."""
         if isinstance(prompt, str):
             ids = list(self.teacher(prompt)["input_ids"])
         else:
-            written = self.teacher.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-            ids = list(self.teacher(written, add_special_tokens=False)["input_ids"])
+            text = self.teacher.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+            ids = list(self.teacher(text, add_special_tokens=False)["input_ids"])
         return ids[:-1] if ids and ids[-1] == self.teacher.eos_token_id else ids
 
     def distance(
-        self, found: Tensor, wanted: Tensor, tokens: tuple[Sequence[int], Sequence[int]], ends: tuple[Any, Any]
+        self, student: Tensor, teacher: Tensor, tokens: tuple[Sequence[int], Sequence[int]], ends: tuple[Any, Any]
     ) -> Tensor:
-        """The loss of one completion, a mean over its stretches, from the logits that predict its tokens: (S, V) of the
-        student and (T, W) of the teacher. `tokens` and `ends` are S and T long."""
+        """Return the loss of one completion, a mean over its pieces.
+
+        `student` and `teacher` are the logits that predict its tokens, (S, V) and (T, W). `tokens` and `ends` have
+        lengths S and T.
+        """
         logits, labels, ids, offsets = zip(
-            *(self._row(*side) for side in zip((found, wanted), tokens, ends, strict=True)), strict=True
+            *(self._row(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
         )
         loss: Tensor = self._loss(*logits, *labels, *ids, *offsets)
         return loss.squeeze()
 
     @staticmethod
     def _row(logits: Tensor, tokens: Sequence[int], ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """A batch of one with a token before the text, whose logits are those of the first."""
+        """Return a batch of one, with a placeholder token before the text."""
         ids = torch.tensor([[0, *tokens]], device=logits.device)  # (1, S + 1)
         labels = ids.clone()
         labels[0, 0] = IGNORED
@@ -103,7 +106,7 @@ class CrossTokenizer:
         return str(self.student.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _ends(self, tokens: Sequence[int], text: str) -> list[int]:
-        """Sampled tokens need not be those that the text would be cut into."""
+        """Return byte ends. Sampled tokens may differ from the tokenization of their text."""
         if self.student.is_fast:
             again = self.student(text, add_special_tokens=False, return_offsets_mapping=True)
             if again["input_ids"] == list(tokens):
@@ -111,22 +114,22 @@ class CrossTokenizer:
         whole = len(text.encode())
         lengths = [len(self._decoded(tokens[:count]).encode()) for count in range(1, len(tokens))]
         ends: list[int] = []
-        for length in lengths:  # half a character is decoded to a mark that is longer than it
+        for length in lengths:  # half a character decodes to a replacement character that is longer
             ends.append(min(whole, max(length, ends[-1] if ends else 0)))
         return [*ends, whole] if tokens else []
 
 
 def _byte_ends(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """From ends in characters."""
-    at = [0]
+    """Convert ends in characters to ends in bytes."""
+    offsets = [0]
     for character in text:
-        at.append(at[-1] + len(character.encode()))
-    return [at[end] for _, end in spans]
+        offsets.append(offsets[-1] + len(character.encode()))
+    return [offsets[end] for _, end in spans]
 
 
 def _gold() -> Any:
     with warnings.catch_warnings():
-        # That it may change: trl's minor version is bounded.
+        # Experimental API: trl's minor version is pinned.
         warnings.simplefilter("ignore")
         from trl.experimental import gold
 

@@ -1,5 +1,5 @@
-"""On-policy distillation: the policy is pulled towards the active teacher's distribution on its own completions, by the
-generalized Jensen-Shannon divergence."""
+"""On-policy distillation: pulls the policy towards the active teacher's distribution on the policy's own completions,
+by the generalized Jensen-Shannon divergence."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from oven_learner.teachers.named_teachers import LIMIT_BYTES
 from oven_learner.teachers.registry import has_reference, reference
 
 PROMPTS = "oven_prompt"
-"""In TRL's batch: the prompt of each row, as the policy was given it."""
+"""Key in TRL's batch: each row's prompt, in the form that the policy received."""
 
 
 def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: float = 1.0) -> Tensor:
-    """Per token, in nats, from logits (..., V); the result is (...), float32, with the student's gradient.
+    """Return the divergence per token in nats, (...) float32, from logits (..., V), with the student's gradient.
 
-    With P the teacher and Q the student, each a softmax of logits / temperature:
-    β·KL(P ‖ M) + (1 − β)·KL(Q ‖ M), M = β·P + (1 − β)·Q (Agarwal et al. 2024, arXiv 2306.13649, eq. 1). At the ends,
-    where that vanishes, the KL that it tends to when it is rescaled: β = 0 is the forward KL(P ‖ Q), β = 1 the reverse
-    KL(Q ‖ P), which seeks a mode of the teacher (Gu et al. 2024, arXiv 2306.08543).
+    With P the teacher and Q the student, each a softmax of logits / temperature: β·KL(P ‖ M) + (1 − β)·KL(Q ‖ M), M =
+    β·P + (1 − β)·Q (Agarwal et al. 2024, arXiv 2306.13649, eq. 1). At β = 0 and 1 this vanishes, so its rescaled limits
+    are used: β = 0 is the forward KL(P ‖ Q). β = 1 is the reverse KL(Q ‖ P), which seeks a mode of the teacher (Gu et
+    al. 2024, arXiv 2306.08543).
     """
     log_q = _log_probabilities(student, temperature)
     log_p = _log_probabilities(teacher, temperature)
@@ -42,32 +42,31 @@ def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: 
 
 
 def _log_probabilities(logits: Tensor, temperature: float) -> Tensor:
-    """Never -inf: a model that masks padded rows gives them no probability, and 0·∞ is not a number."""
+    """Return finite log-probabilities. Models may mask padded rows with -inf, and 0·∞ is NaN."""
     return (logits.float() / temperature).log_softmax(-1).clamp(min=torch.finfo(torch.float32).min)
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(P ‖ Q) over the last dimension."""
+    """Return KL(P ‖ Q) over the last dimension."""
     return kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
 
 
 class Distillation(Channel):
     """Generalized JSD per token between policy and teacher, over the whole vocabulary, on the policy's own completions
-    (Agarwal et al. 2024, arXiv 2306.13649, eq. 1 and algorithm 1 with λ = 1). `beta` 1, the default, is the reverse KL:
-    MiniLLM's objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
+    (Agarwal et al. 2024, arXiv 2306.13649, eq. 1 and algorithm 1 with λ = 1). The default `beta` of 1 is the reverse
+    KL: MiniLLM's objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
 
-    The teacher is the one that `teacher.active` names (oven_learner.teachers), or the policy without its adapter;
-    GRPO's own β may be 0. The KL term takes the teacher's log-probabilities when completions are made; here the teacher
-    is asked in every loss, so that a swap acts at once. Where it has more rows than the policy's vocabulary, it is
-    normalised over the policy's.
+    The teacher is the active one of `teacher.active` (oven_learner.teachers), or the policy without its adapter. GRPO's
+    own β may be 0. Unlike the KL term, this channel runs the teacher in every loss, so that a swap takes effect at
+    once. If the teacher's vocabulary has more rows than the policy's, it is normalised over the policy's.
 
-    `temperature` softens both; None: the trainer's own, at which completions are sampled. Prompts, padding and tools'
+    `temperature` softens both distributions; None means the trainer's sampling temperature. Prompts, padding and tool
     output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
 
-    With `teacher` (a model, or a TeacherConfig) and its `tokenizer` that one teaches, whatever `teacher.active` says,
-    and its tokenizer may be another than the policy's: the term is Universal Logit Distillation
-    (oven_learner.losses.cross_tokenizer), with a `beta` of .5 unless another is given. The teacher is loaded and
-    checked when the trainer is made, which raises TeacherRefusedError; `limit_bytes` bounds it.
+    `teacher` (a model, or a TeacherConfig) and its `tokenizer` fix the teacher, independent of `teacher.active`. Its
+    tokenizer may differ from the policy's. The term is then Universal Logit Distillation
+    (oven_learner.losses.cross_tokenizer), with a default `beta` of 0.5. The trainer's constructor loads and checks the
+    teacher, and raises TeacherRefusedError. `limit_bytes` limits its size.
     """
 
     name = "distill"
@@ -92,31 +91,31 @@ class Distillation(Channel):
         if temperature is not None and not (math.isfinite(temperature) and temperature > 0):
             raise ConfigError(f"channel.distill: temperature {temperature:g}; give a finite one above 0")
         if tokenizer is not None and teacher is None:
-            raise ConfigError("channel.distill: a tokenizer without its teacher; give both, teacher=… and tokenizer=…")
+            raise ConfigError("channel.distill: tokenizer= needs its teacher; give both teacher=… and tokenizer=…")
         if teacher is not None and beta in (0, 1):
             raise ConfigError(
-                f"channel.distill: beta {beta:g} with a teacher's tokenizer: where several tokens are compared as one, "
-                "only a beta between 0 and 1 has its least value at the teacher's probabilities; give e.g. 0.5"
+                f"channel.distill: beta {beta:g} with a teacher's own tokenizer: when tokens are merged, only a beta "
+                "between 0 and 1 has its minimum at the teacher's probabilities; use e.g. 0.5"
             )
         self.beta, self._temperature = beta, temperature
-        self._given, self._limit = (teacher, tokenizer), limit_bytes
+        self._teacher_arguments, self._limit = (teacher, tokenizer), limit_bytes
         self._teacher: Any = None
         self._across: CrossTokenizer | None = None
         if teacher is not None:
             self.unit = "distance of probabilities per token, policy to teacher"
 
     def bind(self, trainer: Any) -> None:
-        """Loads and checks the teacher that was given. Raises TeacherRefusedError, and ConfigError where prompts are
-        conversations and its tokenizer has no template for them."""
+        """Load and check the channel's own teacher. Raises TeacherRefusedError, and ConfigError if prompts are
+        conversations and its tokenizer has no chat template."""
         super().bind(trainer)
-        if self._given[0] is None:
+        if self._teacher_arguments[0] is None:
             return
-        self._teacher, words = admit(trainer, *self._given, self._limit)
-        self._given = None, None
+        self._teacher, tokenizer = admit(trainer, *self._teacher_arguments, self._limit)
+        self._teacher_arguments = None, None
         temperature = trainer.temperature if self._temperature is None else self._temperature
         self._across = CrossTokenizer(
             trainer.processing_class,
-            words,
+            tokenizer,
             beta=self.beta,
             temperature=temperature,
             device=trainer.accelerator.device,
@@ -126,11 +125,11 @@ class Distillation(Channel):
             raise ConfigError("channel.distill: prompts are conversations, and the teacher's tokenizer has no template")
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """The prompts as they are, for a teacher that reads them with another tokenizer."""
+        """Return the raw prompts for a teacher with another tokenizer."""
         return {PROMPTS: list(generated.prompts)} if self._across is not None else {}
 
     def check(self) -> None:
-        """Raises ConfigError where there is no teacher."""
+        """Raise ConfigError if there is no teacher."""
         if self._across is None and not has_reference(self._trainer):
             raise ConfigError(
                 "channel.distill has no teacher: add one, Teachers(trainer).add(name, model, tokenizer), swap to it, "
@@ -138,43 +137,50 @@ class Distillation(Channel):
             )
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """The divergence summed over the completions' tokens, and their number."""
+        """Return the divergence summed over the completions' tokens, and their number."""
         trainer = self._trainer
         prompt = inputs["prompt_ids"], inputs["prompt_mask"]
         completion = inputs["completion_ids"], inputs["completion_mask"]
         mask = completion[1] if "tool_mask" not in inputs else completion[1] * inputs["tool_mask"]  # (B, C)
-        kept = mask.bool()
+        counted = mask.bool()
         if self._across is not None:
-            return self._tally_across(self._across, completion_logits(trainer, model, prompt, completion), kept, inputs)
+            return self._tally_across(
+                self._across, completion_logits(trainer, model, prompt, completion), counted, inputs
+            )
         with torch.no_grad(), reference(trainer) as teacher:
-            wanted = completion_logits(trainer, teacher, prompt, completion)[kept]  # (tokens, V or more)
-        found = completion_logits(trainer, model, prompt, completion)[kept]  # (tokens, V)
+            teacher_logits = completion_logits(trainer, teacher, prompt, completion)[counted]  # (tokens, V or more)
+        student_logits = completion_logits(trainer, model, prompt, completion)[counted]  # (tokens, V)
         temperature = trainer.temperature if self._temperature is None else self._temperature
-        apart = generalized_jsd(found, wanted[:, : found.size(-1)], self.beta, temperature)
-        return Tally(apart.sum(), kept.sum())
+        apart = generalized_jsd(student_logits, teacher_logits[:, : student_logits.size(-1)], self.beta, temperature)
+        return Tally(apart.sum(), counted.sum())
 
-    def _tally_across(self, across: CrossTokenizer, found: Tensor, kept: Tensor, inputs: dict[str, Any]) -> Tally:
-        """The same by text. A completion's mean counts as often as it has tokens of text."""
-        written = []  # of each row that has text: its place, the places of its tokens, the teacher's, and the ends
-        for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), kept.tolist(), strict=True)):
-            places = [place for place, counts in enumerate(mask) if counts]
-            text, some, ends = across.text([ids[place] for place in places])
-            tokens, teachers_ends = across.read(text)
-            if some and tokens:
-                own = [places[place] for place in some]
-                written.append((row, own, across.prompt(inputs[PROMPTS][row]), tokens, ends, teachers_ends))
-        total = found.sum() * 0.0
-        if not written:
-            return Tally(total, kept.sum() * 0)
-        device = found.device
-        prompt = padded([one[2] for one in written], device, left=True)
-        completion = padded([one[3] for one in written], device)
+    def _tally_across(
+        self, across: CrossTokenizer, student_logits: Tensor, counted: Tensor, inputs: dict[str, Any]
+    ) -> Tally:
+        """Return the tally for a teacher with another tokenizer. A completion's mean is weighted by its text tokens."""
+        entries = []  # per row with text: row, token positions, teacher's prompt and tokens, both ends
+        for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), counted.tolist(), strict=True)):
+            places = [position for position, counts in enumerate(mask) if counts]
+            text, text_positions, ends = across.text([ids[position] for position in places])
+            tokens, teacher_ends = across.read(text)
+            if text_positions and tokens:
+                own = [places[position] for position in text_positions]
+                entries.append((row, own, across.prompt(inputs[PROMPTS][row]), tokens, ends, teacher_ends))
+        total = student_logits.sum() * 0.0
+        if not entries:
+            return Tally(total, counted.sum() * 0)
+        device = student_logits.device
+        prompt = padded([entry[2] for entry in entries], device, pad_left=True)
+        completion = padded([entry[3] for entry in entries], device)
         with torch.no_grad():
-            wanted = completion_logits(self._trainer, self._teacher, prompt, completion)  # (rows, T, W)
-        for place, (row, own, _, tokens, ends, teachers_ends) in enumerate(written):
+            teacher_logits = completion_logits(self._trainer, self._teacher, prompt, completion)  # (rows, T, W)
+        for index, (row, own, _, tokens, ends, teacher_ends) in enumerate(entries):
             ids = inputs["completion_ids"][row, own].tolist()
             distance = across.distance(
-                found[row, own].float(), wanted[place, : len(tokens)].float(), (ids, tokens), (ends, teachers_ends)
+                student_logits[row, own].float(),
+                teacher_logits[index, : len(tokens)].float(),
+                (ids, tokens),
+                (ends, teacher_ends),
             )
             total = total + distance * len(own)
-        return Tally(total, torch.tensor(sum(len(one[1]) for one in written), device=device))
+        return Tally(total, torch.tensor(sum(len(entry[1]) for entry in entries), device=device))

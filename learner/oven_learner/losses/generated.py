@@ -1,4 +1,4 @@
-"""A generation batch of one rank, as TRL made and scored it: what channels choose their columns from."""
+"""The generation batch of one rank, with its rewards. Channels build their columns from it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One entry for each of this rank's B completions, unless it says otherwise."""
+    """A scored generation batch. Each field has one entry per completion of this rank, unless stated otherwise."""
 
     rows: Sequence[Mapping[str, Any]]
-    """The dataset's."""
+    """The dataset's rows."""
     prompts: Sequence[Any]
-    """Texts or conversations, as the policy was given them: with what an environment said at its reset."""
+    """Texts or conversations as the policy received them, including the environment's reset message."""
     completion_ids: Sequence[Sequence[int]]
-    """Without padding; with what tools wrote."""
+    """Token ids without padding, including tool output."""
     rewards: Tensor
-    """(ranks · B), the weighted sum over reward functions, of all ranks; NaN where none has scored."""
+    """(ranks · B): weighted sums over reward functions, of all ranks. NaN where no function scored."""
     tools: Sequence[Sequence[Any]]
-    """Those that the row's prompt was rendered with."""
+    """The tools with which the row's prompt was rendered."""
     environments: Sequence[Any] | None
-    """The environments of the rows, as the rollouts left them."""
+    """The rows' environments after their rollouts."""
     group: int
-    """Completions of a prompt, which follow each other over the ranks."""
+    """Completions per prompt. They are adjacent across ranks."""

@@ -1,9 +1,11 @@
-"""What the channels over preference pairs share: the pairs as tokens, and which of them a micro-batch has."""
+"""The base class of channels over preference pairs: their tokens, and which pairs each micro-batch uses."""
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,18 +15,50 @@ from transformers import TrainerCallback
 from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
-from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens, tokenized
 from oven_runs.traces.records import Pair
 
 
-class PairChannel(Channel):
-    """`pairs` of states and actions, of which each micro-batch has `batch`, in an order that is a function of `seed`,
-    the trainer's step and the rank: a training that is resumed, or goes back, has those that it would have had.
-    `longest`: tokens of a state and an action, beyond which a pair is left out; None: what the model can read.
+@dataclass(frozen=True)
+class PairSampler:
+    """Chooses the pairs of each micro-batch as a function of its number, so that a resume needs no state.
 
-    In evaluation it adds nothing: its pairs are training data. Raises ConfigError for an empty batch, and for a
-    `longest` below 1.
+    Pairs come in shuffled epochs. Of each consecutive `ranks` × `batch` pairs, rank r gets the r-th `batch`. Together
+    the ranks see the same pairs as one process with a batch of `ranks` × `batch`.
+    """
+
+    pairs: int
+    batch: int
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+    _orders: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
+
+    def micro_batch(self, number: int) -> list[int]:
+        """Return the indices of the pairs in micro-batch `number`; 0 is the first of training."""
+        first = (number * self.ranks + self.rank) * self.batch
+        return [
+            self._order(position // self.pairs)[position % self.pairs] for position in range(first, first + self.batch)
+        ]
+
+    def _order(self, epoch: int) -> list[int]:
+        if epoch not in self._orders:
+            if len(self._orders) > 1:  # a batch may end one epoch and begin the next
+                self._orders.clear()
+            order = list(range(self.pairs))
+            random.Random(f"{self.seed}:{epoch}").shuffle(order)
+            self._orders[epoch] = order
+        return self._orders[epoch]
+
+
+class PairChannel(Channel):
+    """A channel over `pairs` of states and actions. Each micro-batch uses `batch` of them.
+
+    The order is a function of `seed`, the trainer's step and the rank, so a resumed or rolled-back run sees the same
+    pairs. `longest` limits state plus action, in tokens; longer pairs are skipped. None means the model's context
+    length.
+
+    The pairs are training data, so evaluation ignores them. Raises ConfigError for a `batch` or a `longest` below 1.
     """
 
     def __init__(
@@ -42,16 +76,16 @@ class PairChannel(Channel):
             raise ConfigError(f"channel.{self.name}: a batch of {batch} pairs; give 1 or more")
         if longest is not None and longest < 1:
             raise ConfigError(f"channel.{self.name}: longest {longest} tokens; give 1 or more, or None for no limit")
-        self._given, self._batch, self._longest, self._seed = tuple(pairs), batch, longest, seed
+        self._untokenized, self._batch, self._longest, self._seed = tuple(pairs), batch, longest, seed
         self.pairs: Sequence[PairTokens] = ()
-        """Those that can be trained on; known from `bind` on."""
-        self._taken = 0
+        """The usable pairs; empty before `bind`."""
+        self._micro_batches = 0
 
     def bind(self, trainer: Any) -> None:
-        """Renders the pairs. Raises ConfigError where none is left."""
+        """Tokenize the pairs. Raises ConfigError if none is usable."""
         super().bind(trainer)
-        self.pairs = tokenized(trainer, self._given, self.name, self._longest)
-        self._given = ()
+        self.pairs = tokenized(trainer, self._untokenized, self.name, self._longest)
+        self._untokenized = ()
         self._sampler = PairSampler(
             len(self.pairs),
             self._batch,
@@ -62,32 +96,34 @@ class PairChannel(Channel):
         trainer.add_callback(_CountMicroBatches(self))
 
     def begin_step(self) -> None:
-        """No micro-batch of the step has run."""
-        self._taken = 0
+        """Reset the micro-batch counter at the start of a step."""
+        self._micro_batches = 0
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """Over the next pairs of training; nothing in evaluation."""
+        """Return the tally over the next training pairs; an empty one in evaluation."""
         if not model.training:
             nothing = torch.zeros((), device=inputs["completion_ids"].device)
             return Tally(nothing, nothing)
         trainer = self._trainer
-        number = trainer.state.global_step * trainer.args.gradient_accumulation_steps + self._taken
-        self._taken += 1
-        return self.over(model, self._sampler.at(number), inputs["completion_ids"].device)
+        number = trainer.state.global_step * trainer.args.gradient_accumulation_steps + self._micro_batches
+        self._micro_batches += 1
+        return self.tally_pairs(model, self._sampler.micro_batch(number), inputs["completion_ids"].device)
 
     @abstractmethod
-    def over(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
-        """The term over the pairs in these places."""
+    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+        """Return the tally over the pairs at these indices."""
 
     def log_probabilities(
         self, model: Any, states: Sequence[Sequence[int]], actions: Sequence[Sequence[int]], device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """Of each action's tokens after its state, nats at temperature 1, (rows, C), 0 where there is padding; and the
-        mask."""
+        """Return the log-probability of each action token after its state, in nats at temperature 1, and the mask.
+
+        Both are (rows, C). Padding has the value 0.
+        """
         ids, mask = padded(actions, device)
-        logits = completion_logits(self._trainer, model, padded(states, device, left=True), (ids, mask))
-        found = logits.float().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (rows, C)
-        return found * mask, mask
+        logits = completion_logits(self._trainer, model, padded(states, device, pad_left=True), (ids, mask))
+        log_probs = logits.float().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (rows, C)
+        return log_probs * mask, mask
 
 
 class _CountMicroBatches(TrainerCallback):

@@ -1,4 +1,4 @@
-"""`channel.replay`: what teachers would have done at the policy's own steps, as preferences; and its control,
+"""`channel.replay`: preferences for teachers' actions at the policy's own steps, and its control
 `channel.imitation`."""
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from oven_learner.teachers.registry import has_reference, reference
 from oven_runs.traces.records import Pair
 
 AT_ONCE = 8
-"""Pairs whose reference log-probabilities are computed in one pass: their logits are in memory together."""
+"""Pairs per pass when reference log-probabilities are computed. All their logits are in memory together."""
 
 
 class ReplayPreference(PairChannel):
-    """Direct preference optimisation over pairs (Rafailov et al. 2023, arXiv 2305.18290, eq. 7): mean over pairs of
-    −log σ(β·(Δ_chosen − Δ_rejected)), Δ an action's log-probability minus the reference's, both summed over its tokens.
-    `beta` is DPO's own; the weight in the loss is the channel's.
+    """Direct preference optimisation over pairs (Rafailov et al. 2023, arXiv 2305.18290, eq. 7): the mean of −log
+    σ(β·(Δ_chosen − Δ_rejected)). Δ is an action's log-probability minus the reference's, both summed over tokens.
+    `beta` is DPO's own. The channel's weight scales the term in the loss.
 
-    `anchor`: "start", the policy as it was when the weight first rose above 0, whose log-probabilities are computed
-    once and kept (in checkpoints, too); or "reference", the trainer's reference model, asked each time, so that
-    `teacher.active` acts. Gauges are over the same pairs; the margin has β in it, as TRL's `rewards/margins`.
+    `anchor` is the reference. "start" is the policy when the weight first rose above 0. Its log-probabilities are
+    computed once and kept, also in checkpoints. "reference" is the trainer's reference model, computed each time, so
+    that `teacher.active` takes effect. Gauges are over the same pairs. The margin includes β, like TRL's
+    `rewards/margins`.
 
-    Raises ConfigError for a β that is not above 0, and, before training and before a weight above 0, for an anchor that
-    is not there.
+    Raises ConfigError for a β that is not above 0. Before training and before a weight above 0 it also raises
+    ConfigError if the anchor is missing.
     """
 
     name = "replay"
@@ -65,7 +66,7 @@ class ReplayPreference(PairChannel):
         self._start: Any = None
 
     def bind(self, trainer: Any) -> None:
-        """Renders the pairs. Raises ConfigError where none is left."""
+        """Tokenize the pairs. Raises ConfigError if none is usable."""
         super().bind(trainer)
         if self.anchor == "start":
             self._start = StartingPolicy(self.pairs, trainer.accelerator.device)
@@ -77,107 +78,108 @@ class ReplayPreference(PairChannel):
         return start
 
     def check(self) -> None:
-        """Raises ConfigError where the pairs have no reference."""
+        """Raise ConfigError if there is no reference for the pairs."""
         if self.anchor == "reference" and not has_reference(self._trainer):
             raise ConfigError(
-                "channel.replay: the pairs have no reference, since the trainer has none; give it one by a GRPO beta "
-                "above 0, an adapter or Teachers(trainer), or anchor='start', the policy as it is at the start"
+                "channel.replay: the trainer has no reference model; add one with a GRPO beta above 0, an adapter or "
+                "Teachers(trainer), or use anchor='start' for the starting policy"
             )
 
-    def over(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
-        """The loss summed over the pairs, and their number."""
+    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+        """Return the loss summed over the pairs, and their number."""
         before = self._reference(places, device)  # (2, pairs)
-        found = self._scores(model, places, device)  # (2, pairs)
-        gained = self.beta * (found - before)
+        scores = self._scores(model, places, device)  # (2, pairs)
+        gained = self.beta * (scores - before)
         apart = gained[0] - gained[1]
         total = -logsigmoid(apart).sum()
         count = torch.tensor(len(places), device=device)
-        seen = apart.detach()
-        return Tally(total, count, {"accuracy": ((seen > 0).float().sum(), count), "margin": (seen.sum(), count)})
+        margins = apart.detach()
+        return Tally(total, count, {"accuracy": ((margins > 0).float().sum(), count), "margin": (margins.sum(), count)})
 
     def _scores(self, model: Any, places: Sequence[int], device: torch.device) -> Tensor:
-        """(2, pairs): the log-probability of the chosen and of the rejected action, in nats."""
-        pairs = [self.pairs[place] for place in places]
+        """Return (2, pairs): the log-probabilities of the chosen and the rejected actions, in nats."""
+        pairs = [self.pairs[index] for index in places]
         actions = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]
-        found, _ = self.log_probabilities(model, [pair.state for pair in pairs] * 2, actions, device)
-        return found.sum(-1).view(2, len(pairs))
+        log_probs, _ = self.log_probabilities(model, [pair.state for pair in pairs] * 2, actions, device)
+        return log_probs.sum(-1).view(2, len(pairs))
 
     @torch.no_grad()
     def _reference(self, places: Sequence[int], device: torch.device) -> Tensor:
-        """The same of the reference."""
+        """Return the same for the reference."""
         if self._start is None:
             with reference(self._trainer) as model:
                 return self._scores(model, places, device)
-        if not self._start.known:
-            self._start.put(self._measured(device))
-        kept: Tensor = self._start.of(places)
-        return kept
+        if not self._start.measured:
+            self._start.store(self._measured(device))
+        start_scores: Tensor = self._start.select(places)
+        return start_scores
 
     def _measured(self, device: torch.device) -> Tensor:
-        """(2, all pairs) of the policy as it is now, without dropout; each rank computes a part."""
+        """Return (2, all pairs) for the current policy, without dropout. Each rank computes a part."""
         accelerator = self._trainer.accelerator
         policy = accelerator.unwrap_model(self._trainer.model)
         whole = torch.zeros(2, len(self.pairs), device=device)
         own = range(accelerator.process_index, len(self.pairs), accelerator.num_processes)
-        trained = policy.training
+        was_training = policy.training
         policy.eval()
         try:
             for first in range(0, len(own), AT_ONCE):
                 places = list(own[first : first + AT_ONCE])
                 whole[:, places] = self._scores(policy, places, device)
         finally:
-            policy.train(trained)
+            policy.train(was_training)
         summed: Tensor = accelerator.reduce(whole, reduction="sum")
         return summed
 
 
 class StartingPolicy(nn.Module):
-    """The log-probabilities that the policy gave both actions of each pair, once; 8 bytes a pair."""
+    """The starting policy's log-probabilities of both actions of each pair. Memory: 8 bytes per pair."""
 
     def __init__(self, pairs: Sequence[PairTokens], device: torch.device) -> None:
         super().__init__()
-        said = repr([(one.state, one.chosen, one.rejected) for one in pairs])
-        self._pairs = hashlib.sha256(said.encode()).hexdigest()
+        identity = repr([(pair.state, pair.chosen, pair.rejected) for pair in pairs])
+        self._pairs = hashlib.sha256(identity.encode()).hexdigest()
         self.register_buffer("nats", torch.full((2, len(pairs)), math.nan, device=device))
 
     def get_extra_state(self) -> dict[str, str]:
-        """Which pairs they are of."""
+        """Return the digest of the pairs."""
         return {"pairs": self._pairs}
 
     def set_extra_state(self, state: dict[str, str]) -> None:
-        """Raises ConfigError for those of other pairs."""
+        """Raise ConfigError if the checkpoint has other pairs."""
         if state["pairs"] != self._pairs:
             raise ConfigError(
-                "channel.replay: the checkpoint is of a training on other pairs; resume with the same file of pairs, "
-                "in the same order, or begin a training anew"
+                "channel.replay: the checkpoint has other pairs; resume with the same pairs in the same order, "
+                "or start a new training"
             )
 
     @property
-    def known(self) -> bool:
-        """Whether they were computed. A pair may have NaN for its own: computed once more, its start would be another
-        policy."""
+    def measured(self) -> bool:
+        """Whether they were computed. Single pairs may be NaN: computing them later would use another policy."""
         return not bool(self.get_buffer("nats").isnan().all())
 
-    def put(self, nats: Tensor) -> None:
-        """(2, pairs)."""
+    def store(self, nats: Tensor) -> None:
+        """Store the log-probabilities, (2, pairs)."""
         self.get_buffer("nats").copy_(nats)
 
-    def of(self, places: Sequence[int]) -> Tensor:
-        """(2, places)."""
+    def select(self, places: Sequence[int]) -> Tensor:
+        """Return (2, indices)."""
         return self.get_buffer("nats")[:, list(places)]
 
 
 class ReplayImitation(PairChannel):
-    """Negative log-likelihood per token of the chosen actions alone: supervised fine-tuning on what teachers would have
-    done, to see what the comparison with the policy's own action adds."""
+    """Negative log-likelihood per token of the chosen actions alone: supervised fine-tuning on the teachers' actions.
+
+    A control that shows how much the comparison with the policy's own action adds.
+    """
 
     name = "imitation"
     unit = "nats per token of the chosen action"
 
-    def over(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
-        """The negative log-likelihood summed over the actions' tokens, and their number."""
-        pairs = [self.pairs[place] for place in places]
-        found, mask = self.log_probabilities(
+    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+        """Return the negative log-likelihood summed over the actions' tokens, and their number."""
+        pairs = [self.pairs[index] for index in places]
+        log_probs, mask = self.log_probabilities(
             model, [pair.state for pair in pairs], [pair.chosen for pair in pairs], device
         )
-        return Tally(-found.sum(), mask.sum())
+        return Tally(-log_probs.sum(), mask.sum())

@@ -1,9 +1,10 @@
-"""`channel.sdpo`: the policy is pulled towards what it would say itself, had it been given a hint."""
+"""`channel.sdpo`: self-distillation towards the policy's own answers with a hint in the prompt."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,28 +18,78 @@ from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.generated import Generated
 from oven_learner.losses.hints import Hints
 
+
+class MovingAverage(nn.Module):
+    """θ' ← (1 − rate)·θ' + rate·θ over a model's trainable parameters, as float32 buffers.
+
+    For a model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter.
+    """
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        for name in self._names:
+            self.register_buffer(_key(name), model.get_parameter(name).detach().float().clone())
+        self.register_buffer("follows", torch.tensor(False))
+
+    @property
+    def following(self) -> bool:
+        """Whether it is following the model. Checkpoints keep this flag, so that a resumed average continues."""
+        return bool(self.get_buffer("follows"))
+
+    def stop(self) -> None:
+        """Stop following; the next use starts afresh."""
+        self.get_buffer("follows").fill_(False)
+
+    @torch.no_grad()
+    def restart(self, model: nn.Module) -> None:
+        """Copy the model as it is now, and follow it from here on."""
+        self.get_buffer("follows").fill_(True)
+        for name in self._names:
+            self.get_buffer(_key(name)).copy_(model.get_parameter(name))
+
+    @torch.no_grad()
+    def follow(self, model: nn.Module) -> None:
+        """Take one step towards the model, if following."""
+        if not self.following:
+            return
+        for name in self._names:
+            own = self.get_buffer(_key(name))
+            own.lerp_(model.get_parameter(name).detach().to(own), self.rate)
+
+    def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Return the weights by the model's names and in its dtypes, for torch.func.functional_call."""
+        return {name: self.get_buffer(_key(name)).to(model.get_parameter(name)) for name in self._names}
+
+
+def _key(name: str) -> str:
+    """Return the buffer's name: it must not contain a dot."""
+    return name.replace(".", "/")
+
+
 HINTED = "oven_hinted"
-"""In TRL's batch: the tokens of each row's hinted prompt, or None."""
+"""Key in TRL's batch: the tokens of each row's hinted prompt, or None."""
 LONGEST = 10_240
-"""Tokens of a hinted prompt, whose end is kept: TRL's `max_reprompt_len`."""
+"""Maximum tokens of a hinted prompt; its end is kept. TRL's `max_reprompt_len`."""
 Mode = Literal["full_logits", "topk_logits", "sampled_token"]
 
 
 class SelfDistillation(Channel):
     """Divergence per token between the policy and a teacher that reads the same completion after a hinted prompt
-    (Hübotter et al. 2026, arXiv 2601.20802), over the completions that have a hint (oven_learner.losses.hints): a
-    sibling's success, the environment's feedback, a template. TRL 1.16's functions (`experimental/sdpo/loss_utils`)
-    compute it; its SDPOTrainer is not a GRPOTrainer, and mixes its loss otherwise.
+    (Hübotter et al. 2026, arXiv 2601.20802). It covers the completions with a hint (oven_learner.losses.hints): a
+    sibling's success, the environment's feedback, or a template. TRL 1.16's functions (`experimental/sdpo/loss_utils`)
+    compute it. Its SDPOTrainer is not used, because it is not a GRPOTrainer and mixes its loss differently.
 
-    `teacher`: "live", the policy as it is, or "ema", its moving average at `rate` a step, which begins as the policy
-    when the weight rises above 0 (what it keeps: oven_learner.losses.moving_average). `mode` is over the whole
-    vocabulary, the policy's `topk` tokens and one bucket for the others, or the token that was sampled. `beta` is 0 for
-    the forward KL, 1 for the reverse, between them the generalized JSD; a sampled token has the reverse KL alone.
-    `clip` bounds the importance ratio where completions are used again; None: none.
+    `teacher` is "live", the current policy, or "ema", its moving average with `rate` per step. The average starts from
+    the policy when the weight rises above 0 (MovingAverage). `mode` compares the whole vocabulary,
+    the policy's `topk` tokens plus one bucket for the rest, or only the sampled token. `beta` is 0 for the forward KL,
+    1 for the reverse, and the generalized JSD in between. A sampled token supports only the reverse KL. `clip` bounds
+    the importance ratio when completions are reused; None disables it.
 
-    Prompts, padding and what tools wrote do not count; both models are softened by the trainer's temperature. Gauges
-    are over the same tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a mode without its
-    `topk`, or with one that it does not take.
+    Prompts, padding and tool output do not count. The trainer's temperature softens both models. Gauges are over the
+    same tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` that does not match the
+    mode.
     """
 
     name = "sdpo"
@@ -72,22 +123,21 @@ class SelfDistillation(Channel):
         self._average: Any = None
 
     def bind(self, trainer: Any) -> None:
-        """Makes the moving average. A `topk` beyond the vocabulary is all of it."""
+        """Create the moving average. A `topk` above the vocabulary size is reduced to it."""
         super().bind(trainer)
         policy = trainer.accelerator.unwrap_model(trainer.model)
         rows = int(policy.get_input_embeddings().weight.shape[0])
         if self.topk is not None:
             self.topk = min(self.topk, rows)
         if self._averaged:
-            from oven_learner.losses.moving_average import MovingAverage
-
             self._average = MovingAverage(policy, self._rate)
             if self.weight:
                 self._average.restart(policy)
             trainer.add_callback(_Follow(self))
 
     def set_weight(self, weight: float) -> None:
-        """Acts on the next step's loss. From 0 on, completions that wait without hints are made anew."""
+        """Set the weight from the next step on. When it rises from 0, buffered completions without hints are
+        dropped."""
         super().set_weight(weight)
         if self._average is not None and weight == 0:
             self._average.stop()
@@ -105,13 +155,15 @@ class SelfDistillation(Channel):
         return average
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """The hinted prompts' tokens; nothing while it is off."""
+        """Return the hinted prompts' tokens; nothing while the channel is off."""
         if not self.weight:
             return {}
         trainer = self._trainer
-        words = trainer.processing_class
+        tokenizer = trainer.processing_class
         prompts = self.hints.prompts(
-            generated, lambda ids: str(words.decode(ids, skip_special_tokens=True)), trainer.accelerator.process_index
+            generated,
+            lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+            trainer.accelerator.process_index,
         )
         window = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
         hinted: list[list[int] | None] = []
@@ -122,7 +174,7 @@ class SelfDistillation(Channel):
         return {HINTED: hinted}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """The divergence summed over the tokens of hinted completions, and their number."""
+        """Return the divergence summed over the tokens of hinted completions, and their number."""
         trainer = self._trainer
         hinted: list[list[int] | None] = inputs.get(HINTED) or [None] * len(inputs["completion_ids"])
         rows = [row for row, tokens in enumerate(hinted) if tokens is not None]
@@ -130,50 +182,52 @@ class SelfDistillation(Channel):
         share = torch.tensor(float(len(rows)), device=device), torch.tensor(float(len(hinted)), device=device)
         mask = inputs["completion_mask"]  # (B, C)
         mask = mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]
-        kept = mask[rows].bool()  # (b, C), b <= B
-        if not kept.any():
+        counted = mask[rows].bool()  # (b, C), b <= B
+        if not counted.any():
             nothing = torch.zeros((), device=device)
             return Tally(nothing, nothing, {"hinted": share})
         completion = inputs["completion_ids"][rows], inputs["completion_mask"][rows]
-        given = padded([tokens for tokens in hinted if tokens is not None], device, left=True)
-        wanted = self._hinted_logits(given, completion)[kept]  # (tokens, V)
+        hinted_prompts = padded([tokens for tokens in hinted if tokens is not None], device, pad_left=True)
+        hinted_logits = self._hinted_logits(hinted_prompts, completion)[counted]  # (tokens, V)
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
-        # Not through DDP's own forward, which sends buffers to the other ranks: they may have no hint in this batch.
+        # Bypass DDP's forward: it broadcasts buffers, and other ranks may have no hints in this batch.
         policy = trainer.accelerator.unwrap_model(model)
-        found = completion_logits(trainer, policy, prompt, completion)[kept].float() / trainer.temperature
-        sampled = completion[0][kept]
-        old = inputs["old_per_token_logps"][rows][kept] if "old_per_token_logps" in inputs else None
-        apart = self.divergence(found, wanted, sampled, old)
+        logits = completion_logits(trainer, policy, prompt, completion)[counted].float() / trainer.temperature
+        sampled = completion[0][counted]
+        old = inputs["old_per_token_logps"][rows][counted] if "old_per_token_logps" in inputs else None
+        apart = self.divergence(logits, hinted_logits, sampled, old)
         with torch.no_grad():
-            count = kept.sum()
-            agree = (found.argmax(-1) == wanted.argmax(-1)).float().sum()
-            added = _log_probability(wanted, sampled) - _log_probability(found, sampled)
+            count = counted.sum()
+            agree = (logits.argmax(-1) == hinted_logits.argmax(-1)).float().sum()
+            added = _log_probability(hinted_logits, sampled) - _log_probability(logits, sampled)
         gauges = {"accuracy": (agree, count), "margin": (added.sum(), count), "hinted": share}
         return Tally(apart.sum(), count, gauges)
 
-    def divergence(self, found: Tensor, wanted: Tensor, sampled: Tensor, old: Tensor | None = None) -> Tensor:
-        """Nats per token (tokens,) from logits (tokens, V), softened already; `sampled`: the tokens themselves; `old`:
-        their log-probabilities when they were sampled."""
+    def divergence(self, student: Tensor, teacher: Tensor, sampled: Tensor, old: Tensor | None = None) -> Tensor:
+        """Return nats per token, (tokens,), from softened logits (tokens, V).
+
+        `sampled` are the tokens, and `old` their log-probabilities when they were sampled.
+        """
         functions = _functions()
         if self.mode == "topk_logits":
             apart = functions.compute_topk_self_distillation_loss(
-                found, wanted, distillation_topk=self.topk, distillation_alpha=self.beta, distillation_add_tail=True
+                student, teacher, distillation_topk=self.topk, distillation_alpha=self.beta, distillation_add_tail=True
             )
         elif self.mode == "full_logits":
-            apart = functions.compute_full_logit_self_distillation_loss(found, wanted, distillation_alpha=self.beta)
+            apart = functions.compute_full_logit_self_distillation_loss(student, teacher, distillation_alpha=self.beta)
         else:
             apart = functions.compute_sampled_token_self_distillation_loss(
-                found, wanted, sampled, distillation_alpha=self.beta
+                student, teacher, sampled, distillation_alpha=self.beta
             )
         if self.clip is not None and old is not None:
             apart = functions.apply_importance_sampling_clipping(
-                apart, _log_probability(found, sampled), old, self.clip
+                apart, _log_probability(student, sampled), old, self.clip
             )
         whole: Tensor = apart
         return whole
 
     def follow(self) -> None:
-        """A step has ended: the moving average takes one, too."""
+        """Update the moving average at the end of a step."""
         if self._average is not None:
             self._average.follow(self._policy)
 
@@ -182,16 +236,16 @@ class SelfDistillation(Channel):
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
     def _hinted_logits(self, prompt: tuple[Tensor, Tensor], completion: tuple[Tensor, Tensor]) -> Tensor:
-        """(b, C, V) of the teacher, softened; without dropout."""
+        """Return the teacher's softened logits, (b, C, V), without dropout."""
         policy = self._policy
         weights = self._average.weights(policy) if self._average is not None else None
-        trained = policy.training
+        was_training = policy.training
         policy.eval()
         try:
             with torch.no_grad():
                 logits = completion_logits(self._trainer, policy, prompt, completion, weights)
         finally:
-            policy.train(trained)
+            policy.train(was_training)
         return logits.float() / float(self._trainer.temperature)
 
     def _tokens(self, prompt: Any, tools: Any) -> list[int]:
@@ -220,13 +274,13 @@ class _Follow(TrainerCallback):
 
 
 def _log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Of the tokens (…), from logits (…, V)."""
+    """Return the log-probabilities of tokens (…), from logits (…, V)."""
     return logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
 def _functions() -> Any:
     with warnings.catch_warnings():
-        # That it may change: trl's minor version is bounded.
+        # Experimental API: trl's minor version is pinned.
         warnings.simplefilter("ignore")
         from trl.experimental.sdpo import loss_utils
 
@@ -237,14 +291,16 @@ def _check(teacher: str, rate: float, mode: str, topk: int | None, beta: float, 
     if teacher not in ("live", "ema"):
         raise ConfigError(f"channel.sdpo: teacher {teacher!r}; give 'live' or 'ema'")
     if not 0 < rate <= 1:
-        raise ConfigError(f"channel.sdpo: rate {rate:g} is outside (0, 1]; it is the average's step to the policy")
+        raise ConfigError(f"channel.sdpo: rate {rate:g} is outside (0, 1]; it is the average's step towards the policy")
     if mode not in ("full_logits", "topk_logits", "sampled_token"):
         raise ConfigError(f"channel.sdpo: mode {mode!r}; give 'full_logits', 'topk_logits' or 'sampled_token'")
     if topk is not None and (mode != "topk_logits" or topk < 1):
-        raise ConfigError(f"channel.sdpo: topk {topk} with mode {mode!r}; give 1 or more, with 'topk_logits' alone")
+        raise ConfigError(f"channel.sdpo: topk {topk} with mode {mode!r}; give 1 or more, and only with 'topk_logits'")
     if not 0 <= beta <= 1:
         raise ConfigError(f"channel.sdpo: beta {beta:g} is outside [0, 1]; 0 is the forward KL, 1 the reverse")
     if mode == "sampled_token" and beta != 1:
-        raise ConfigError(f"channel.sdpo: beta {beta:g} with 'sampled_token', which has the reverse KL alone; give 1")
+        raise ConfigError(
+            f"channel.sdpo: beta {beta:g} with 'sampled_token', which supports only the reverse KL; give 1"
+        )
     if clip is not None and not clip > 0:
-        raise ConfigError(f"channel.sdpo: clip {clip:g}; give one above 0, or None")
+        raise ConfigError(f"channel.sdpo: clip {clip:g}; give a number above 0, or None")

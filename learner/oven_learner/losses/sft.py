@@ -1,4 +1,4 @@
-"""Supervised fine-tuning beside the policy loss: the likelihood of a reference completion from the dataset."""
+"""Supervised fine-tuning in addition to the policy loss: the likelihood of reference completions from the dataset."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.generated import Generated
 
 CARRIED = "oven_reference"
-"""In TRL's batch: the reference of each row, a list of B texts or None."""
+"""Key in TRL's batch: each row's reference, a text or None."""
 IGNORED = -100  # cross_entropy's default ignore_index
 
 
 class Supervised(Channel):
-    """Negative log-likelihood per token, at temperature 1, of the text in `column` after the row's prompt, its end of
-    sequence included; the same prompt's rows are scored once and counted as often as they are in the micro-batch.
+    """Negative log-likelihood per token, at temperature 1, of the text in `column` after the row's prompt, including
+    its end-of-sequence token. Rows with the same prompt are scored once and counted as often as they occur.
 
-    A reference is a text, or a conversation of one assistant message; rows whose reference is None or empty don't
-    count. Groups that a committee leaves out of the policy loss count: no one need score what is given. Raises
-    ConfigError at once for a dataset without the column, or one of another type.
+    A reference is a text, or a conversation of one assistant message. Rows with a reference of None or "" do not count.
+    Groups that a committee skips in the policy loss do count, because references need no score. Raises ConfigError at
+    once if the dataset has no such column or it has another type.
     """
 
     name = "sft"
@@ -36,30 +36,30 @@ class Supervised(Channel):
         self.column = column
 
     def bind(self, trainer: Any) -> None:
-        """Looks at the trainer's dataset. Raises ConfigError where it has no such column of texts."""
+        """Check the trainer's dataset. Raises ConfigError if it has no such column of texts."""
         super().bind(trainer)
         if trainer.args.remove_unused_columns:
             raise ConfigError(
-                f"channel.sft: remove_unused_columns=True drops the column {self.column!r}; leave it False"
+                f"channel.sft: remove_unused_columns=True drops the column {self.column!r}; set it to False"
             )
-        names = trainer.train_dataset.column_names  # None: a stream that does not know
+        names = trainer.train_dataset.column_names  # None: a stream with unknown columns
         if names is not None and self.column not in names:
             raise ConfigError(
-                f"channel.sft: the dataset has no column {self.column!r}, it has {', '.join(names)}; name the one with "
-                "the reference completions, Supervised(column=...)"
+                f"channel.sft: the dataset has no column {self.column!r}, it has {', '.join(names)}; name the "
+                "column with reference completions, Supervised(column=...)"
             )
         for row in trainer.train_dataset.take(1) if names is None else trainer.train_dataset.select(range(1)):
             self._text(row)
 
     def columns(self, generated: Generated) -> dict[str, Any]:
-        """The reference of each row, a text or None."""
+        """Return the reference of each row, a text or None."""
         return {CARRIED: [self._text(row) for row in generated.rows]}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """The negative log-likelihood summed over the references' tokens, and their number."""
+        """Return the negative log-likelihood summed over the references' tokens, and their number."""
         trainer, device = self._trainer, inputs["prompt_ids"].device
         first: dict[tuple[str, tuple[int, ...]], int] = {}
-        times: dict[int, int] = {}  # row → how many rows are the same
+        times: dict[int, int] = {}  # row → number of equal rows
         for row, (text, prompt) in enumerate(zip(inputs[CARRIED], inputs["prompt_ids"].tolist(), strict=True)):
             if text:
                 same = first.setdefault((text, tuple(prompt)), row)
@@ -77,7 +77,7 @@ class Supervised(Channel):
         return Tally((missed * counts).sum(), (mask * counts).sum())
 
     def _tokenized(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Ids and mask, (b, C), padded on the right."""
+        """Return ids and mask, (b, C), padded on the right."""
         tokenizer = self._trainer.processing_class
         return padded(
             [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in texts], device
@@ -86,11 +86,12 @@ class Supervised(Channel):
     def _text(self, row: Mapping[str, Any]) -> str | None:
         if self.column not in row:
             raise ConfigError(f"channel.sft: a row has no column {self.column!r}, it has {', '.join(row)}")
-        said = row[self.column]
-        if isinstance(said, list) and len(said) == 1 and isinstance(said[0], Mapping):
-            said = said[0].get("content")
-        if said is None or isinstance(said, str):
-            return said
+        reference = row[self.column]
+        if isinstance(reference, list) and len(reference) == 1 and isinstance(reference[0], Mapping):
+            reference = reference[0].get("content")
+        if reference is None or isinstance(reference, str):
+            return reference
         raise ConfigError(
-            f"channel.sft: column {self.column!r} holds a {type(said).__name__}; give a text, or one assistant message"
+            f"channel.sft: column {self.column!r} is a {type(reference).__name__}; "
+            "expected a text or one assistant message"
         )

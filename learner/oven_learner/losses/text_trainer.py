@@ -1,4 +1,4 @@
-"""Transformers' Trainer with weighted channels beside its loss, for a language model that learns texts."""
+"""Transformers' Trainer with weighted channels added to its loss, for language models on texts."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_learner.losses import channel_state
-from oven_learner.losses.channel import Channel, check_channels
-from oven_learner.losses.channel_metrics import record
+from oven_learner.losses.channel import Channel, check_channels, record
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
-"""What channels find in the batch beside the trainer's own: the model's logits (B, T, V), and what its output layer
-made them from (B, T, H); both with their gradient."""
+"""Keys that channels find in the batch: the model's logits (B, T, V) and its last hidden states (B, T, H), both with
+their gradient."""
 IGNORED = -100
-"""A label that does not count: cross_entropy's default `ignore_index`, and transformers'."""
+"""Label of tokens that do not count: the default `ignore_index` of cross_entropy and transformers."""
 
 
 class TextChannels:
-    """Goes before a Trainer class: `class Mine(TextChannels, Trainer)`. `channels` are added to the loss of training
-    while their weight is above 0. Evaluation has the trainer's own loss, whatever the weights: its readings compare.
+    """A mixin for a Trainer class: `class Mine(TextChannels, Trainer)`. `channels` are added to the training loss while
+    their weights are above 0. Evaluation uses the trainer's own loss alone, so that its readings stay comparable.
 
-    Raises ConfigError for two channels of a name, for one that reads a GRPOTrainer's completions, and under FSDP and
-    DeepSpeed, whose sharded parameters the channels do not know.
+    Raises ConfigError for duplicate channels, for one that reads a GRPOTrainer's completions, and under FSDP and
+    DeepSpeed, whose sharded parameters are not supported.
 
     Written for transformers 5.23 (`compute_loss`, `create_optimizer`, `_clip_grad_norm`,
     `_save_optimizer_and_scheduler`, `_load_optimizer_and_scheduler`).
     """
 
     _metrics: Any
-    """Metric → its values since the last log, by mode: TRL's convention, by which an attached trainer publishes."""
+    """Mode → metric → values since the last log. TRL's convention, from which an attached trainer publishes."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,16 +44,16 @@ class TextChannels:
         check_channels(self.channels, ("logits", "hidden"), type(self).__name__)
         if self.channels and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
             raise ConfigError(
-                "channels do not know FSDP's and DeepSpeed's sharded parameters; train with DDP or in one process, or "
-                "without channels"
+                "channels do not support the sharded parameters of FSDP and DeepSpeed; train with DDP or in one "
+                "process, or without channels"
             )
         for channel in self.channels:
             channel.bind(self)
-        if self._beside():
-            trainer.add_callback(ClearGradients(self._beside()))
+        if self._channel_parameters():
+            trainer.add_callback(ClearGradients(self._channel_parameters()))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises ConfigError first, if a channel that is on cannot be computed."""
+        """Train. Raises ConfigError first if an active channel cannot be computed."""
         for channel in self.channels:
             channel.set_weight(channel.weight)
         return super().train(*args, **kwargs)  # type: ignore[misc]
@@ -62,35 +61,37 @@ class TextChannels:
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The trainer's own where no channel is on, and in evaluation."""
+        """Return the trainer's own loss plus the active channels; in evaluation the trainer's own loss alone."""
         whole: Any = super().compute_loss  # type: ignore[misc]
         active = [channel for channel in self.channels if channel.weight]
         if not active or not model.training:
             return whole(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
-        asked = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
+        extra_outputs = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
         outputs: Any = None
         if self._fused:
             loss = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch)
         else:
-            loss, outputs = whole(model, {**inputs, **asked}, True, num_items_in_batch=num_items_in_batch)
-        if not _differentiable(outputs, loss, hidden=bool(asked)):
-            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **asked)
-        seen = {**inputs, LOGITS: outputs.logits}
-        if asked:
-            seen[HIDDEN] = outputs.hidden_states[-1]
+            loss, outputs = whole(model, {**inputs, **extra_outputs}, True, num_items_in_batch=num_items_in_batch)
+        if not _differentiable(outputs, loss, hidden=bool(extra_outputs)):
+            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **extra_outputs)
+        batch = {**inputs, LOGITS: outputs.logits}
+        if extra_outputs:
+            batch[HIDDEN] = outputs.hidden_states[-1]
         scaled = self._scaled_by_the_loss(num_items_in_batch)
         for channel in active:
-            loss = loss + channel.weight * self._term(channel, model, seen, scaled)
+            loss = loss + channel.weight * self._term(channel, model, batch, scaled)
         return (loss, outputs) if return_outputs else loss
 
     @property
     def _fused(self) -> bool:
-        """Whether the trainer's loss makes no logits with a gradient, and warns when it is asked for some: TRL's
-        SFTTrainer. Channels then run the model a second time, as they do where a loss leaves them out (Liger)."""
+        """Whether the trainer's loss has no differentiable logits and warns on request: TRL's SFTTrainer.
+
+        Channels then run the model a second time, as they also do when a loss omits logits (Liger).
+        """
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:
-        """The mean over this micro-batch, over the micro-batches of a step."""
+        """Return the micro-batch's mean divided by the number of micro-batches in a step."""
         trainer: Any = self
         with trainer.accelerator.autocast():
             tally = channel.tally(model, inputs)
@@ -99,7 +100,7 @@ class TextChannels:
         return tally.total / tally.number.clamp(min=1) / parts
 
     def _scaled_by_the_loss(self, num_items: Any) -> bool:
-        """Whether the trainer takes the loss as one part of the step's, and does not divide it (`training_step`)."""
+        """Whether the trainer treats the loss as its share of the step and does not divide it (`training_step`)."""
         trainer: Any = self
         if trainer.loss_is_scaled_for_ga is not None:
             return bool(trainer.loss_is_scaled_for_ga)
@@ -108,25 +109,27 @@ class TextChannels:
         )
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer's own, or the one that it was given. What channels train is in its groups from the beginning,
-        matrices in the first and vectors in the last, which has no decay: a parameter without a gradient is not moved,
-        not decayed, and has no moments."""
+        """Return the trainer's optimizer with the channels' parameters added from the start.
+
+        Matrices join the first group, and vectors the last, which has no weight decay. A parameter without a gradient
+        is not moved or decayed, and has no moments.
+        """
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         held = {id(parameter) for group in groups for parameter in group["params"]}
-        for parameter in self._beside():
+        for parameter in self._channel_parameters():
             if id(parameter) not in held:
                 groups[0 if parameter.ndim > 1 else -1]["params"].append(parameter)
         return optimizer
 
-    def _beside(self) -> list[torch.nn.Parameter]:
+    def _channel_parameters(self) -> list[torch.nn.Parameter]:
         modules = [channel.module for channel in self.channels]
         return [parameter for module in modules if module is not None for parameter in module.parameters()]
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        """One norm over all that a step moves."""
+        """Clip by one norm over all parameters that a step moves."""
         trainer: Any = self
-        moved = [parameter for parameter in self._beside() if parameter.grad is not None]
+        moved = [parameter for parameter in self._channel_parameters() if parameter.grad is not None]
         if not moved:
             return super()._clip_grad_norm(model)  # type: ignore[misc]
         return trainer.accelerator.clip_grad_norm_([*model.parameters(), *moved], trainer.args.max_grad_norm)
@@ -136,37 +139,37 @@ class TextChannels:
         channel_state.save(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Raises ConfigError for a checkpoint of other channels: the optimizer's state is of theirs."""
-        kept = channel_state.read(self, checkpoint)
+        """Raise ConfigError if the checkpoint has other channels, because the optimizer's state belongs to them."""
+        states = channel_state.read(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
-        channel_state.load(self, kept)
+        channel_state.load(self, states)
 
 
 class ClearGradients(TrainerCallback):
-    """Clears the gradients of parameters beside the model before each step: the trainer clears the model's alone."""
+    """Clears the gradients of channels' parameters before each step. The trainer only clears the model's."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """No micro-batch of the step has run."""
+        """Clear the gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
 
 class TextTrainer(TextChannels, Trainer):
-    """Transformers' Trainer, with all that it documents, and `channels` beside its loss; its log has their terms."""
+    """Transformers' Trainer with `channels` added to its loss. Its log includes their terms."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """With the mean of each term since the last log."""
+        """Log with the mean of each term since the last log."""
         mode = "train" if self.model is not None and self.model.training else "eval"
-        seen = {name: sum(values) / len(values) for name, values in self._metrics[mode].items() if values}
-        super().log({**logs, **seen}, start_time)
+        means = {name: sum(values) / len(values) for name, values in self._metrics[mode].items() if values}
+        super().log({**logs, **means}, start_time)
         self._metrics[mode].clear()
 
 
 def _differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
-    """Whether the outputs that the loss came with have what channels read, with its gradient."""
+    """Whether the outputs have everything that channels read, with a gradient."""
     states = getattr(outputs, "hidden_states", None) if hidden else (None,)
-    wanted = (getattr(outputs, "logits", None), *((states[-1],) if hidden and states else ()))
-    return bool(states) and all(one is not None and one.requires_grad == loss.requires_grad for one in wanted)
+    tensors = (getattr(outputs, "logits", None), *((states[-1],) if hidden and states else ()))
+    return bool(states) and all(tensor is not None and tensor.requires_grad == loss.requires_grad for tensor in tensors)

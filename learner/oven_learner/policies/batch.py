@@ -1,4 +1,4 @@
-"""One batch of scored samples, and what is known of it."""
+"""One batch of scored samples with its metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oven_learner.policies.policy import Samples
 
 @dataclass
 class Batch:
-    """The groups of batch `number` that were scored; none is left where all failed."""
+    """The scored groups of batch `number`; empty if all failed."""
 
     number: int
     samples: Samples
@@ -27,28 +27,29 @@ class Batch:
     advantages: Tensor
     """(B,)."""
     old: Tensor | None = None
-    """(B, T): log-probabilities when it was sampled; None where it is used for one update only."""
+    """(B, T): log-probabilities at sampling time. None if the batch is used for one update only."""
     reference: tuple[str, Tensor] | None = None
-    """A teacher's name, and its (B, T)."""
+    """The teacher's name and its (B, T) log-probabilities."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the samples; logged once."""
+    """Metrics of the samples, logged once."""
 
     def take_metrics(self) -> dict[str, float]:
-        """The first time what was measured of the samples, then nothing."""
+        """Return the metrics of the samples on the first call, then {}."""
         metrics, self.metrics = self.metrics, {}
         return metrics
 
     def parts(self, rows: int | None) -> Iterator[Tensor]:
-        """The rows, (R,) int64, in pieces of at most `rows`."""
+        """Split the rows, (R,) int64, into pieces of at most `rows`."""
         everything = torch.arange(len(self.samples), device=self.samples.mask.device)
         return iter(torch.split(everything, rows or max(1, len(everything))))
 
     def conditions_of(self, part: Tensor) -> list[Any]:
-        """One per row of `part`."""
-        return [self.conditions[place] for place in part.tolist()]
+        """Return one condition per row of `part`."""
+        return [self.conditions[row] for row in part.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the outputs, which were judged already, and what a teacher says of it anew."""
+        """Return the state without the outputs, which are already scored, and without the reference, which is
+        recomputed."""
         return {
             "number": self.number,
             "tensors": dict(self.samples.tensors),
@@ -60,7 +61,7 @@ class Batch:
 
 
 def batch_of(state: dict[str, Any], device: torch.device) -> Batch:
-    """The batch that said this of itself."""
+    """Rebuild a batch from its `state_dict`."""
     tensors = {name: tensor.to(device) for name, tensor in state["tensors"].items()}
     old = state["old"].to(device) if state["old"] is not None else None
     samples = Samples(tensors, state["mask"].to(device), [])
@@ -69,7 +70,7 @@ def batch_of(state: dict[str, Any], device: torch.device) -> Batch:
 
 @contextmanager
 def drawn(seed: int, number: int) -> Iterator[None]:
-    """Every random generator begins anew, from the seed and the number alone, and is put back after it."""
+    """Seed every random generator from the seed and the batch number, and restore them afterwards."""
     state = random_state.take()
     set_seed(int.from_bytes(hashlib.sha256(f"batch {seed} {number}".encode()).digest()[:4], "big"))
     try:

@@ -15,11 +15,11 @@ from oven_learner.policies.policy import Policy, Samples, on_weights
 
 
 class CausalPolicy(Policy):
-    """Completes prompts. Conditions are texts, or conversations where the tokenizer has a chat template; outputs are
-    texts without special tokens. Sampling takes no shortcut (top-k, top-p, penalties): the log-probabilities are
-    those of what was sampled from.
+    """Completes prompts. Conditions are texts, or conversations if the tokenizer has a chat template. Outputs are texts
+    without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities match the sampling
+    distribution.
 
-    Raises ConfigError for a tokenizer without an end or padding token, and for one with more tokens than the model.
+    Raises ConfigError for a tokenizer without an end or padding token, or with more tokens than the model.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int = 256, temperature: float = 1.0) -> None:
@@ -36,13 +36,15 @@ class CausalPolicy(Policy):
                 "tokenizer, or resize the model's embeddings"
             )
         if max_tokens < 1 or temperature <= 0:
-            raise ConfigError(f"max_tokens={max_tokens}, temperature={temperature:g}: give 1 or more, and more than 0")
+            raise ConfigError(
+                f"max_tokens={max_tokens}, temperature={temperature:g}: expected 1 or more, and more than 0"
+            )
         self.model, self.tokenizer = model, tokenizer
         self.max_tokens, self.temperature = max_tokens, temperature
-        self._takes = set(inspect.signature(model.forward).parameters)
+        self._model_parameters = set(inspect.signature(model.forward).parameters)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Up to `max_tokens` each, the end token included."""
+        """Sample up to `max_tokens` tokens each, including the end token."""
         ids, mask = self._prompts(conditions)
         ids, mask = ids.repeat_interleave(n, dim=0), mask.repeat_interleave(n, dim=0)
         end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
@@ -60,26 +62,27 @@ class CausalPolicy(Policy):
             whole = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=plain)
         completions = whole[:, ids.shape[1] :]
         ended = completions == end  # (B, T)
-        counted = (ended.cumsum(-1) - ended.int()) == 0  # up to the first end token, and with it
+        counted = (ended.cumsum(-1) - ended.int()) == 0  # up to and including the first end token
         completions = completions.masked_fill(~counted, pad)
         texts = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         tensors = {"prompt_ids": ids, "prompt_mask": mask, "completion_ids": completions}
         return Samples(tensors, counted.float(), texts)
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Of each token at the sampling temperature, in float32 or better. Prompts are those of the samples."""
+        """Return each token's log-probability at the sampling temperature, in float32 or better. Uses the samples'
+        prompts."""
         prompts, completions = samples.tensors["prompt_ids"], samples.tensors["completion_ids"]
         ids = torch.cat([prompts, completions], dim=1)
         mask = torch.cat([samples.tensors["prompt_mask"], samples.mask.long()], dim=1)
-        given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-        if "position_ids" in self._takes:
-            given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
-        if "logits_to_keep" in self._takes:
-            given["logits_to_keep"] = completions.shape[1] + 1
-        logits = self.model(**given).logits[:, -completions.shape[1] - 1 : -1] / self.temperature
+        model_inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if "position_ids" in self._model_parameters:
+            model_inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        if "logits_to_keep" in self._model_parameters:
+            model_inputs["logits_to_keep"] = completions.shape[1] + 1
+        logits = self.model(**model_inputs).logits[:, -completions.shape[1] - 1 : -1] / self.temperature
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        said: Tensor = logits.log_softmax(-1).gather(-1, completions.unsqueeze(-1)).squeeze(-1)
-        return said
+        log_probs: Tensor = logits.log_softmax(-1).gather(-1, completions.unsqueeze(-1)).squeeze(-1)
+        return log_probs
 
     def _prompts(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
         texts = [
@@ -98,7 +101,7 @@ class CausalPolicy(Policy):
         device = on_weights(torch.zeros(()), self.model).device
         ids = torch.full((len(rows), width), self.tokenizer.pad_token_id, device=device)
         mask = torch.zeros_like(ids)
-        for place, row in enumerate(rows):
-            ids[place, width - len(row) :] = torch.tensor(row, device=device)
-            mask[place, width - len(row) :] = 1
+        for index, row in enumerate(rows):
+            ids[index, width - len(row) :] = torch.tensor(row, device=device)
+            mask[index, width - len(row) :] = 1
         return ids, mask

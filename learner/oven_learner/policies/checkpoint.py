@@ -1,4 +1,5 @@
-"""Checkpoints of a PolicyTrainer: all that the next step depends on, in one file beside the controller's record."""
+"""Checkpoints of a PolicyTrainer: everything that the next step depends on, in one file next to the checkpoint
+record."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record
 
 STATE = "policy_trainer.pt"
 KEPT = 2
-"""Checkpoints; older ones are removed."""
+"""Number of checkpoints to keep. Older ones are deleted."""
 TRAINING = "1"
 
 
 class Trainer(Protocol):
-    """What the next step depends on."""
+    """The parts of a trainer that the next step depends on."""
 
     config: PolicyTrainerConfig
     policy: Policy
@@ -49,7 +50,7 @@ class Trainer(Protocol):
 
 
 def save(trainer: Trainer, output: Path) -> Path:
-    """Write `checkpoint-STEP` in `output`, and return it. It counts once all of it is written."""
+    """Write `checkpoint-STEP` in `output`, and return its path. It is valid once everything is written."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
     torch.save(state_of(trainer), folder / STATE)
@@ -76,13 +77,13 @@ def save(trainer: Trainer, output: Path) -> Path:
 
 
 def newest(output: Path) -> Path | None:
-    """The checkpoint in `output` that the run continues from; None where none is whole."""
-    found = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINING)
-    return found[0] if found is not None else None
+    """Return the newest complete checkpoint of this run in `output`, or None."""
+    latest = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINING)
+    return latest[0] if latest is not None else None
 
 
 def abandon_after(output: Path | None, step: int) -> None:
-    """Mark the run's checkpoints of later steps: they are of a branch that a rollback left."""
+    """Mark the run's checkpoints of later steps as abandoned by a rollback."""
     if output is None:
         return
     for path, record in list(checkpoint_record.complete(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
@@ -91,8 +92,10 @@ def abandon_after(output: Path | None, step: int) -> None:
 
 
 def load(trainer: Trainer, folder: Path) -> None:
-    """Put a trainer that was made as then where it was: the next step is the one that it would have been. Teachers are
-    those that it was made with. Raises ConfigError for a checkpoint that is not whole, or of something else."""
+    """Restore a trainer that was built with the same arguments; training then continues bit for bit.
+
+    Teachers are those of the constructor. Raises ConfigError for an incomplete or foreign checkpoint.
+    """
     checkpoint_record.checked(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
@@ -117,7 +120,7 @@ def load(trainer: Trainer, folder: Path) -> None:
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
-    """Tensors and plain values only."""
+    """Return the state as tensors and plain values only."""
     batch, scheduler, source = trainer.batch, trainer.scheduler, trainer.source
     again = batch is not None and trainer.position % trainer.config.updates_per_batch
     return {

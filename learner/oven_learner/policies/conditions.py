@@ -1,4 +1,4 @@
-"""Where a trainer's conditions come from: a list in a drawn order, or the user's own source."""
+"""Sources of a trainer's conditions: a shuffled list, or the user's own source."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ from oven_core.errors import ConfigError
 
 @runtime_checkable
 class ConditionSource(Protocol):
-    """Gives conditions, as many as are asked for. Where it has `state_dict` and `load_state_dict`, checkpoints keep its
-    place."""
+    """Supplies conditions. If it has `state_dict` and `load_state_dict`, checkpoints keep its position."""
 
     def next_batch(self, n: int) -> Sequence[Any]:
-        """The next n."""
+        """Return the next n conditions."""
 
 
 class Shuffled:
-    """A list over and over, each time in another order, which the seed and the epoch decide."""
+    """Repeats a list forever. The seed and the epoch decide the order of each pass."""
 
     def __init__(self, conditions: Sequence[Any], seed: int) -> None:
         if not conditions:
             raise ConfigError("there are no conditions to sample for; give at least one")
-        self._conditions, self._seed, self._given = list(conditions), seed, 0
+        self._conditions, self._seed, self._drawn = list(conditions), seed, 0
 
     def next_batch(self, n: int) -> list[Any]:
-        """The next n, over the list's end into its next order."""
-        return [self._conditions[self._place()] for _ in range(n)]
+        """Return the next n conditions, continuing into the next epoch at the end."""
+        return [self._conditions[self._next()] for _ in range(n)]
 
     def state_dict(self) -> dict[str, Any]:
-        """How many were given."""
-        return {"given": self._given}
+        """Return the number of conditions drawn so far."""
+        return {"given": self._drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after as many."""
-        self._given = int(state["given"])
+        """Continue after that number."""
+        self._drawn = int(state["given"])
 
-    def _place(self) -> int:
-        epoch, place = divmod(self._given, len(self._conditions))
-        self._given += 1
+    def _next(self) -> int:
+        epoch, position = divmod(self._drawn, len(self._conditions))
+        self._drawn += 1
         order = list(range(len(self._conditions)))
         random.Random(f"conditions {self._seed} {epoch}").shuffle(order)
-        return order[place]
+        return order[position]
 
 
 def source_of(conditions: Any, seed: int) -> ConditionSource:
-    """A list's, or what was given where it is a source. Raises ConfigError for neither."""
+    """Return a source for a list, or the source itself. Raises ConfigError for anything else."""
     if isinstance(conditions, ConditionSource):
         return conditions
     if isinstance(conditions, Sequence) and not isinstance(conditions, str):

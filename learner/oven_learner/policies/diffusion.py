@@ -1,15 +1,15 @@
 """A diffusion model as a policy, as in DDPO (Black et al. 2023, arXiv 2305.13301).
 
-The chain from noise to sample is a decision process: given x_t and the intent, x_{t−1} is Gaussian with the mean of
-the scheduler's own step and the deviation η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16), so each denoising step
-has an exact log-density with a gradient through the network's prediction. Given x_t the coordinates are independent;
-each is a step of the objective here, with its own ratio, as in policies/gaussian.py. DDPO takes one ratio per
-denoising step, of the mean over coordinates and not of the density. The last denoising step of a schedule that ends in
-the sample itself has no noise, and does not count.
+The chain from noise to sample is a decision process. Given x_t and the intent, x_{t−1} is Gaussian. Its mean is the
+scheduler's own step, and its deviation is η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16). So each denoising step
+has an exact log-density with a gradient through the network's prediction. Given x_t the coordinates are independent.
+Each coordinate is a step of the objective with its own ratio, as in policies/gaussian.py. DDPO uses one ratio per
+denoising step, of the mean over coordinates instead of the density. If the last denoising step has no noise, it does
+not count.
 
-The KL to a teacher is that of the chain's steps: the teacher is a diffusion model with the same noise schedule, steps
-and η. The density of a trajectory by itself is not known, so none is defined to or from a Gaussian policy. Needs the
-extra `diffusion`.
+The KL to a teacher covers the steps of the chain. The teacher is a diffusion model with the same noise schedule, steps
+and η. The density of a trajectory alone is unknown, so there is no KL to or from a Gaussian policy. Needs the extra
+`diffusion`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
 
 
 def diffusers() -> Any:
-    """The library. Raises ConfigError, with the line that installs it, where it is missing."""
+    """Import and return diffusers. Raises ConfigError with the install command if it is missing."""
     try:
         import diffusers
     except ImportError as error:
@@ -40,11 +40,11 @@ def diffusers() -> Any:
 
 
 class DiffusionPolicy(Policy):
-    """Samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)` predicts for
-    x (B, F, D), t (B,) int64 and the intent (B, I) what the scheduler's `prediction_type` says. The scheduler is
-    diffusers' DDIM with `eta` above 0, or DDPM, which is DDIM at η = 1.
+    """Samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)` predicts the
+    scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is diffusers' DDIM
+    with `eta` above 0, or DDPM, which equals DDIM at η = 1.
 
-    Raises ConfigError for another scheduler, and where no step would have noise.
+    Raises ConfigError for other schedulers, and if no step would have noise.
     """
 
     dims: int
@@ -64,7 +64,7 @@ class DiffusionPolicy(Policy):
         self.scheduler = _as_ddim(scheduler, eta)
         trained = self.scheduler.config.num_train_timesteps
         if not 2 <= steps <= trained:
-            raise ConfigError(f"steps={steps}: give 2 to {trained}, which the scheduler was trained with")
+            raise ConfigError(f"steps={steps}: give 2 to {trained}, the scheduler's number of training steps")
         self.scheduler.set_timesteps(steps)
         self.network, self.encode = network, encode
         self.frames, self.dims, self.steps, self.eta = frames, dims, steps, eta
@@ -73,13 +73,13 @@ class DiffusionPolicy(Policy):
         self._deviations = [eta * self._sigma(time) for time in self._times]
 
     def save(self, folder: Path | str) -> None:
-        """Write what `load_policy` reads, all but `encode`; the scheduler as diffusers does. Raises ConfigError for a
-        network other than a TemporalUNet, and OSError."""
+        """Write a folder for `load_policy`, without `encode`. Raises OSError, and ConfigError for a network other than
+        a TemporalUNet."""
         arguments = {"frames": self.frames, "dims": self.dims, "steps": self.steps, "eta": self.eta}
         policy_folder.write(folder, self, arguments)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Trajectories as outputs, (F, D) float32 each; the whole chain is kept, to score it again."""
+        """Sample trajectories, (F, D) float32 each. The whole chain is kept for later scoring."""
         with torch.no_grad():
             intents = self._intents(conditions).repeat_interleave(n, dim=0)
             x = torch.randn(len(intents), self.frames, self.dims).to(intents)
@@ -90,15 +90,15 @@ class DiffusionPolicy(Policy):
                 chain.append(x)
         deviations = torch.tensor(self._deviations, device=x.device)
         mask = (deviations > 0).float().repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
-        kept = {"chain": torch.stack(chain, 1), "deviations": deviations.expand(len(x), -1).clone()}
-        return Samples(kept, mask, list(x.cpu()))
+        tensors = {"chain": torch.stack(chain, 1), "deviations": deviations.expand(len(x), -1).clone()}
+        return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """(B, steps F D): log-density of each coordinate, one denoising step after another; 0 without noise."""
+        """Return (B, steps F D): the log-density of each coordinate, by denoising step; 0 for steps without noise."""
         if "chain" not in samples.tensors:
             raise ConfigError(
-                "these samples have no chain from noise, and a diffusion policy knows the density of a whole chain "
-                "only; as a teacher it holds diffusion policies"
+                "these samples have no denoising chain, and a diffusion policy only scores whole chains; "
+                "use it as a teacher of diffusion policies only"
             )
         chain = samples.tensors["chain"]  # (B, steps + 1, F, D)
         if chain.shape[1:] != (self.steps + 1, self.frames, self.dims):
@@ -106,47 +106,49 @@ class DiffusionPolicy(Policy):
                 f"the policy denoises {self.frames} × {self.dims} in {self.steps} steps, and these samples have "
                 f"{chain.shape[2]} × {chain.shape[3]} in {chain.shape[1] - 1}"
             )
-        theirs = samples.tensors["deviations"][:1].tolist()  # all rows are of one policy
+        theirs = samples.tensors["deviations"][:1].tolist()  # all rows come from one policy
         if any(
             not math.isclose(a, b, rel_tol=1e-5) for row in theirs for a, b in zip(row, self._deviations, strict=True)
         ):
-            raise ConfigError(
-                "these samples were denoised with other noise; give both policies one noise schedule and one eta"
-            )
-        intents, said = self._intents(conditions), []
+            raise ConfigError("these samples have different noise; use one noise schedule and eta for both policies")
+        intents, log_probs = self._intents(conditions), []
         for step, deviation in enumerate(self._deviations):
             if not deviation:
-                said.append(torch.zeros_like(chain[:, step]).flatten(1))
+                log_probs.append(torch.zeros_like(chain[:, step]).flatten(1))
                 continue
             x, then = chain[:, step], chain[:, step + 1]
             mean = self._mean(step, x, self._predict(step, x, intents))
-            said.append(normal_log_density(then, mean, mean.new_tensor(math.log(deviation))).flatten(1))
-        return torch.cat(said, 1)
+            log_probs.append(normal_log_density(then, mean, mean.new_tensor(math.log(deviation))).flatten(1))
+        return torch.cat(log_probs, 1)
 
     def denoising_loss(self, x: Tensor, conditions: Sequence[Any]) -> Tensor:
-        """Mean squared error of the prediction on clips x (B, F, D) with noise drawn at every level: what a diffusion
-        model is trained with before any reward. A scalar."""
+        """Return the prediction's mean squared error on clips x (B, F, D), with noise at random levels. A scalar.
+
+        Diffusion models are pretrained with this loss before any reward.
+        """
         noise = torch.randn_like(x)
         times = torch.randint(self.scheduler.config.num_train_timesteps, (len(x),), device=x.device)
         noisy = self.scheduler.add_noise(x, noise, times)
         kind = self.scheduler.config.prediction_type
-        wanted = {"epsilon": noise, "sample": x}.get(kind)
-        if wanted is None:
-            wanted = self.scheduler.get_velocity(x, noise, times)
-        return torch.nn.functional.mse_loss(self.network(noisy, times, self._intents(conditions)), wanted)
+        target = {"epsilon": noise, "sample": x}.get(kind)
+        if target is None:
+            target = self.scheduler.get_velocity(x, noise, times)
+        return torch.nn.functional.mse_loss(self.network(noisy, times, self._intents(conditions)), target)
 
     def _predict(self, step: int, x: Tensor, intents: Tensor) -> Tensor:
         times = torch.full((len(x),), self._times[step], device=x.device)
-        found: Tensor = self.network(x, times, intents)
-        if found.shape != x.shape:
-            raise ConfigError(f"the network returned {tuple(found.shape)} for x of {tuple(x.shape)}; give that shape")
-        return found
+        predicted: Tensor = self.network(x, times, intents)
+        if predicted.shape != x.shape:
+            raise ConfigError(
+                f"the network returned {tuple(predicted.shape)} for x of {tuple(x.shape)}; give that shape"
+            )
+        return predicted
 
     def _mean(self, step: int, x: Tensor, predicted: Tensor) -> Tensor:
-        """The scheduler's own step, with noise that is 0. Where x_0 is clipped, the direction follows it, as DDPM's
-        posterior mean does."""
+        """Return the scheduler's own step with zero noise. If x_0 is clipped, the direction uses the clipped value,
+        like DDPM's posterior mean."""
         clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
-        found: Tensor = self.scheduler.step(
+        mean: Tensor = self.scheduler.step(
             predicted,
             self._times[step],
             x,
@@ -154,10 +156,10 @@ class DiffusionPolicy(Policy):
             use_clipped_model_output=clips,
             variance_noise=torch.zeros_like(x),
         ).prev_sample
-        return found
+        return mean
 
     def _sigma(self, time: int) -> float:
-        """σ_t at η = 1, from the scheduler's public table."""
+        """Return σ_t at η = 1, from the scheduler's public table."""
         before = time - self.scheduler.config.num_train_timesteps // self.steps
         alpha = float(self.scheduler.alphas_cumprod[time])
         then = float(self.scheduler.alphas_cumprod[before] if before >= 0 else self.scheduler.final_alpha_cumprod)
@@ -168,8 +170,10 @@ class DiffusionPolicy(Policy):
 
 
 class TemporalUNet(torch.nn.Module):
-    """diffusers' 1-D UNet over frames, as Diffuser uses it for plans (Janner et al. 2022, arXiv 2205.09991); the intent
-    joins as channels. `frames` must be divisible by 4."""
+    """diffusers' 1-D UNet over frames, as Diffuser uses it for plans (Janner et al. 2022, arXiv 2205.09991).
+
+    The intent enters as extra channels. `frames` must be divisible by 4.
+    """
 
     def __init__(self, intent_dim: int, frames: int, dims: int, *, channels: tuple[int, int] = (32, 64)) -> None:
         super().__init__()
@@ -177,7 +181,7 @@ class TemporalUNet(torch.nn.Module):
             raise ConfigError(f"frames={frames}: the UNet halves them twice, so give a multiple of 4")
         self.intent_dim = intent_dim
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "channels": list(channels)}
-        """What a saved one is made of again."""
+        """The constructor arguments, for saving."""
         self.intent = torch.nn.Linear(intent_dim, channels[0])
         self.unet = diffusers().UNet1DModel(
             sample_size=frames,
@@ -196,14 +200,14 @@ class TemporalUNet(torch.nn.Module):
         )
 
     def forward(self, x: Tensor, time: Tensor, intent: Tensor) -> Tensor:
-        """(B, F, D), (B,), (B, I) → (B, F, D)."""
+        """Map (B, F, D), (B,), (B, I) to (B, F, D)."""
         joined = torch.cat([x, self.intent(intent)[:, None].expand(-1, x.shape[1], -1)], dim=-1)
-        found: Tensor = self.unet(joined.transpose(1, 2), time).sample
-        return found.transpose(1, 2)
+        output: Tensor = self.unet(joined.transpose(1, 2), time).sample
+        return output.transpose(1, 2)
 
 
 def _as_ddim(scheduler: Any, eta: float) -> Any:
-    """The policy's own DDIM scheduler, from the user's. Raises ConfigError."""
+    """Convert the user's scheduler to DDIM. Raises ConfigError."""
     library = diffusers()
     if isinstance(scheduler, library.DDPMScheduler):
         kind = scheduler.config.variance_type
@@ -213,7 +217,7 @@ def _as_ddim(scheduler: Any, eta: float) -> Any:
             )
     elif not isinstance(scheduler, library.DDIMScheduler):
         raise ConfigError(
-            f"{type(scheduler).__name__} has no known density per step; give diffusers' DDIMScheduler or DDPMScheduler"
+            f"{type(scheduler).__name__} has no known density per step; use diffusers' DDIMScheduler or DDPMScheduler"
         )
     if not 0 < eta <= 1:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Trajectories of Gaussians: a step is one coordinate of one frame, and its density is exact.
+"""Gaussian trajectories: a step is one coordinate of one frame, and its density is exact.
 
-Coordinates and not whole frames: the ratio of two densities of 72 coordinates leaves every clipping range after one
-update, and its k3 overflows; that of one coordinate is as mild as a token's, and their product is the same.
+Steps are coordinates because the density ratio of a whole frame of 72 coordinates leaves every clipping range after one
+update, and its k3 estimate overflows. The ratio of one coordinate is as mild as a token's, and the product is the same.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from oven_learner.policies import policy_folder
 from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
 
 LOG_DEVIATIONS = (-7.0, 2.0)
-"""Bounds of the log standard deviation: from 0.001 to 7 units. A narrower spike float32 cannot follow."""
+"""Bounds of the log standard deviation: 0.001 to 7 units. float32 cannot represent narrower densities."""
 LOG_2_PI = math.log(2 * math.pi)
 
 
 def normal_log_density(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor:
-    """Of independent Gaussians, elementwise, in nats."""
+    """Return the log-density of independent Gaussians, elementwise, in nats."""
     return -0.5 * (((x - mean) / log_deviation.exp()).square() + LOG_2_PI) - log_deviation
 
 
 class GaussianTrajectory(Policy):
     """Samples trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
-    deviations (B, F, 2 D), in that order; `encode` makes intents of conditions (by default these are vectors).
+    deviations (B, F, 2 D), in that order. `encode` converts conditions to intents; by default conditions are vectors.
 
-    Given the intent, coordinates are independent: a trajectory's log-density is the sum over all of them. Smoothness
-    is learnt. Raises ConfigError where the network's shape is another.
+    Given the intent, coordinates are independent. A trajectory's log-density is the sum over all of them. Smoothness is
+    learnt. Raises ConfigError if the network returns another shape.
     """
 
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
@@ -42,17 +42,19 @@ class GaussianTrajectory(Policy):
         self.dims, self.intent_dim = getattr(network, "dims", None), getattr(network, "intent_dim", None)
 
     def save(self, folder: Path | str) -> None:
-        """Write what `load_policy` reads, all but `encode`. Raises ConfigError for a network other than a
-        TrajectoryNetwork, and OSError."""
+        """Write a folder for `load_policy`, without `encode`. Raises OSError, and ConfigError for a network other than
+        a TrajectoryNetwork."""
         policy_folder.write(folder, self, {})
 
     def distribution(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Means and log standard deviations, (B, F, D) each."""
+        """Return means and log standard deviations, (B, F, D) each."""
         intents = on_weights(self.encode(conditions), self.network)
         try:
             both = self.network(intents)
         except RuntimeError as error:
-            raise ConfigError(f"the network does not take intents of shape {tuple(intents.shape)}: {error}") from error
+            raise ConfigError(
+                f"the network does not accept intents of shape {tuple(intents.shape)}: {error}"
+            ) from error
         if both.dim() != 3 or both.shape[0] != len(conditions) or both.shape[2] % 2:
             raise ConfigError(
                 f"the network returned {tuple(both.shape)} for {len(conditions)} intents; give (B, frames, 2 × dims)"
@@ -61,7 +63,7 @@ class GaussianTrajectory(Policy):
         return mean, log_deviation.clamp(*LOG_DEVIATIONS)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Trajectories as outputs, (F, D) float32 each."""
+        """Sample trajectories, (F, D) float32 each."""
         with torch.no_grad():
             mean, log_deviation = self.distribution(conditions)
         mean, log_deviation = mean.repeat_interleave(n, dim=0), log_deviation.repeat_interleave(n, dim=0)
@@ -69,11 +71,11 @@ class GaussianTrajectory(Policy):
         return Samples({"trajectory": drawn}, torch.ones_like(drawn).flatten(1), list(drawn.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """(B, F D): the log-density of each coordinate, frame by frame."""
+        """Return (B, F D): the log-density of each coordinate, frame by frame."""
         if "trajectory" not in samples.tensors:
             raise ConfigError(
-                f"these samples hold {', '.join(samples.tensors)} and no trajectory drawn in one step, and Gaussians "
-                "know the density of such only; as a teacher they hold Gaussian policies"
+                f"these samples have {', '.join(samples.tensors)} but no trajectory sampled in one step; a Gaussian "
+                "policy can only be a teacher of Gaussian policies"
             )
         drawn = samples.tensors["trajectory"]
         mean, log_deviation = self.distribution(conditions)
@@ -86,13 +88,13 @@ class GaussianTrajectory(Policy):
 
 
 class TrajectoryNetwork(torch.nn.Module):
-    """Means and log deviations of every frame, from the intent and the frame's place in time. Small: two layers."""
+    """Predicts means and log deviations of every frame from the intent and the frame's time, with two layers."""
 
     def __init__(
         self, intent_dim: int, frames: int, dims: int, *, hidden: int = 128, waves: int = 8, log_deviation: float = -1.5
     ) -> None:
-        """`waves`: cosines over the trajectory that say where a frame is; the fastest has `waves` / 2 periods, which
-        is how smooth the first means are. `log_deviation`: at the start."""
+        """`waves`: number of cosines over the trajectory that encode a frame's time. The fastest has `waves` / 2
+        periods, which sets the smoothness of the initial means. `log_deviation`: initial value."""
         super().__init__()
         if min(intent_dim, frames, dims, hidden, waves) < 1:
             raise ConfigError(
@@ -103,11 +105,11 @@ class TrajectoryNetwork(torch.nn.Module):
         self.arguments = {
             "intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves,
         }  # fmt: skip
-        """What a saved one is made of again."""
-        at = (torch.arange(frames) + 0.5) / frames  # (F,)
-        self.register_buffer("time", torch.cos(math.pi * at[:, None] * torch.arange(waves)), persistent=False)
+        """The constructor arguments, for saving."""
+        times = (torch.arange(frames) + 0.5) / frames  # (F,)
+        self.register_buffer("time", torch.cos(math.pi * times[:, None] * torch.arange(waves)), persistent=False)
         self.intent = torch.nn.Linear(intent_dim, hidden)
-        self.place = torch.nn.Linear(waves, hidden, bias=False)
+        self.position = torch.nn.Linear(waves, hidden, bias=False)
         self.body = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(hidden, hidden), torch.nn.SiLU())
         self.head = torch.nn.Linear(hidden, 2 * dims)
         with torch.no_grad():
@@ -116,6 +118,6 @@ class TrajectoryNetwork(torch.nn.Module):
             self.head.bias[dims:] = log_deviation
 
     def forward(self, intents: Tensor) -> Tensor:
-        """(B, I) → (B, F, 2 D)."""
-        found: Tensor = self.head(self.body(self.intent(intents)[:, None] + self.place(self.time)[None]))
-        return found
+        """Map (B, I) to (B, F, 2 D)."""
+        output: Tensor = self.head(self.body(self.intent(intents)[:, None] + self.position(self.time)[None]))
+        return output

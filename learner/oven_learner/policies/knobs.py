@@ -1,4 +1,4 @@
-"""What of a PolicyTrainer may be turned, under the names that TRL's GRPOTrainer has."""
+"""The actuators of a PolicyTrainer, with the names of TRL's GRPOTrainer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
 
 
 class Trainer(Protocol):
-    """As far as its knobs go."""
+    """The parts of a trainer that its actuators use."""
 
     config: PolicyTrainerConfig
     teachers: PolicyTeachers
@@ -25,8 +25,8 @@ class Trainer(Protocol):
 
 
 def announce(trainer: Trainer, actuators: Actuators) -> None:
-    """`grpo.beta` where there is a teacher, `teacher.active` where there are two, or a second one comes, `grpo.epsilon`
-    where samples are used again, and a committee's weights. The learning rate and the clip are `connect`'s."""
+    """Register the actuators: `grpo.beta` with a teacher, `teacher.active` from two teachers on, `grpo.epsilon` if
+    samples are reused, and a committee's weights. `connect` registers the learning rate and the clip."""
 
     def set_beta(value: float) -> None:
         trainer.beta = value

@@ -1,4 +1,4 @@
-"""GRPO's objective over steps of any kind, as TRL 1.16 computes it by default.
+"""GRPO's objective over steps of any kind, with the defaults of TRL 1.16.
 
 Group advantages and the KL term: Shao et al. 2024, arXiv 2402.03300. The mean over all steps: DAPO, Yu et al. 2025,
 arXiv 2503.14476. The ratio on the KL term: DeepSeek-V3.2, arXiv 2512.02556.
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 STD_FLOOR = 1e-4
-"""Added to a group's standard deviation: TRL's."""
+"""Added to a group's standard deviation, as in TRL."""
 FURTHEST = 20.0
-"""Nats between two log-probabilities of a step beyond which their ratio is held, without a gradient. Tokens stay far
-within; a narrow Gaussian may move by thousands in one update, and inf × 0 is NaN."""
+"""Maximum difference of two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no gradient.
+Tokens stay far below it. A narrow Gaussian can move by thousands in one update, and inf × 0 is NaN."""
 
 
 def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
-    """(B,) rewards, those of a group side by side → (B,) advantages, and (G,) each group's standard deviation (with
-    n − 1). Rewards are finite."""
+    """Return (B,) advantages and each group's standard deviation (with n − 1), (G,), from (B,) finite rewards in group
+    order."""
     groups = rewards.view(-1, group_size)
     deviation = groups.std(dim=1)
     centred = groups - groups.mean(dim=1, keepdim=True)
@@ -29,7 +29,7 @@ def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Terms:
-    """Of a loss: what it sums to over the rows given, and what is measured beside it (detached sums over steps)."""
+    """The summed loss over the given rows, and detached sums over steps for metrics."""
 
     loss: Tensor
     kl: Tensor
@@ -47,9 +47,12 @@ def objective(
     epsilon: tuple[float, float],
     row_weight: Tensor,
 ) -> Terms:
-    """The part of the loss that some of a batch's rows bring. `now`, `old`, `reference`: (R, T) log-probabilities of
-    the policy, of the one that sampled, and of the teacher; with a β of 0 the teacher is not read. `advantage`: (R,).
-    `row_weight`: (R, 1), by which each step counts; summed over steps it is 1 over the batch."""
+    """Return the loss contribution of some of a batch's rows.
+
+    `now`, `old`, `reference`: (R, T) log-probabilities of the policy, of the sampling policy, and of the teacher. With
+    a β of 0 the teacher is not read. `advantage`: (R,). `row_weight`: (R, 1), the weight of each step in a row; summed
+    over all steps it is 1 over the batch.
+    """
     ratio = torch.exp((now - old).clamp(-FURTHEST, FURTHEST))
     clipped = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
     gain = advantage[:, None]
@@ -64,7 +67,7 @@ def objective(
 
 
 def row_weights(mask: Tensor, loss_type: str) -> Tensor:
-    """(B, 1) for a batch's (B, T) mask: dapo counts every step alike, grpo every sample."""
+    """Return (B, 1) for a (B, T) mask: dapo weights every step equally, grpo every sample."""
     if loss_type == "dapo":
         return torch.full_like(mask[:, :1], 1.0) / mask.sum().clamp(min=1.0)
     return 1.0 / (mask.sum(-1, keepdim=True).clamp(min=1.0) * len(mask))

@@ -1,4 +1,4 @@
-"""What GRPO needs of a policy: samples, and their log-probabilities with a gradient."""
+"""The interface that GRPO needs: a policy with samples and differentiable log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,63 +19,67 @@ class Samples:
     """B samples of a policy, each made in up to T steps: tokens, or coordinates of a trajectory."""
 
     tensors: Mapping[str, Tensor]
-    """What the policy needs to score them again; the first dimension of each is B."""
+    """Tensors that the policy needs for scoring; the first dimension of each is B."""
     mask: Tensor
-    """(B, T) float, 1 for a step that counts."""
+    """(B, T) float: 1 for a step that counts."""
     outputs: Sequence[Any]
-    """What reward functions are given, one per sample: texts, trajectories."""
+    """One output per sample for the reward functions: texts or trajectories."""
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
 
     def rows(self, index: Tensor) -> Samples:
-        """The samples at these rows, (R,) int64, in that order."""
+        """Return the samples at these rows, (R,) int64, in that order."""
         places = index.tolist()
         return Samples(
             {name: tensor[index] for name, tensor in self.tensors.items()},
             self.mask[index],
-            [self.outputs[place] for place in places] if self.outputs else [],
+            [self.outputs[row] for row in places] if self.outputs else [],
         )
 
 
 class Policy(torch.nn.Module):
-    """Base of policies. Subclasses give `sample` and `step_log_probs`; weights, device and state are the module's.
+    """Base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state are the
+    module's.
 
-    GRPO takes a policy in evaluation mode throughout: with dropout, the log-probability of a sample would be another
-    one each time that it is asked for.
+    GRPO keeps policies in evaluation mode, because with dropout a sample's log-probability would change with every
+    call.
     """
 
     dims: int | None = None
-    """Coordinates of a frame of its samples; None: they have no frames, or it does not say."""
+    """Coordinates per frame of its samples. None: no frames, or unknown."""
     intent_dim: int | None = None
-    """Numbers of an encoded condition; None: it does not say."""
+    """Size of an encoded condition. None: unknown."""
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """`n` samples per condition, those of one condition side by side, drawn from torch's global generator."""
+        """Return `n` samples per condition, grouped by condition, using torch's global generator."""
         raise NotImplementedError
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """(B, T): natural log-probability or log-density of each step, given those before it. `conditions` has one
-        per sample. Where the mask is 0 it is any finite number."""
+        """Return (B, T): the natural log-probability or log-density of each step, given the previous steps.
+
+        `conditions` has one entry per sample. Masked entries may be any finite number.
+        """
         raise NotImplementedError
 
     def save(self, folder: Path | str) -> None:
-        """Write what `load_policy` reads: policies of trajectories do."""
-        raise ConfigError(f"a {type(self).__name__} is not saved in a folder: keep its state_dict, or the model's own")
+        """Write a folder for `load_policy`. Only trajectory policies support this."""
+        raise ConfigError(
+            f"a {type(self).__name__} cannot be saved in a folder; save its state_dict, or the model itself"
+        )
 
     def log_prob(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """(B,): of each whole sample, the sum over its steps."""
+        """Return (B,): each sample's log-probability, the sum over its steps."""
         return (self.step_log_probs(samples, conditions) * samples.mask).sum(-1)
 
 
 def repeated(conditions: Sequence[Any], n: int) -> list[Any]:
-    """One condition per sample, in the order of `Policy.sample`."""
+    """Return one condition per sample, in the order of `Policy.sample`."""
     return [condition for condition in conditions for _ in range(n)]
 
 
 def on_weights(inputs: Tensor, network: torch.nn.Module) -> Tensor:
-    """`inputs` where the network is run, in the dtype of its weights. Weights that are offloaded lie nowhere; the hooks
-    that bring them know where to."""
+    """Move `inputs` to the network's device and dtype. For offloaded weights, accelerate's hooks name the device."""
     weight = next(network.parameters())
     device = weight.device
     if device.type == "meta":
@@ -85,20 +89,22 @@ def on_weights(inputs: Tensor, network: torch.nn.Module) -> Tensor:
 
 
 def as_vectors(conditions: Sequence[Any]) -> Tensor:
-    """Conditions that are vectors already, as (B, I) float32. Raises ConfigError for any others."""
+    """Stack conditions that are vectors, (B, I) float32. Raises ConfigError for any others."""
     try:
         return torch.stack([torch.as_tensor(condition, dtype=torch.float32) for condition in conditions])
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"conditions are not vectors of one length ({reason(error)}); give the policy encode=, which makes them so"
+            f"conditions are not vectors of one length ({reason(error)}); pass encode= to the policy, to convert them"
         ) from error
 
 
 def check_policy(policy: Policy, conditions: Sequence[Any]) -> None:
-    """Samples two of the first condition and asks for their gradient: what cannot train fails now, and not in the
-    middle of a run. Changes neither gradients nor random generators. Raises ConfigError."""
+    """Sample twice for the first condition and compute a gradient, so that unusable policies fail before training.
+
+    Changes neither gradients nor random generators. Raises ConfigError.
+    """
     if not isinstance(policy, Policy):
-        raise ConfigError(f"{type(policy).__name__} is not a policy; subclass oven_learner.policies.Policy, or use one")
+        raise ConfigError(f"{type(policy).__name__} is not a policy; subclass oven_learner.policies.Policy")
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     if not trained:
         raise ConfigError("none of the policy's parameters requires a gradient, so there is nothing to train")
@@ -106,19 +112,19 @@ def check_policy(policy: Policy, conditions: Sequence[Any]) -> None:
         policy.eval()
         with torch.no_grad():
             samples = policy.sample(conditions[:1], 2)
-        said = policy.step_log_probs(samples, repeated(conditions[:1], 2))
-        if said.shape != samples.mask.shape:
+        log_probs = policy.step_log_probs(samples, repeated(conditions[:1], 2))
+        if log_probs.shape != samples.mask.shape:
             raise ConfigError(
-                f"step_log_probs has shape {tuple(said.shape)}, and the mask {tuple(samples.mask.shape)}; give one "
-                "number per sample and step"
+                f"step_log_probs has shape {tuple(log_probs.shape)}, and the mask {tuple(samples.mask.shape)}; "
+                "return one number per sample and step"
             )
-        if not bool(torch.isfinite(said).all()):
+        if not bool(torch.isfinite(log_probs).all()):
             raise ConfigError("step_log_probs is not finite on the policy's own samples; check its weights")
-        if not said.requires_grad:
+        if not log_probs.requires_grad:
             raise ConfigError(
-                "step_log_probs has no gradient, so nothing would be learnt; compute it outside of torch.no_grad() "
+                "step_log_probs has no gradient, so nothing would be learnt; compute it outside torch.no_grad() "
                 "and without detach()"
             )
-        reached = torch.autograd.grad((said * samples.mask).sum(), trained, allow_unused=True)
+        reached = torch.autograd.grad((log_probs * samples.mask).sum(), trained, allow_unused=True)
         if all(gradient is None for gradient in reached):
-            raise ConfigError("step_log_probs has a gradient, but of none of the policy's own parameters")
+            raise ConfigError("step_log_probs has a gradient, but not for any of the policy's own parameters")

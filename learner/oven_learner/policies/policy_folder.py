@@ -1,5 +1,5 @@
-"""The folder of a saved policy: `policy.json` says what it is made of, `policy.safetensors` has its weights, and
-`scheduler/` a diffusion policy's scheduler, as diffusers writes it."""
+"""The folder of a saved policy: `policy.json` describes it, `policy.safetensors` has its weights, and `scheduler/` has
+a diffusion policy's scheduler in diffusers' format."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from oven_learner.policies.policy import Policy
 
 DESCRIPTION, WEIGHTS, SCHEDULER = "policy.json", "policy.safetensors", "scheduler"
 NETWORKS = ("TemporalUNet", "TrajectoryNetwork")
-"""Those whose arguments are kept, so that one can be made again."""
+"""Networks with stored arguments, from which they can be rebuilt."""
 REMEDY = "give a folder that a policy's `save` wrote"
 
 
 class Description(BaseModel):
-    """`policy.json`: names of classes, and what they are made with."""
+    """`policy.json`: class names and constructor arguments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,14 +32,14 @@ class Description(BaseModel):
 
 
 def write(folder: Path | str, policy: Policy, arguments: dict[str, Any]) -> None:
-    """The description comes last: without it a folder holds no policy. Raises ConfigError for another network than
-    those above, and OSError."""
+    """Write the folder, the description last, so that an interrupted write is not a valid policy. Raises OSError, and
+    ConfigError for a network that is not in NETWORKS."""
     network: Any = policy.network
     name = type(network).__name__
     if name not in NETWORKS:
         raise ConfigError(
-            f"the network is a {name}, and {' or '.join(NETWORKS)} are saved: keep its state_dict, and give a teacher "
-            "of it in memory, as model="
+            f"the network is a {name}, and only {' or '.join(NETWORKS)} can be saved; save its state_dict, and pass a "
+            "teacher in memory as model="
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def write(folder: Path | str, policy: Policy, arguments: dict[str, Any]) -> None
 
 
 def read(folder: Path) -> Description:
-    """Raises ConfigError where the folder is missing, or holds no policy."""
+    """Read the description. Raises ConfigError if the folder is missing or has no policy."""
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {str(folder)!r}; {REMEDY}")
     if not (folder / DESCRIPTION).exists():
@@ -65,32 +65,34 @@ def read(folder: Path) -> Description:
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{folder / DESCRIPTION} is cut, or no policy's: {reason(error)}; {REMEDY}") from error
+        raise ConfigError(
+            f"{folder / DESCRIPTION} is damaged, or not a policy description: {reason(error)}; {REMEDY}"
+        ) from error
 
 
 def fill(network: nn.Module, folder: Path) -> None:
-    """Give a network that was made on the meta device its weights and buffers. Raises ConfigError where the file is
-    cut, or has others."""
+    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file is damaged or does not
+    match."""
     path = folder / WEIGHTS
     try:
-        # Copied: what is read lies in the mapped file, which another `save` may change, and unaligned.
-        found = {name: tensor.clone() for name, tensor in load_file(path).items()}
+        # Copied: loaded tensors are unaligned and memory-mapped, and another `save` may change the file.
+        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     except Exception as error:
-        raise ConfigError(f"{path} cannot be read, it may be cut: {reason(error)}; {REMEDY}") from error
-    wanted = {name: tuple(tensor.shape) for name, tensor in _tensors(network).items()}
-    there = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    if differing := sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name)):
+        raise ConfigError(f"{path} cannot be read and may be damaged: {reason(error)}; {REMEDY}") from error
+    expected = {name: tuple(tensor.shape) for name, tensor in _tensors(network).items()}
+    stored = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if differing := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
         name = differing[0]
         raise ConfigError(
-            f"{path} has {name!r} in shape {there.get(name, 'none')}, and {DESCRIPTION} says {wanted.get(name, 'none')}"
-            f"; {REMEDY}"
+            f"{path} has {name!r} with shape {stored.get(name, 'none')}, and {DESCRIPTION} says "
+            f"{expected.get(name, 'none')}; {REMEDY}"
         )
-    for name, tensor in found.items():
+    for name, tensor in tensors.items():
         owner, _, last = name.rpartition(".")
         module = network.get_submodule(owner)
         setattr(module, last, nn.Parameter(tensor) if isinstance(getattr(module, last), nn.Parameter) else tensor)
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, also those that a state_dict leaves out: on the meta device nothing computes them."""
+    """Return parameters and buffers, including non-persistent ones, which the meta device does not compute."""
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}

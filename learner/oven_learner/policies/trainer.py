@@ -1,4 +1,4 @@
-"""GRPO over a policy of any kind, in one process, on accelerate and `oven.connect`."""
+"""GRPO for any kind of policy, in one process, on accelerate and `oven.connect`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from oven_learner.rewards.rule_members import RewardFunction
 
 
 class PolicyTrainer:
-    """Trains `policy` by the rewards of its samples. Groups without a finite reward for each sample are left out of
-    the loss; where all are, the weights stay.
+    """Trains `policy` on the rewards of its samples. Groups with a missing or infinite reward are skipped in the loss.
+    If all are, the weights stay unchanged.
 
-    `conditions` are a list, or a source with `next_batch(n)`; one that is a mapping has a "prompt" for the policy, and
-    columns for rewards. `teachers`, weakest first, hold the policy by `beta`; without any, and with a β, a frozen
-    copy of the policy is "initial". `teacher` is the one to begin with. `evaluate` as `oven.connect` has it.
-    Samples and rewards of a batch are drawn from the seed and the batch's number alone, so training continues from a
-    checkpoint bit for bit. Raises ConfigError for what could not train, before the first step.
+    `conditions` are a list, or a source with `next_batch(n)`. A mapping has a "prompt" for the policy and columns for
+    the rewards. `teachers`, weakest first, constrain the policy with weight `beta`. Without any but with a β, a frozen
+    copy of the policy becomes the teacher "initial". `teacher` is the initially active one. `evaluate` is as in
+    `oven.connect`. A batch's samples and rewards depend only on the seed and the batch's number, so training continues
+    from a checkpoint bit for bit. Raises ConfigError before the first step for anything that could not train.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class PolicyTrainer:
         output_dir: Path | str | None = None,
         accelerator: Accelerator | None = None,
     ) -> None:
-        """`optimizer`: AdamW without weight decay where there is none. `metrics`: what `evaluate` and rewards add, and
-        what more is known of others, such as the best reward that there is."""
+        """`optimizer`: default is AdamW without weight decay. `metrics`: additional metrics of `evaluate` and the
+        rewards, and more detail on existing ones, such as the best possible reward."""
         self.accelerator = accelerator or Accelerator()
         if (ranks := self.accelerator.num_processes) > 1:
             raise ConfigError(f"PolicyTrainer trains in one process, not in {ranks}; start it without a launcher")
@@ -68,7 +68,7 @@ class PolicyTrainer:
         self.source = source_of(conditions, config.seed)
         self.conditions = self._next_conditions()
         self.position = 0
-        """Items of `_items` that were trained on: which update of which batch comes next."""
+        """Number of finished updates."""
         check_policy(policy, [prompt_of(self.conditions[0])])
         self.policy = policy.to(self.accelerator.device).eval()
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -85,11 +85,11 @@ class PolicyTrainer:
         self.step, self.skipped = 0, 0
         self.client: LoopClient | None = None
         self._why: Counter[str] = Counter()
-        self._given: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
+        self._connect_options: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
         self._metrics = metrics
 
     def train(self, **options: Any) -> None:
-        """To `max_steps`, or until it is stopped. `options` are further ones of `oven.connect`."""
+        """Train up to `max_steps`, or until stopped. `options` are passed to `oven.connect`."""
         actuators = options.pop("actuators", None) or Actuators()
         knobs.announce(self, actuators)
         options = {
@@ -102,7 +102,7 @@ class PolicyTrainer:
             "metrics": self.announced(),
             "lr_bounds": self.config.lr_bounds,
             "recipe": "policy",
-            **self._given,
+            **self._connect_options,
             **options,
         }
         try:
@@ -117,14 +117,16 @@ class PolicyTrainer:
                 self.scoring.committee.close()
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """The metrics of each step."""
+        """Return the metrics of each step."""
         own = {spec.name for spec in self._metrics}
-        found = (*OF_SAMPLES, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
-        return (*(spec for spec in found if spec.name not in own), *self._metrics)
+        specs = (*OF_SAMPLES, *((KL,) if len(self.teachers) else ()), *self.scoring.announced())
+        return (*(spec for spec in specs if spec.name not in own), *self._metrics)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """One update of the weights with batch `number`, which is sampled for `conditions` unless it is there already.
-        Returns the step's metrics: of one that is skipped those of the samples, and no loss."""
+        """Update the weights once with batch `number`, sampling it first if needed.
+
+        Returns the step's metrics. A skipped step has the metrics of its samples, but no loss.
+        """
         if self.batch is None or self.batch.number != number:
             self.batch = self.rollout(number, conditions)
         metrics = self.batch.take_metrics()
@@ -142,39 +144,46 @@ class PolicyTrainer:
         return metrics
 
     def rollout(self, number: int, conditions: Sequence[Any]) -> Batch:
-        """Sample and score batch `number`; what no one scored is left out of it."""
+        """Sample and score batch `number`. Unscored groups are dropped."""
         config, prompts = self.config, [prompt_of(condition) for condition in conditions]
         with drawn(config.seed, number), torch.no_grad():
             samples = self.policy.sample(prompts, config.group_size)
             if len(samples) != len(prompts) * config.group_size:
-                raise ConfigError(f"the policy made {len(samples)} samples for {len(prompts)} × {config.group_size}")
+                raise ConfigError(
+                    f"the policy returned {len(samples)} samples for {len(prompts)} × {config.group_size}"
+                )
             scored = self.scoring(conditions, samples.outputs, self.step)
         whole = scored.rewards.view(-1, config.group_size).isfinite().all(1)
-        kept = whole.repeat_interleave(config.group_size).nonzero().flatten()
+        scored_rows = whole.repeat_interleave(config.group_size).nonzero().flatten()
         device = samples.mask.device
         rows = repeated(prompts, config.group_size)
-        batch = Batch(number, samples.rows(kept.to(device)), [rows[place] for place in kept.tolist()], kept.float())
+        batch = Batch(
+            number,
+            samples.rows(scored_rows.to(device)),
+            [rows[row] for row in scored_rows.tolist()],
+            scored_rows.float(),
+        )
         batch.metrics = dict(scored.metrics)
         self._why.update(scored.why)
         gain: Tensor | None = None
-        if len(kept):
-            gain, deviation = advantages(scored.rewards[kept], config.group_size)
+        if len(scored_rows):
+            gain, deviation = advantages(scored.rewards[scored_rows], config.group_size)
             batch.advantages = gain.to(device)
-            said = self._scored(self.policy, batch)
-            batch.old = said if config.updates_per_batch > 1 else None
+            log_probs = self._scored(self.policy, batch)
+            batch.old = log_probs if config.updates_per_batch > 1 else None
             mask = batch.samples.mask
             batch.metrics |= {
-                "reward": float(scored.rewards[kept].mean()),
+                "reward": float(scored.rewards[scored_rows].mean()),
                 "reward_std": float(deviation.mean()),
                 "frac_reward_zero_std": float((deviation < 1e-8).float().mean()),
-                "entropy": float(-(said * mask).sum() / mask.sum()),
+                "entropy": float(-(log_probs * mask).sum() / mask.sum()),
                 "completions/mean_length": float(mask.sum(-1).mean()),
             }
-        show_groups(self.client, self.step, prompts, samples.outputs, scored, gain, kept.tolist(), self.scoring)
+        show_groups(self.client, self.step, prompts, samples.outputs, scored, gain, scored_rows.tolist(), self.scoring)
         return batch
 
     def backward(self, batch: Batch) -> dict[str, float]:
-        """The loss's gradient on the batch, added to the parameters'; the loss and what is measured beside it."""
+        """Add the loss's gradient on the batch to the parameters; return the loss and its metrics."""
         reference = self._reference(batch) if self.beta else None
         weights, total = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
         sums = torch.zeros(3, device=total.device)
@@ -205,11 +214,11 @@ class PolicyTrainer:
             cost = self.scoring.committee.take_cost() if self.scoring.committee else {}
             client.observe(self.step, {**metrics, **cost})
             if self.skipped >= held_after:
-                said = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
-                client.hold(f"no group had a reward in {self.skipped} steps in a row ({said or 'no reason given'})")
+                reasons = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
+                client.hold(f"no group had a reward in {self.skipped} steps in a row ({reasons or 'no reason given'})")
                 self.skipped = 0
             client.poll()
-            if client.step != self.step:  # a rollback: these samples are of other weights
+            if client.step != self.step:  # a rollback: the samples belong to other weights
                 self.step, self.batch = client.step, None
                 checkpoint.abandon_after(self.output, self.step)
             elif self.output and self.config.save_steps and self.step % self.config.save_steps == 0:
@@ -218,23 +227,23 @@ class PolicyTrainer:
                 return
 
     def _items(self) -> Iterator[tuple[int, list[Any]]]:
-        """One per update: its number, and the conditions of its batch."""
-        place = self.position
+        """Yield the number and conditions of each update."""
+        index = self.position
         while True:
-            if place and place % self.config.updates_per_batch == 0:
+            if index and index % self.config.updates_per_batch == 0:
                 self.conditions = self._next_conditions()
-            yield place, self.conditions
-            place += 1
+            yield index, self.conditions
+            index += 1
 
     def _next_conditions(self) -> list[Any]:
-        wanted = self.config.conditions_per_step
-        found = list(self.source.next_batch(wanted))
-        if len(found) != wanted:
-            raise ConfigError(f"the source of conditions gave {len(found)}, and {wanted} were asked for")
-        return found
+        count = self.config.conditions_per_step
+        conditions = list(self.source.next_batch(count))
+        if len(conditions) != count:
+            raise ConfigError(f"the source of conditions returned {len(conditions)}, expected {count}")
+        return conditions
 
     def _reference(self, batch: Batch) -> Tensor:
-        """The active teacher's; asked once per batch, and again after a swap."""
+        """Return the active teacher's log-probabilities, computed once per batch and again after a swap."""
         name = self.teachers.active
         if batch.reference is None or batch.reference[0] != name:
             batch.reference = name, self._scored(self.teachers[name], batch)
@@ -244,5 +253,5 @@ class PolicyTrainer:
     def _scored(self, policy: Policy, batch: Batch) -> Tensor:
         parts = batch.parts(self.config.rows_per_pass)
         with self.accelerator.autocast():
-            said = [policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part)) for part in parts]
-        return torch.cat(said)
+            log_probs = [policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part)) for part in parts]
+        return torch.cat(log_probs)

@@ -1,5 +1,4 @@
-"""Every number of PolicyTrainer in one frozen record; names and defaults are those of TRL 1.16's GRPOConfig where it
-has them."""
+"""The configuration of PolicyTrainer, with the names and defaults of TRL 1.16's GRPOConfig where they exist."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ LOSS_TYPES = ("dapo", "grpo")
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTrainerConfig:
-    """Raises ConfigError for values that cannot train."""
+    """Settings of a PolicyTrainer. Raises ConfigError for invalid values."""
 
     max_steps: int
     """Updates of the weights."""
@@ -23,27 +22,27 @@ class PolicyTrainerConfig:
     """Samples per condition."""
     conditions_per_step: int = 4
     learning_rate: float = 1e-6
-    """Of AdamW, constant; an `optimizer` given to the trainer has its own."""
+    """Constant learning rate of AdamW. Ignored if the trainer receives an `optimizer`."""
     beta: float = 0.0
     """Weight of the KL term."""
     epsilon: float = 0.2
     epsilon_high: float | None = None
-    """None: as `epsilon`."""
+    """None: same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
-    """dapo: the mean over all steps of the batch; grpo: over each sample's steps, then over samples."""
+    """dapo: mean over all steps of the batch. grpo: mean over each sample's steps, then over samples."""
     updates_per_batch: int = 1
-    """TRL's num_iterations: how many updates are made with the same samples."""
+    """TRL's num_iterations: updates per batch of samples."""
     rows_per_pass: int | None = None
-    """Samples that are scored at once, for memory; None: all."""
+    """Samples scored per pass, to save memory. None: all."""
     max_grad_norm: float | None = 1.0
     seed: int = 0
-    """Of the samples of each batch, and of the conditions' order."""
+    """Seed of each batch's samples and of the conditions' order."""
     hold_after: int = 10
-    """Steps in a row without a scored group after which the run is held; a committee has its own."""
+    """Consecutive steps without a scored group after which the run is held. A committee has its own value."""
     lr_bounds: tuple[float, float] = USER_BOUNDS
     beta_bounds: tuple[float, float] = USER_BOUNDS
     save_steps: int = 0
-    """Steps between checkpoints in `output_dir`; 0: one at the end only."""
+    """Steps between checkpoints in `output_dir`. 0: only one at the end."""
 
     def __post_init__(self) -> None:
         if self.group_size < 2:
@@ -52,9 +51,9 @@ class PolicyTrainerConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: give 1 or more")
         if self.rows_per_pass is not None and self.rows_per_pass < 1:
-            raise ConfigError(f"rows_per_pass={self.rows_per_pass}: give 1 or more, or leave it out")
+            raise ConfigError(f"rows_per_pass={self.rows_per_pass}: give 1 or more, or omit it")
         if self.loss_type not in LOSS_TYPES:
-            raise ConfigError(f"loss_type={self.loss_type!r} is unknown; there are {', '.join(LOSS_TYPES)}")
+            raise ConfigError(f"loss_type={self.loss_type!r} is unknown; choose from {', '.join(LOSS_TYPES)}")
         if not (math.isfinite(self.beta) and self.beta >= 0):
             raise ConfigError(f"beta={self.beta:g}: give a finite number, 0 or more")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):

@@ -1,6 +1,6 @@
-"""The reward committee: rules and remote judges score each group, and what no one scored trains nothing.
+"""The reward committee: rules and remote judges score each group, and unscored groups train nothing.
 
-Importing it needs no torch; `skip_unscored`, which works inside a TRL trainer, is imported by `attach`.
+Importing it needs no torch. `attach` imports `skip_unscored`, which works inside a TRL trainer.
 """
 
 from oven_learner.rewards.committee import Committee

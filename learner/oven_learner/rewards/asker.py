@@ -1,4 +1,4 @@
-"""The seam between a committee and its remote members."""
+"""The interface between a committee and its remote members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answers: TypeAlias = dict[str, list[Verdict]]
 
 
 class Asker(Protocol):
-    """What a committee needs of its remote members (`RemoteMembers`)."""
+    """The interface that a committee needs of its remote members (`RemoteMembers`)."""
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -24,34 +24,36 @@ class Asker(Protocol):
 
     @property
     def deadline_s(self) -> float:
-        """How long an answer may take."""
+        """Timeout of an answer."""
 
     @property
     def judges(self) -> Mapping[str, JudgeSpec]:
-        """Member → the model that it was configured with, where that is known."""
+        """Member → its configured model, where known."""
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> Answers:
-        """Member → its verdict on each request, in their order, by the model that is named."""
+        """Return member → its verdict on each request, in order, by the named model."""
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Begin to ask another model a question: empty if it gave a verdict, else why not. `joins`: the member's
-        process may still be on its way."""
+        """Send another model a test question. The result is empty if it gave a verdict, otherwise the reason.
+
+        `joins`: the member's process may still be starting.
+        """
 
     def join(self, member: str) -> None:
-        """Have another member."""
+        """Add a member."""
 
     def leave(self, member: str) -> None:
-        """Let a member go."""
+        """Remove a member."""
 
     @property
     def health(self) -> dict[str, JudgeHealth]:
-        """Member → what it last said of its judge; without those that said nothing."""
+        """Member → the latest report on its judge, for members that sent one."""
 
     def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
-        """Completion id → why the member scored it so, of a group that it was asked for last; told once."""
+        """Return completion id → the member's reason, for a group of its last request. Can be read once."""
 
     def take_cost(self) -> Cost:
-        """What it cost since this was called last."""
+        """Return the cost since the last call."""
 
     def close(self) -> None:
-        """Nothing more will be asked."""
+        """End the connection; no more questions follow."""

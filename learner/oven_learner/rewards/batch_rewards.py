@@ -1,4 +1,4 @@
-"""From what members said of a batch's groups to its rewards, and what is measured on the way."""
+"""Compute a batch's rewards and metrics from the members' verdicts on its groups."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Weighing:
     """How the members' scores count in one batch."""
 
     shares: Mapping[str, float]
-    """Member → its share of the weight; without one it is measured, and does not vote."""
+    """Member → its share of the weight. Members without one are measured, but do not vote."""
     weights: Mapping[str, float]
-    """The same, by how far each is to be believed."""
+    """The shares multiplied by reliability."""
     quorum: int
     rule: str
     caution: float
@@ -27,13 +27,13 @@ class Weighing:
 
 @dataclass
 class BatchRewards:
-    """A batch's rewards, a row each, None in groups without a quorum."""
+    """A batch's rewards, one per row; None in groups without a quorum."""
 
     rewards: list[float | None] = field(default_factory=list)
     skipped: int = 0
     """Groups without a quorum."""
     indifferent: int = 0
-    """Members who saw no difference in a group that was skipped for that."""
+    """Members that saw no difference in a group that was skipped for that reason."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -43,24 +43,24 @@ def batch_rewards(
     weighing: Weighing,
     shape: RewardShape | None = None,
 ) -> BatchRewards:
-    """The rewards of `groups`, by `verdicts`, what each member said of each."""
-    found, agreed = BatchRewards(), []
+    """Return the rewards of `groups`. `verdicts` has each member's verdict on each group."""
+    outcome, agreed = BatchRewards(), []
     shaped: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
     for group, of_group in zip(groups, verdicts, strict=True):
         scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
-        given = _of_group(group, scores, weighing, shape, shaped)
-        voting = {name: said for name, said in scores.items() if weighing.shares[name] > 0}
-        found.skipped += given is None
-        if given is None and len(voting) >= weighing.quorum:
-            found.indifferent += sum(not sees_difference(said) for said in voting.values())
-        found.rewards += [None] * len(group.completions) if given is None else given
-        if (one := agreement(voting)) is not None:
-            agreed.append(one)
+        rewards = _of_group(group, scores, weighing, shape, shaped)
+        voting = {name: values for name, values in scores.items() if weighing.shares[name] > 0}
+        outcome.skipped += rewards is None
+        if rewards is None and len(voting) >= weighing.quorum:
+            outcome.indifferent += sum(not sees_difference(values) for values in voting.values())
+        outcome.rewards += [None] * len(group.completions) if rewards is None else rewards
+        if (correlation := agreement(voting)) is not None:
+            agreed.append(correlation)
     if agreed:
-        found.metrics["committee/agreement"] = math.fsum(agreed) / len(agreed)
+        outcome.metrics["committee/agreement"] = math.fsum(agreed) / len(agreed)
     if shape is not None and shaped:
-        found.metrics |= shape.measured(*zip(*shaped, strict=True))
-    return found
+        outcome.metrics |= shape.measured(*zip(*shaped, strict=True))
+    return outcome
 
 
 def _of_group(
@@ -75,6 +75,6 @@ def _of_group(
     merits = weighted_mean(scores, weighing.shares, quorum=weighing.quorum)
     if merits is None:
         return None
-    given = shape.rewards(group.as_written, merits)
-    shaped.append((group.as_written, merits, given))
-    return given
+    rewards = shape.rewards(group.as_written, merits)
+    shaped.append((group.as_written, merits, rewards))
+    return rewards

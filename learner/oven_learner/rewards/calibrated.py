@@ -1,8 +1,8 @@
-"""A reward for answers that state how sure they are: I − λ(c − I)², with I how informative the answer is.
+"""A reward for answers that state their confidence: I − λ(c − I)², with I the answer's informativeness.
 
-Both axes are needed. A calibration score alone is won by vague answers; informativeness alone leaves confidence free.
-For an answer of mean informativeness m and variance v the reward's mean is m − λ((c − m)² + v): the best confidence is
-m, so the rule is proper (Brier 1950; RLCR, Damani et al. 2025, arXiv 2507.16806, is λ = 1 with right or wrong).
+Both terms are needed. Vague answers would win a pure calibration score, and informativeness alone ignores confidence.
+For an answer of mean informativeness m and variance v the reward's mean is m − λ((c − m)² + v). The best confidence is
+m, so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) is λ = 1 with right or wrong.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from oven_learner.rewards.calibration_error import binned, brier, null
 from oven_learner.rewards.stated_confidence import OracleAnswer, parse_oracle_output
 
 FORMAT_COST = -0.5
-"""The reward of what is not in the form. To leave the form out never pays: an answer that states a confidence of 0
-earns I − λI², which is 0 or more."""
+"""Reward of completions in the wrong format. Omitting the format never pays: an answer with a confidence of 0 earns I −
+λI², which is at least 0."""
 NEWEST = 1000
-"""Answers that calibration is measured of: the error of a perfect forecaster is .03 then, and .11 with the 64 of a
-step."""
+"""Number of recent answers for calibration metrics. A perfect forecaster's error is then 0.03, and 0.11 with the 64
+answers of one step."""
 DRAWS = 300
-"""Of the null, in each step: 6 ms of the training thread, where 1,000 take 19. `bench alerts` draws 200."""
+"""Simulations of the null per step: 6 ms of the training thread; 1,000 take 19 ms. `bench alerts` uses 200."""
 KNOB = "reward.calibration"
 
 METRICS = (
@@ -54,18 +54,17 @@ METRICS = (
 class CalibratedReward:
     """The shape of a Committee whose policy states its confidence (`RewardShape`).
 
-    Members see the data's columns `text` and `question`, and the answer without its mark: a judge that reads how sure
-    the answer is may be swayed by it. Completions that are not in the form of `parse_oracle_output` cost FORMAT_COST,
-    and are left out of calibration.
+    Members see the data's columns `text` and `question`, and the answer without its confidence, which could sway a
+    judge. Completions that `parse_oracle_output` rejects cost FORMAT_COST and are excluded from calibration.
 
-    `weight` is λ. Raises ConfigError for one outside [0, 1]: above 1 surely wrong beats sometimes right, since
-    p − λp(1 − p) falls at p = 0.
+    `weight` is λ. Raises ConfigError for a value outside [0, 1]: above 1 surely wrong beats sometimes right, because p
+    − λp(1 − p) falls at p = 0.
     """
 
     def __init__(self, weight: float = 0.5) -> None:
         self.weight = weight
         self._newest: deque[tuple[float, float] | None] = deque(maxlen=NEWEST)
-        """Confidence and informativeness; None for an answer that was not in the form."""
+        """(confidence, informativeness); None for an answer in the wrong format."""
 
     @property
     def weight(self) -> float:
@@ -73,32 +72,36 @@ class CalibratedReward:
         return self._weight
 
     @weight.setter
-    def weight(self, given: float) -> None:
-        if not 0 <= given <= 1:
+    def weight(self, weight: float) -> None:
+        """λ."""
+        if not 0 <= weight <= 1:
             raise ConfigError(
-                f"{KNOB} {given:g} is outside [0, 1]; give a number in it: above 1 a surely wrong answer could earn "
+                f"{KNOB} {weight:g} is outside [0, 1]; give a number in it: above 1 a surely wrong answer could earn "
                 "more than one that is sometimes right"
             )
-        self._weight = float(given)
+        self._weight = float(weight)
 
     def shown(
         self, prompts: Sequence[Any], written: Sequence[str], columns: Mapping[str, Any]
     ) -> tuple[list[str], list[str]]:
-        """Text and question; the answer, empty where the completion is not in the form."""
+        """Return text and question, and the answer; empty if the completion has the wrong format."""
         lacking = [name for name in ("text", "question") if columns.get(name) is None]
         if lacking:
             raise ConfigError(
-                f"the data has no column {' or '.join(lacking)}; give the text behind the activations, and the question"
+                f"the data has no column {' or '.join(lacking)}; add the text behind the activations, and the question"
             )
-        asked = [
+        questions = [
             f"Text:\n{as_text(text)}\n\nQuestion about it:\n{as_text(question)}"
             for text, question in zip(columns["text"], columns["question"], strict=True)
         ]
-        return asked, [answer.text if (answer := parse_oracle_output(one)) else "" for one in written]
+        return questions, [answer.text if (answer := parse_oracle_output(completion)) else "" for completion in written]
 
     def rewards(self, written: Sequence[str], merits: Sequence[float]) -> list[float]:
-        """I − λ(c − I)², or FORMAT_COST."""
-        return [self._reward(parse_oracle_output(one), merit) for one, merit in zip(written, merits, strict=True)]
+        """Return I − λ(c − I)², or FORMAT_COST."""
+        return [
+            self._reward(parse_oracle_output(completion), merit)
+            for completion, merit in zip(written, merits, strict=True)
+        ]
 
     def _reward(self, answer: OracleAnswer | None, merit: float) -> float:
         return FORMAT_COST if answer is None else merit - self._weight * (answer.confidence - merit) ** 2
@@ -106,18 +109,20 @@ class CalibratedReward:
     def measured(
         self, written: Sequence[Sequence[str]], merits: Sequence[Sequence[float]], rewards: Sequence[Sequence[float]]
     ) -> dict[str, float]:
-        """See METRICS. A batch without a scored group has none."""
+        """Return the values of METRICS; empty without a scored group."""
         pairs: list[tuple[float, float] | None] = [
-            None if (answer := parse_oracle_output(one)) is None else (answer.confidence, merit)
+            None if (answer := parse_oracle_output(completion)) is None else (answer.confidence, merit)
             for group, of_group in zip(written, merits, strict=True)
-            for one, merit in zip(group, of_group, strict=True)
+            for completion, merit in zip(group, of_group, strict=True)
         ]
         if not pairs:
             return {}
         self._newest.extend(pairs)
         metrics = {
             "calibration/unparsed": sum(pair is None for pair in self._newest) / len(self._newest),
-            "advantage/std": float(np.std([one - math.fsum(group) / len(group) for group in rewards for one in group])),
+            "advantage/std": float(
+                np.std([reward - math.fsum(group) / len(group) for group in rewards for reward in group])
+            ),
         }
         if stated := [pair for pair in pairs if pair is not None]:
             confidences, merit = np.array(stated).T
@@ -138,11 +143,12 @@ class CalibratedReward:
         return metrics
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """METRICS."""
+        """Return METRICS."""
         return METRICS
 
     def announce(self, actuators: Actuators) -> None:
-        """λ as `reward.calibration`. It moves the reward itself, so that only what is held out judges a change."""
+        """Register λ as `reward.calibration`. It changes the reward itself, so only held-out metrics can judge a
+        change."""
 
         def write(value: float) -> None:
             self.weight = value
@@ -150,10 +156,10 @@ class CalibratedReward:
         actuators.scalar(KNOB, lambda: self.weight, write, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The newest answers. λ is a knob, and comes back as knobs do."""
+        """Return the newest answers. λ is a knob and is restored like other knobs."""
         return {"newest": list(self._newest)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The newest answers of the checkpoint."""
-        kept = state.get("newest", ())
-        self._newest = deque((None if one is None else (one[0], one[1]) for one in kept), maxlen=NEWEST)
+        """Load the checkpoint's newest answers."""
+        newest = state.get("newest", ())
+        self._newest = deque((None if pair is None else (pair[0], pair[1]) for pair in newest), maxlen=NEWEST)

@@ -1,4 +1,4 @@
-"""The committee as a trainer's reward function: it asks every member, and says what each completion is worth."""
+"""The committee as a trainer's reward function: it asks every member and combines their scores."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from oven_learner.rewards.asker import Answers, Asker
 from oven_learner.rewards.batch_rewards import Weighing, batch_rewards
 from oven_learner.rewards.group import Evidence, Group, Judged, groups_of, spread_out, whole
 from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
+from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.live_judges import LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Verdict
-from oven_learner.rewards.watching import JudgeWatch
 from oven_runs.log.committee_view import abstains
 
 log = logging.getLogger("oven.learner")
@@ -39,23 +39,23 @@ COSTS = (
     MetricSpec(name="committee/cost_usd", unit="US dollars, the same, of judges whose price is known"),
 )
 OWN_KINDS = 16
-"""Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
+"""Kinds of failure that remote members may name per batch. Further kinds are counted together."""
 
 
 class Committee:
-    """Pass it to a GRPOTrainer as its only reward function, and to `attach(trainer, committee=...)`.
+    """A reward function. Use it as a GRPOTrainer's only one, and in `attach(trainer, committee=...)`.
 
-    `rules` are functions with TRL's signature. Weights default to 1 each, remote members' too, and are shares of their
-    sum. Rules of weight 0 are measured (`rewards/<member>/mean`) and do not count; remote members of weight 0 are not
-    asked, since an answer costs. `quorum` is how many members with weight must score a group and see a difference in
-    it; None: two, or one where one member has weight. It is never more than those that have weight. `caution` is λ in
-    rewards/aggregation/. `description` is what remote members are told of the model whose answers they score; without
-    it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
-    the run is held. `ahead`: 1 has a GRPOTrainer make the next completions while these are with the remote members
-    (rewards/generation_ahead.py). `shape` says what members are shown of a batch, and what becomes of their scores.
+    `rules` are functions with TRL's signature. All weights default to 1, including remote members', and are shares of
+    their sum. Rules of weight 0 are measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are
+    not asked, because answers cost money. `quorum` is the number of members with weight that must score a group and see
+    a difference in it. None means two, or one if only one member has weight. It never exceeds the number of members
+    with weight. `caution` is λ in rewards/aggregation/. `description` tells remote members about the model in training.
+    Without it they only see the prompt, and the process log warns. After `hold_after` consecutive steps without a
+    scored group the run is held. With `ahead` 1, a GRPOTrainer generates the next completions while remote members
+    score (rewards/generation_ahead.py). `shape` controls what members see of a batch and how their scores become
+    rewards.
 
-    Raises ConfigError for names, weights or a quorum that cannot work, and UnknownNameError for a rule of aggregation
-    that there is not.
+    Raises ConfigError for invalid names, weights or quorum, and UnknownNameError for an unknown aggregation rule.
     """
 
     def __init__(
@@ -76,22 +76,22 @@ class Committee:
         run: str = "",
         shape: RewardShape | None = None,
     ) -> None:
-        self.__name__ = "committee"  # what TRL calls a reward function in its metrics
+        self.__name__ = "committee"  # TRL's name for a reward function in its metrics
         self.rules = dict(rules)
         self.shape = shape
         self.remote = remote
         self.hold_after = hold_after
         self.ahead = ahead
         self.waiting: Callable[[Callable[[], Answers]], Answers] = _at_once
-        """How the remote members are waited for."""
+        """The function that waits for the remote members."""
         self.description = description
         self.group_size = 0
-        """Completions a prompt; the trainer that the committee is attached to sets it."""
+        """Completions per prompt; set by the attached trainer."""
         self.reference_columns: frozenset[str] = frozenset()
-        """Columns that an author's prompts lack; the PromptSource that the trainer is attached with sets it."""
+        """Columns that authored prompts lack; set by the trainer's PromptSource."""
         self.last = Judged([])
         self.evidence = Evidence()
-        """What `last` came of, on rank 0."""
+        """The evidence behind `last`, on rank 0."""
         self.rows = range(0)
         """This rank's rows in `last.rewards`."""
         rule_named(rule)
@@ -99,7 +99,7 @@ class Committee:
         self._reference, self._unreferenced = reference, bool(reference)
         self._seed, self._run = seed, run
         self._batches = 0
-        self._untold = remote is not None  # whether it is still to be said that judges are told nothing
+        self._warn_no_description = remote is not None  # whether to warn that judges have no description
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
         self.judges = LiveJudges({name: remote.judges.get(name) for name in remotes} if remote else {})
@@ -112,12 +112,12 @@ class Committee:
             names.checked("member", name)
         if twice := set(self.rules).intersection(remotes):
             raise ConfigError(f"the committee has two members named {', '.join(sorted(twice))}; rename the remote ones")
-        given = dict(weights or {})
-        if unknown := set(given).difference(self.members):
+        chosen_weights = dict(weights or {})
+        if unknown := set(chosen_weights).difference(self.members):
             known = ", ".join(self.members) or "none"
-            raise ConfigError(f"weights for {', '.join(sorted(unknown))}, who are not members; members: {known}")
+            raise ConfigError(f"weights for {', '.join(sorted(unknown))}, which are not members; members: {known}")
         self._weights: dict[str, float] = {}
-        self.set_weights({name: given.get(name, 1.0) for name in self.members})
+        self.set_weights({name: chosen_weights.get(name, 1.0) for name in self.members})
         voting = len(self._voting())
         if quorum is not None and quorum > voting:
             raise ConfigError(
@@ -127,22 +127,23 @@ class Committee:
 
     @property
     def description(self) -> str:
-        """What is trained, in words; remote members read it. A ModelDescription is put into words when it is set."""
+        """The description of the model in training for remote members. A ModelDescription is converted to text."""
         return self._description
 
     @description.setter
-    def description(self, said: ModelDescription | str) -> None:
-        self._description = said if isinstance(said, str) else said.to_agent_prompt()
-        self._domain = "" if isinstance(said, str) else said.domain
+    def description(self, description: ModelDescription | str) -> None:
+        """The description of the model in training for remote members. A ModelDescription is converted to text."""
+        self._description = description if isinstance(description, str) else description.to_agent_prompt()
+        self._domain = "" if isinstance(description, str) else description.domain
 
     @property
     def weights(self) -> dict[str, float]:
-        """Member → its share; they sum to 1."""
+        """Member → its share; the shares sum to 1."""
         return dict(self._weights)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Count members by these shares from the next batch on. Raises ConfigError unless they name every member,
-        are finite and >= 0, and have a positive sum."""
+        """Set the weights from the next batch on. Raises ConfigError unless every member has a finite weight >= 0, with
+        a positive sum."""
         total = math.fsum(weights.values())
         if set(weights) != set(self.members) or not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
             raise ConfigError(
@@ -155,32 +156,38 @@ class Committee:
 
     @property
     def quorum(self) -> int:
-        """How many members with weight must score a group, as the weights are now and as many as are not muted."""
+        """Number of members with weight that must score a group, given the current weights and muted members."""
         return min(2 if self._quorum is None else self._quorum, len(self._voting()))
 
     def choose_judge(self, member: str, identity: str) -> None:
-        """Have another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
-        ConfigError for a model that is not a choice, or where too few would be left."""
+        """Let another model judge as this member from the next batch on, or none (OFF).
+
+        Raises UnknownNameError, and ConfigError for a model that is not a choice, or if too few members would remain.
+        """
         if identity == OFF:
             self._check_without(member)
         before = self.judges.active(member)
         self.judges.choose(member, identity)
-        if identity not in (before, OFF):  # what was seen of another model does not hold for this one
+        if identity not in (before, OFF):  # evidence about another model does not apply to this one
             self._watch_anew(member)
 
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
-        """Have another remote member from the next batch on, with this share of the whole weight. Raises ConfigError
-        for a name that is taken or a share outside (0, 1)."""
+        """Add a remote member from the next batch on, with this share of the total weight.
+
+        Raises ConfigError for a name that is taken or a share outside (0, 1).
+        """
         names.checked("member", member)
         if self.remote is None or member in self.members:
-            taken = (
+            problem = (
                 f"{member!r} is a member already"
                 if self.remote is not None
-                else "the committee asks no one over the bus"
+                else "the committee has no connection to remote members"
             )
-            raise ConfigError(f"{taken}; choose another name")
+            raise ConfigError(f"{problem}; choose another name")
         if not 0 < share < 1:
-            raise ConfigError(f"a share of {share:g} is not between 0 and 1; give the new member's part of the whole")
+            raise ConfigError(
+                f"a share of {share:g} is not between 0 and 1; expected the new member's share of the total weight"
+            )
         self.remote.join(member)
         self.judges.seat(member, judge)
         self._watch_anew(member)
@@ -188,8 +195,10 @@ class Committee:
         self._weights = {**{name: weight * (1 - share) for name, weight in self._weights.items()}, member: share}
 
     def remove_member(self, member: str) -> None:
-        """Let a remote member go; the others have its weight. Raises UnknownNameError, and ConfigError where too few
-        would be left."""
+        """Remove a remote member; the others share its weight.
+
+        Raises UnknownNameError, and ConfigError if too few members would remain.
+        """
         if self.remote is None or member not in self.remote.members:
             raise UnknownNameError("committee member", member, self.remote.members if self.remote else ())
         self._check_without(member)
@@ -197,31 +206,31 @@ class Committee:
         self.judges.leave(member)
         self.watch.leave(member)
         self.members = tuple(name for name in self.members if name != member)
-        left = math.fsum(self._weights[name] for name in self.members)
-        self._weights = {name: self._weights[name] / left for name in self.members}
+        remaining = math.fsum(self._weights[name] for name in self.members)
+        self._weights = {name: self._weights[name] / remaining for name in self.members}
 
     def _check_without(self, member: str) -> None:
-        left = [name for name in self._voting() if name != member]
-        if not left:
-            raise ConfigError(f"{member} is the only member with weight that is not muted: no one would score")
-        if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
+        remaining = [name for name in self._voting() if name != member]
+        if not remaining:
+            raise ConfigError(f"{member} is the only member with weight that is not muted, so no member would score")
+        if self._quorum is not None and self._weights[member] > 0 and len(remaining) < self._quorum:
             raise ConfigError(
-                f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no group "
-                "would ever be scored; swap its model instead, or start with a lower quorum"
+                f"without {member} {len(remaining)} members would score, and committee.quorum is {self._quorum}: no "
+                "group would ever be scored; swap its model instead, or start with a lower quorum"
             )
 
     def _voting(self) -> list[str]:
         return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
 
     def announce(self, actuators: Actuators) -> None:
-        """`reward.weights`, where there is something to weigh, and `committee.<member>` of each remote member."""
+        """Register `reward.weights`, if there are several members, and `committee.<member>` for each remote member."""
         announce_weights(actuators, self)
         announce_judges(actuators, self)
         if self.shape is not None:
             self.shape.announce(actuators)
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """The metrics that it logs of each batch."""
+        """Return the metrics logged per batch."""
         return (
             *(
                 MetricSpec(name=f"rewards/{member}/mean", unit="0 to 1, groups that it scored")
@@ -234,7 +243,10 @@ class Committee:
             MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, optimizer not stepped"),
             MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
             *(COSTS if self.remote is not None else ()),
-            *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=said) for kind, said in KINDS.items()),
+            *(
+                MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=meaning)
+                for kind, meaning in KINDS.items()
+            ),
             *self.watch.announced(),
             *(self.shape.announced() if self.shape is not None else ()),
         )
@@ -248,16 +260,16 @@ class Committee:
         trainer_state: Any = None,
         **columns: Any,
     ) -> list[float | None]:
-        """One reward a completion; None for all of a group that has no quorum. Never raises for a member's sake."""
+        """Return one reward per completion; None for groups without a quorum. Member failures never raise."""
         if self.group_size < 1:
-            raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
+            raise ConfigError("the committee has no trainer; call oven.attach(trainer, committee=...) first")
         written = [as_text(completion) for completion in completions]
         if self.shape is not None:
             prompts, completions = self.shape.shown(prompts, written, columns)
-        asked = {"prompts": prompts, "completions": completions, **columns}
-        asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
+        arguments = {"prompts": prompts, "completions": completions, **columns}
+        arguments |= {"log_metric": log_metric, "trainer_state": trainer_state}
         lacking = self.reference_columns
-        cells = {name: score_rows(name, rule, asked, len(prompts), lacking) for name, rule in self.rules.items()}
+        cells = {name: score_rows(name, rule, arguments, len(prompts), lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
         mine = (
             [as_text(prompt) for prompt in prompts],
@@ -275,7 +287,7 @@ class Committee:
             else (Judged([]), Evidence())
         )
         judged = ranks.from_leader(judged)
-        # Together: another batch may have been judged while this one waited.
+        # Set together: another batch may have been judged while this one waited.
         self.rows, self.last, self.evidence = rows, judged, evidence
         if log_metric is not None and self.rows.start == 0:
             for name, value in judged.metrics.items():
@@ -283,8 +295,10 @@ class Committee:
         return [judged.rewards[row] for row in rows]
 
     def take_cost(self) -> dict[str, float]:
-        """`committee/tokens` and `committee/cost_usd` since this was called last, for one step; empty without remote
-        members, and without dollars where no judge's price is known."""
+        """Return `committee/tokens` and `committee/cost_usd` since the last call, for one step.
+
+        Empty without remote members; without dollars if no judge's price is known.
+        """
         if self.remote is None:
             return {}
         cost = self.remote.take_cost()
@@ -292,19 +306,22 @@ class Committee:
         return {"committee/tokens": float(cost.tokens), **dollars}
 
     def close(self) -> None:
-        """Training has ended: nothing more is asked of remote members."""
+        """End of training: remote members are not asked any more."""
         if self.remote is not None:
             self.remote.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the training learnt of the judges; a checkpoint keeps it."""
+        """Return what the training learnt about the judges, for checkpoints."""
         judges = {member: self.judges.active(member) for member in self.judges.members}
         shape = {} if self.shape is None else {"shape": self.shape.state_dict()}
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Judges that it does not name begin anew, and so do members that another model judges as, until the one that
-        this was learnt of is chosen again: a resumed run does that after its checkpoint was read."""
+        """Load a checkpoint's state. Unknown judges start afresh.
+
+        So do members whose model differs from the checkpoint's, until that model is chosen again. A resumed run chooses
+        it after loading the checkpoint.
+        """
         self._learnt, self._learnt_of = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._watch_anew(member)
@@ -312,7 +329,7 @@ class Committee:
             self.shape.load_state_dict(state.get("shape", {}))
 
     def _watch_anew(self, member: str) -> None:
-        """Another judge than before has this name, or a new one."""
+        """Start watching afresh: the member is new or has another judge."""
         self.watch.begin(member)
         if self.remote is not None:
             self.remote.health.pop(member, None)
@@ -322,24 +339,28 @@ class Committee:
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
     ) -> list[str]:
-        """An answer known to be right for each row's prompt; empty where none is known."""
+        """Return an answer known to be right for each row's prompt; empty if unknown."""
         if self._reference in self.rules:
             proven = cells[self._reference]
             return [text if cell == 1.0 else "" for text, cell in zip(texts, proven, strict=True)]
-        given = columns.get(self._reference)
-        if given is None and self._unreferenced:
+        references = columns.get(self._reference)
+        if references is None and self._unreferenced:
             log.warning(
                 "committee.reference %r is neither a rule nor a column of the data; judges are tested with known-bad "
                 "answers only",
                 self._reference,
             )
             self._unreferenced = False
-        return [""] * len(texts) if given is None else ["" if one is None else as_text(one) for one in given]
+        return (
+            [""] * len(texts)
+            if references is None
+            else ["" if reference is None else as_text(reference) for reference in references]
+        )
 
     def _judge(self, groups: Sequence[Group], step: int) -> tuple[Judged, Evidence]:
-        """Pure but for the question to the remote members."""
+        """Judge the groups. Pure except for the questions to remote members."""
         verdicts = [{name: whole(cells) for name, cells in group.cells.items()} for group in groups]
-        shares, quorum = self._weights, self.quorum  # a change while members are asked holds for the next batch
+        shares, quorum = self._weights, self.quorum  # changes during the requests apply to the next batch
         weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
         requests: list[ScoreRequest] = []
         reasons: list[dict[str, Mapping[str, str]]] = []
@@ -351,40 +372,42 @@ class Committee:
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = spread_out(verdict, requests[i], groups[i].completions)
-            reasons = [{name: self.remote.take_reasons(name, one.group) for name in weighty} for one in requests]
+            reasons = [
+                {name: self.remote.take_reasons(name, request.group) for name in weighty} for request in requests
+            ]
         weighing = Weighing(shares, self.watch.weights(shares), quorum, self._rule, self._caution)
-        found = batch_rewards(groups, verdicts, weighing, self.shape)
+        outcome = batch_rewards(groups, verdicts, weighing, self.shape)
         metrics, abstained = self._measured(verdicts)
         if self.remote is not None and weighty:
             begun = self.watch.begun
-            gone = {name for name in weighty if begun.get(name) != asked_of[name]}  # swapped while its answers were out
+            gone = {name for name in weighty if begun.get(name) != asked_of[name]}  # swapped during its requests
             for name in gone:
                 self.remote.health.pop(name, None)
             for group, request, of_group in zip(groups, requests, verdicts, strict=True):
                 voters = [name for name in of_group if shares[name] > 0 and name not in gone]
                 of_voting = {name: of_group[name] for name in voters}
                 shown = [completion.text for completion in request.completions]
-                self.watch.saw(shown, group.completions, of_voting, shares)
+                self.watch.add_group(shown, group.completions, of_voting, shares)
             metrics |= self.watch.metrics(self.remote.health)
-        if found.indifferent:
-            abstained[NO_DIFFERENCE] = found.indifferent
-            metrics["committee/abstentions"] += found.indifferent
-            metrics[f"committee/abstain/{NO_DIFFERENCE}"] = float(found.indifferent)
-        metrics |= {"committee/skipped_groups": float(found.skipped), **found.metrics}
+        if outcome.indifferent:
+            abstained[NO_DIFFERENCE] = outcome.indifferent
+            metrics["committee/abstentions"] += outcome.indifferent
+            metrics[f"committee/abstain/{NO_DIFFERENCE}"] = float(outcome.indifferent)
+        metrics |= {"committee/skipped_groups": float(outcome.skipped), **outcome.metrics}
         evidence = Evidence(groups, verdicts, dict(shares), requests, reasons)
-        return Judged(found.rewards, len(groups), found.skipped, metrics, abstained), evidence
+        return Judged(outcome.rewards, len(groups), outcome.skipped, metrics, abstained), evidence
 
     def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
         metrics: dict[str, float] = {}
         kinds: Counter[str] = Counter()
         of_judges: dict[str, Counter[str]] = {}
         for member in self.members:
-            given = [of_group[member] for of_group in verdicts if member in of_group]
-            scored = [score for verdict in given if not isinstance(verdict, Abstention) for score in verdict]
+            member_verdicts = [of_group[member] for of_group in verdicts if member in of_group]
+            scored = [score for verdict in member_verdicts if not isinstance(verdict, Abstention) for score in verdict]
             if scored:
                 metrics[f"rewards/{member}/mean"] = math.fsum(scored) / len(scored)
-            failed = Counter(verdict.kind for verdict in given if isinstance(verdict, Abstention))
-            self._tell(member, failed, len(given))
+            failed = Counter(verdict.kind for verdict in member_verdicts if isinstance(verdict, Abstention))
+            self._log_silence(member, failed, len(member_verdicts))
             kinds += failed
             if member in self.judges.members:
                 of_judges[member] = failed
@@ -393,15 +416,15 @@ class Committee:
         for kind in own[OWN_KINDS:]:
             kinds["other"] += kinds.pop(kind)
         metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
-        for member, failed in of_judges.items():  # only what there was: a metric for each kind would be many
+        for member, failed in of_judges.items():  # only non-zero ones: a metric per kind would be too many
             metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
         return metrics, kinds
 
-    def _tell(self, member: str, failed: Counter[str], groups: int) -> None:
-        """In the process log when a member falls silent and when it is back, not at every step."""
+    def _log_silence(self, member: str, failed: Counter[str], groups: int) -> None:
+        """Log when a member starts or stops abstaining, not at every step."""
         if failed and member not in self._silent:
-            said = ", ".join(f"{kind} {count}" for kind, count in failed.items())
-            log.warning("committee member %s abstains on %d of %d groups: %s", member, failed.total(), groups, said)
+            summary = ", ".join(f"{kind} {count}" for kind, count in failed.items())
+            log.warning("committee member %s abstains on %d of %d groups: %s", member, failed.total(), groups, summary)
             self._silent.add(member)
         elif not failed and member in self._silent:
             log.info("committee member %s scores again", member)
@@ -411,16 +434,19 @@ class Committee:
         return f"{self._seed} {step} {self._batches} {index}"
 
     def _request(self, group: Group, index: int, step: int) -> ScoreRequest:
-        """Equal completions are asked for once. Ids are digests: no answer can name its own, or its place, and a run in
-        lockstep asks the same again. The order is that of the ids."""
-        if self._untold and not self.description:
-            told = ", ".join(self.remote.members) if self.remote else ""
+        """Build the request. Equal completions are included once.
+
+        Ids are digests in sorted order, so that no answer can name its own id or position. A run in lockstep sends the
+        same request again.
+        """
+        if self._warn_no_description and not self.description:
+            member_names = ", ".join(self.remote.members) if self.remote else ""
             log.warning(
-                "%s are not told what is trained; give the committee a description, for example "
+                "%s have no description of the model in training; pass one to the committee, for example "
                 "convene(description=oven.ModelDescription.from_model(...))",
-                told,
+                member_names,
             )
-        self._untold = False
+        self._warn_no_description = False
         salt = self._salt(index, step)
         completions = [Completion(id=_digest(salt, text), text=text) for text in set(group.completions)]
         return ScoreRequest(

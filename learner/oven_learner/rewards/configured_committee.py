@@ -1,4 +1,4 @@
-"""The committee that a run was configured with: the rules of a recipe or script, and the settings' remote members."""
+"""Build a run's committee: the rules of a recipe or script, and the remote members of the settings."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def convene(
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
-    """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
-    otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and what for.
-    `reference` is where an answer known to be right comes from (Committee), where the settings do not say, and `shape`
-    what the members are shown and what becomes of their scores.
+    """Build a committee from `rules` and the members of the run's `committee` settings.
 
-    The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
+    All have weight 1 unless `weights` differs; the verifier has a tenth of the whole. `description` describes the model
+    in training. `reference` is the source of answers known to be right (Committee), if the settings name none. `shape`
+    controls what members see and how their scores become rewards.
+
+    The stack is found as in `attach`. Raises ConfigError if there is none, or if the settings are invalid.
     """
     there = Connection.find(url, run, creds)
     settings = there.committee
     rules = with_configured_rules(rules, settings.members)
     rules, weights = with_verifier(rules, weights, settings.members, description)
-    remote = RemoteMembers(  # also where there is none yet: one may be added
+    remote = RemoteMembers(  # even without members: one may be added later
         tuple(settings.judges),
         there.url,
         there.credentials,

@@ -1,4 +1,4 @@
-"""The verifier as a member that the settings name (`kind: verifier`), beside a script's own rules and the judges."""
+"""The verifier as a member in the settings (`kind: verifier`)."""
 
 from __future__ import annotations
 
@@ -22,35 +22,38 @@ def with_verifier(
     members: Mapping[str, MemberSettings],
     description: ModelDescription | str,
 ) -> tuple[dict[str, RewardFunction], dict[str, float]]:
-    """`rules` and `weights` with the verifier, where `members` have one. Its weight is a tenth of the whole unless
-    `weights` names it. It compares texts, and is off where the description says that answers are something else.
+    """Return `rules` and `weights` plus the verifier, if `members` has one.
 
-    Raises ConfigError where there are two, one has the name of a rule, or its sentence model cannot be loaded.
+    Its weight is a tenth of the whole unless `weights` names it. It compares texts, and is off if the description names
+    another modality. Raises ConfigError for two verifiers, a duplicate name, or a sentence model that cannot be loaded.
     """
     rules, weights = dict(rules), dict(weights or {})
-    found = [name for name, member in members.items() if member.kind == "verifier"]
-    if not found:
+    verifiers = [name for name, member in members.items() if member.kind == "verifier"]
+    if not verifiers:
         return rules, weights
-    if len(found) > 1:
+    if len(verifiers) > 1:
         raise ConfigError(
-            f"committee.members has the verifiers {', '.join(found)}: one is all there is; leave out the others"
+            f"committee.members has the verifiers {', '.join(verifiers)}: expected at most one; remove the others"
         )
-    [name] = found
+    [name] = verifiers
     if name in rules:
         raise ConfigError(f"the committee has a rule and a verifier named {name!r}; rename one of them")
     if isinstance(description, ModelDescription) and description.modality != TEXT:
-        log.warning("the verifier %s is off: it compares texts, and answers here are %s", name, description.modality)
+        log.warning("the verifier %s is off: it compares texts, and the modality is %s", name, description.modality)
         return rules, weights
-    from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder  # torch, which rules need not have
+    from oven_learner.rewards.draft_verifier import (
+        DraftVerifier,
+        sentence_encoder,
+    )  # imports torch, which rules do not need
 
-    judges = [other for other, member in members.items() if member.kind != "verifier" and other not in rules]
-    weights.setdefault(name, verifier_weight(weights.get(other, 1.0) for other in (*rules, *judges)))
+    judges = [judge for judge, member in members.items() if member.kind != "verifier" and judge not in rules]
+    weights.setdefault(name, verifier_weight(weights.get(member, 1.0) for member in (*rules, *judges)))
     rules[name] = DraftVerifier(sentence_encoder(members[name].model or None))
     return rules, weights
 
 
 def verifier_weight(others: Iterable[float]) -> float:
-    """What makes it a tenth of the whole beside members of these weights."""
+    """Return the weight that is a tenth of the whole next to members with these weights."""
     from oven_learner.rewards.draft_verifier import WEIGHT
 
     return WEIGHT / (1 - WEIGHT) * math.fsum(others) or 1.0

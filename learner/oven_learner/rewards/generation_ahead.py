@@ -1,19 +1,17 @@
-"""`committee.ahead: 1` inside TRL's GRPOTrainer: the next completions are made while these are with the judges.
+"""`committee.ahead: 1` inside TRL's GRPOTrainer: generate the next completions while judges score the current ones.
 
-A step then takes as long as the slower of the two, judging or generating and training, and not as long as both. What
-it costs: completions are trained on one optimizer step after the policy that wrote them. Their log-probabilities under
-that policy are taken when they are made (TRL's `old_per_token_logps`; `sampling_log_probs`), so that the loss's
-importance ratio and its clip correct for the step between, as they do for `num_iterations` above 1 (Schulman et al.
-2017, arXiv 1707.06347).
+A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price:
+completions are trained on one optimizer step after the policy that generated them. Their log-probabilities under that
+policy are recorded at generation (TRL's `old_per_token_logps`; `sampling_log_probs`). So the loss's importance ratio
+and clip correct for the step in between, as for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
-`_generate_and_score_completions` runs in its own thread for each generation, as a coroutine would: the trainer
-waits for it until it asks the remote members, continues while they answer, and takes the rewards and all that follows
-from them when the batch is due. Only the waiting is concurrent. Rules run in the training process and are not waited
-for beside it.
+`_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer waits until it
+asks the remote members, and continues while they answer. It collects the rewards when the batch is due. Only the
+waiting is concurrent; rules run in the training process.
 
-What was made ahead is used for the very rows that it was made for, and dropped when it no longer holds: TRL's own sign
-for that is `_buffered_inputs = None`, which a rollback, another teacher and a β above 0 set. An evaluation asks the
-members beside it. What is in flight is in no checkpoint: a resumed run makes it anew from the same rows.
+A batch made ahead is only used for its own rows, and dropped when it becomes invalid. TRL's sign for that is
+`_buffered_inputs = None`, which a rollback, another teacher and a β above 0 set. Evaluations ask the members
+separately. Checkpoints contain no batch in flight: a resumed run generates it again from the same rows.
 """
 
 from __future__ import annotations
@@ -38,21 +36,22 @@ STEPS_AHEAD = MetricSpec(
     unit="optimizer steps between the policy that wrote these completions and the one that trains on them",
 )
 REPLACED = ("num_tokens",)
-"""Metrics of TRL's that hold one value, and not one for each generation since the last log."""
+"""TRL metrics with one value, instead of one per generation since the last log."""
 
 
 PENDING = ("_pending_metrics", "_pending_extra_logs")
-"""Where TRL keeps what reward functions log, until the rewards are there."""
+"""Where TRL stores values that reward functions log, until the rewards are there."""
 
 
 class _Dropped(BaseException):
-    """The batch is not wanted any more: its thread ends, past whatever a reward function catches."""
+    """The batch is no longer needed. Ends its thread, past the exception handlers of reward functions."""
 
 
 class GenerationAhead:
-    """One trainer's, over all its trainings. Made before `skip_unscored.Skipping`, which wraps what this replaces.
+    """Generates ahead for one trainer, over all its trainings. Create it before `skip_unscored.Skipping`, which wraps
+    the same methods.
 
-    Raises ConfigError for a trainer of which it is not known to hold.
+    Raises ConfigError for an unsupported trainer.
     """
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
@@ -64,21 +63,21 @@ class GenerationAhead:
         self._forget()
         trainer._generate_and_score_completions = self._due
         trainer.get_batch_samples = self._fetched
-        trainer.oven_ahead = True  # the old policy's log-probabilities are there, so that a clip acts
+        trainer.oven_ahead = True  # the old policy's log-probabilities exist, so a clip has an effect
         committee.waiting = _waiting
 
     def begin(self) -> None:
-        """Training begins; an earlier one's rows are not this one's."""
+        """Start of a training: forget an earlier one's rows."""
         self._forget()
 
     def drop(self) -> None:
-        """What is in flight holds no more."""
+        """Drop the batch in flight."""
         if self._made is not None:
             self._made.drop()
             self._made = None
 
     def take(self) -> dict[str, float]:
-        """The metrics of the step that ends."""
+        """Return the metrics of the step that ends."""
         value, self._steps_ahead = self._steps_ahead, None
         return {} if value is None else {STEPS_AHEAD.name: value}
 
@@ -86,16 +85,16 @@ class GenerationAhead:
         self.drop()
         self._iterator: Any = None
         self._present: list[Any] = []
-        """The rows of the step under way, a list per micro-batch."""
+        """The rows of the current step, a list per micro-batch."""
         self._next: list[Any] = []
-        """Those of the next step as far as they are read: its first micro-batch."""
+        """The rows of the next step's first micro-batch."""
 
     def _fetched(self, iterator: Any, batches: int, *rest: Any, **more: Any) -> Any:
-        """The micro-batches of one optimizer step; the first of the next is read as well."""
-        if iterator is not self._iterator:  # another epoch, or another place in the data
+        """Read the micro-batches of one optimizer step, and the first of the next."""
+        if iterator is not self._iterator:  # another epoch, or another position in the data
             self._iterator, self._next = iterator, []
-        found, items = self._fetch(iterator, batches - len(self._next), *rest, **more)
-        self._present = [*self._next, *found]
+        fetched, items = self._fetch(iterator, batches - len(self._next), *rest, **more)
+        self._present = [*self._next, *fetched]
         self._next, _ = self._fetch(iterator, 1, *rest, **more)
         return [*self._present], items
 
@@ -117,14 +116,14 @@ class GenerationAhead:
         return batch.finish()
 
     def _following(self, inputs: Any) -> Any | None:
-        """The next step's rows; None where it is not known that they come next, or that there is a next step."""
+        """Return the next step's rows; None if unknown, or if there is no next step."""
         state = self._trainer.state
-        known = bool(self._next and self._present) and self._present[0] is inputs
-        return self._next[0] if known and state.global_step + 1 < state.max_steps else None
+        is_next = bool(self._next and self._present) and self._present[0] is inputs
+        return self._next[0] if is_next and state.global_step + 1 < state.max_steps else None
 
 
 class _Batch(threading.Thread):
-    """One generation. Making it returns when its completions are with the members; what needed the model is done."""
+    """One generation. The constructor returns when its completions are with the members and the model is free."""
 
     def __init__(self, trainer: Any, generate: Callable[[Any], Any], inputs: Any, *, ahead: bool = False) -> None:
         super().__init__(name="oven-generation", daemon=True)
@@ -135,21 +134,21 @@ class _Batch(threading.Thread):
         self._dropped = False
         self._asking, self._due, self._over = threading.Event(), threading.Event(), threading.Event()
         self._device = torch.cuda.current_device() if trainer.accelerator.device.type == "cuda" else None
-        self._said = self._made(trainer, ahead)
+        self._measurements = self._made(trainer, ahead)
 
     def _made(self, trainer: Any, ahead: bool) -> list[dict[str, list[Any]]]:
-        """What generation and rules have measured, which is said of the step that trains on it."""
-        kept, iterations = _measured(trainer), trainer.num_iterations
-        own: list[dict[str, list[Any]]] = [defaultdict(list) for _ in kept]
+        """Return the metrics of generation and rules. They are logged in the step that trains on the batch."""
+        before, iterations = _measured(trainer), trainer.num_iterations
+        own: list[dict[str, list[Any]]] = [defaultdict(list) for _ in before]
         _measure(trainer, own)
-        if ahead:  # TRL then asks for the log-probabilities under the policy of now
+        if ahead:  # makes TRL compute log-probabilities under the current policy
             trainer.num_iterations = 2 * iterations
         try:
-            with sampling_log_probs.kept(trainer) if ahead else contextlib.nullcontext():
+            with sampling_log_probs.recording(trainer) if ahead else contextlib.nullcontext():
                 self.start()
                 self._asking.wait()
         finally:
-            _measure(trainer, kept)
+            _measure(trainer, before)
             trainer.num_iterations = iterations
         if self._error is not None:
             raise self._error
@@ -167,7 +166,7 @@ class _Batch(threading.Thread):
             self._over.set()
 
     def waiting(self, ask: Callable[[], Answer]) -> Answer:
-        """Called in this thread: while `ask` waits, the trainer continues."""
+        """Wait for `ask` in this thread, while the trainer continues."""
         self._asking.set()
         answer = ask()
         self._due.wait()
@@ -176,10 +175,10 @@ class _Batch(threading.Thread):
         return answer
 
     def finish(self) -> dict[str, Any]:
-        """TRL's batch, with the members' rewards, which are waited for. Raises what making it raised."""
-        for said, own in zip(_measured(self._trainer), self._said, strict=True):
+        """Return TRL's batch, waiting for the members' rewards. Re-raises errors of the generation."""
+        for recorded, own in zip(_measured(self._trainer), self._measurements, strict=True):
             for name, values in own.items():
-                said[name] = values if name in REPLACED else [*said[name], *values]
+                recorded[name] = values if name in REPLACED else [*recorded[name], *values]
         self._due.set()
         self._over.wait()
         if self._error is not None:
@@ -188,13 +187,13 @@ class _Batch(threading.Thread):
         return result
 
     def drop(self) -> None:
-        """The answers are not waited for."""
+        """Stop waiting for the answers."""
         self._dropped = True
         self._due.set()
 
 
 def _measured(trainer: Any) -> list[dict[str, list[Any]]]:
-    """Where TRL, and rules by `log_metric` and `log_extra`, put down what they measure."""
+    """Return where TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
     return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING)]
 
 
@@ -205,7 +204,7 @@ def _measure(trainer: Any, into: list[dict[str, list[Any]]]) -> None:
 
 
 def _waiting(ask: Callable[[], Answer]) -> Answer:
-    """A committee's way to ask its remote members."""
+    """Ask remote members for a committee."""
     thread = threading.current_thread()
     return thread.waiting(ask) if isinstance(thread, _Batch) else ask()
 
@@ -214,13 +213,13 @@ def _check(trainer: Any) -> None:
     args = trainer.args
     if trainer.accelerator.num_processes > 1:
         raise ConfigError(
-            f"committee.ahead: 1 is for one process, and this training has {trainer.accelerator.num_processes}: ranks "
-            "that generate ahead were not tried; set committee.ahead to 0"
+            f"committee.ahead: 1 supports one process, and this training has {trainer.accelerator.num_processes}; "
+            "set committee.ahead to 0"
         )
     if trainer.num_iterations != 1 or args.steps_per_generation != args.gradient_accumulation_steps:
         raise ConfigError(
             f"committee.ahead: 1 makes one generation per optimizer step, and num_iterations {trainer.num_iterations} "
             f"with steps_per_generation {args.steps_per_generation} and gradient_accumulation_steps "
-            f"{args.gradient_accumulation_steps} does not: leave the first two at their defaults, or set "
+            f"{args.gradient_accumulation_steps} does not; use the defaults of the first two, or set "
             "committee.ahead to 0"
         )

@@ -1,4 +1,4 @@
-"""A batch's groups: one prompt and its completions each, what is asked and said of them, and the outcome."""
+"""A batch's groups (one prompt with its completions), the evidence behind their rewards, and the outcome."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ from oven_learner.rewards.scores import Abstention, Scores, Verdict
 
 @dataclass(frozen=True)
 class Group:
-    """One prompt and the answers to it, with what the rules said of each."""
+    """One prompt and its completions, with the rules' scores."""
 
     prompt: str
     completions: tuple[str, ...]
     cells: Mapping[str, Sequence[Cell]]
     reference: str = ""
-    """An answer known to be right; empty: none is."""
+    """An answer known to be right, or empty."""
     written: tuple[str, ...] = ()
-    """What the policy wrote, where that is not what members are shown; see `as_written`."""
+    """The policy's own completions, if members see something else; see `as_written`."""
 
     @property
     def as_written(self) -> tuple[str, ...]:
-        """What the policy wrote."""
+        """The policy's own completions."""
         return self.written or self.completions
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The outcome of a batch: the same on every rank."""
+    """The outcome of a batch, identical on every rank."""
 
     rewards: list[float | None]
-    """A row each, in the order of the batch over all ranks; None in a group without a quorum."""
+    """One per row, in the order of the batch over all ranks; None in groups without a quorum."""
     groups: int = 0
     skipped: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     abstained: Counter[str] = field(default_factory=Counter)
-    """Kind → verdicts (one a member and group)."""
+    """Kind → number of abstentions (one per member and group)."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a batch's rewards came of, group by group; each list is empty where there is nothing of its kind."""
+    """The evidence behind a batch's rewards, per group. Each list may be empty."""
 
     groups: Sequence[Group] = ()
     verdicts: Sequence[Mapping[str, Verdict]] = ()
-    """Member → what it said of each group; without members that were not asked."""
+    """Member → its verdict on each group, for the members that were asked."""
     weights: Mapping[str, float] = field(default_factory=dict)
     requests: Sequence[ScoreRequest] = ()
-    """What remote members were asked."""
+    """The requests to remote members."""
     reasons: Sequence[Mapping[str, Mapping[str, str]]] = ()
-    """Remote member → completion id → why, group by group."""
+    """Per group: remote member → completion id → reason."""
 
 
 Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str], list[str]]
-"""A rank's rows: prompts, completions, each rule's cells, an answer known to be right for each, and what the policy
-wrote; empty where members are shown just that."""
+"""A rank's rows: prompts, completions, each rule's cells, reference answers, and the policy's own completions. The last
+is empty if members see the same."""
 
 
 def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:
-    """TRL keeps a group's rows together over all ranks, though not on one."""
+    """Build groups. TRL keeps a group's rows adjacent over all ranks, but not on one rank."""
     prompts = [prompt for part in parts for prompt in part[0]]
     completions = [completion for part in parts for completion in part[1]]
     cells = {name: [cell for part in parts for cell in part[2][name]] for name in rules}
     references = [reference for part in parts for reference in part[3]]
-    written = [one for part in parts for one in part[4]]
+    written = [text for part in parts for text in part[4]]
     return [
         Group(
             prompts[start],
@@ -82,7 +82,7 @@ def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> l
 
 
 def whole(cells: Sequence[Cell]) -> Verdict:
-    """A rule that abstains on one of a group's completions abstains on the group."""
+    """Turn a rule's cells into its verdict. Abstaining on one completion means abstaining on the group."""
     scores: list[float] = []
     for cell in cells:
         if isinstance(cell, Abstention):
@@ -92,9 +92,9 @@ def whole(cells: Sequence[Cell]) -> Verdict:
 
 
 def spread_out(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
-    """Scores in the order of the group, from scores in the order of the request."""
+    """Reorder scores from the order of the request to the order of the group."""
     if isinstance(verdict, Abstention):
         return verdict
-    by_text = {asked.text: score for asked, score in zip(request.completions, verdict, strict=True)}
+    by_text = {completion.text: score for completion, score in zip(request.completions, verdict, strict=True)}
     scores: Scores = tuple(by_text[text] for text in completions)
     return scores

@@ -1,4 +1,4 @@
-"""How much an answer tells where the truth is known: a rule that needs no judge."""
+"""Score how informative an answer is when the truth is known: a rule without a judge."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 def informativeness_of(answer: str, says_what: Collection[str], right: Collection[str]) -> float:
-    """SAYS_WHAT, RIGHT or WRONG. Both collections are in lower case, words with one space between; of the answer,
-    case, punctuation and white space do not count, and everything else does: the whole of it has to be known."""
+    """Return SAYS_WHAT, RIGHT or WRONG.
+
+    Both collections are lower case with single spaces. The answer's case, punctuation and white space are ignored;
+    otherwise the whole answer must match.
+    """
     plain = " ".join(_WORDS.findall(answer.lower()))
     return SAYS_WHAT if plain in says_what else RIGHT if plain in right else WRONG
 
@@ -26,10 +29,13 @@ def informativeness(
     right: Sequence[Collection[str] | None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """The entry point `informativeness`: each answer by the data's columns `says_what` and `right`, a list of answers
-    in each row. It abstains where neither has one, since nothing is known of the truth there."""
+    """The entry point `informativeness`: scores answers by the data's columns `says_what` and `right`, lists of answers
+    per row.
+
+    Abstains if both are empty, because the truth is then unknown.
+    """
     nothing: list[Collection[str] | None] = [None] * len(completions)
     return [
-        informativeness_of(as_text(given), what or (), true or ()) if what or true else None
-        for given, what, true in zip(completions, says_what or nothing, right or nothing, strict=True)
+        informativeness_of(as_text(completion), what or (), true or ()) if what or true else None
+        for completion, what, true in zip(completions, says_what or nothing, right or nothing, strict=True)
     ]

@@ -1,5 +1,4 @@
-"""The knobs `committee.<member>`: which model judges as each remote member of a committee; and members that come and go
-while it trains."""
+"""The actuators `committee.<member>`, which select each remote member's model, and joining and leaving members."""
 
 from __future__ import annotations
 
@@ -15,47 +14,47 @@ from oven_learner.rewards.live_judges import LiveJudges
 from oven_runs.log.committee_view import WEIGHTS
 
 
-class Asked(Protocol):
-    """The remote members of a committee, as far as operators' words on them need it."""
+class RemoteJudges(Protocol):
+    """The part of the remote members that operator commands need."""
 
     @property
     def members(self) -> tuple[str, ...]:
         """Their names."""
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Begin to ask another model a question."""
+        """Send another model a test question."""
 
 
 class Swappable(Protocol):
     """A committee whose judges can be swapped (`Committee`)."""
 
     @property
-    def remote(self) -> Asked | None:
-        """None: it asks no one over the bus."""
+    def remote(self) -> RemoteJudges | None:
+        """None: there are no remote members."""
 
     @property
     def judges(self) -> LiveJudges:
-        """Which model judges as each remote member."""
+        """The model of each remote member."""
 
     @property
     def members(self) -> tuple[str, ...]:
-        """All, rules among them."""
+        """All members, including rules."""
 
     @property
     def weights(self) -> dict[str, float]:
         """Member → its share."""
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Count members by these shares."""
+        """Set the shares."""
 
     def choose_judge(self, member: str, identity: str) -> None:
-        """Have another model judge as this member."""
+        """Let another model judge as this member."""
 
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
-        """Have another remote member."""
+        """Add a remote member."""
 
     def remove_member(self, member: str) -> None:
-        """Let one go."""
+        """Remove a remote member."""
 
 
 class CommitteeSeats:
@@ -65,23 +64,23 @@ class CommitteeSeats:
         self._committee = committee
 
     def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Begin to ask a model a question, in the member's process."""
+        """Send a model a test question, in the member's process."""
         if self._committee.remote is None:
-            raise ConfigError("the committee asks no one over the bus")
+            raise ConfigError("the committee has no connection to remote members")
         return self._committee.remote.probe(member, judge, joins=joins)
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
-        """Make the model a choice of the member's."""
+        """Make the model one of the member's choices."""
         self._committee.judges.offer(member, judge)
         return self._announced(actuators, member)
 
     def add(self, actuators: Actuators, member: str, judge: JudgeSpec, share: float) -> tuple[str, ...]:
-        """Have another member, with this share of the whole weight."""
+        """Add a member with this share of the total weight."""
         self._committee.add_member(member, judge, share)
         return (*announce_weights(actuators, self._committee), *self._announced(actuators, member))
 
     def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
-        """Let a member go; the others have its weight. Its knob stays, and can only be off."""
+        """Remove a member; the others share its weight. Its actuator stays, with OFF as the only choice."""
         self._committee.remove_member(member)
         return (*announce_weights(actuators, self._committee), *self._announced(actuators, member))
 
@@ -98,7 +97,7 @@ class CommitteeSeats:
 
 
 def announce_weights(actuators: Actuators, committee: Swappable) -> tuple[str, ...]:
-    """`reward.weights` with the members that there are now, where there is something to weigh; its name, if so."""
+    """Register or update `reward.weights` for the current members; return its name, if there are at least two."""
     if WEIGHTS in actuators:
         actuators.update(WEIGHTS)
     elif len(committee.members) >= 2:
@@ -107,15 +106,14 @@ def announce_weights(actuators: Actuators, committee: Swappable) -> tuple[str, .
 
 
 def announce_judges(actuators: Actuators, committee: Swappable) -> None:
-    """A choice for each remote member, of the models that were probed and OFF."""
+    """Register a choice for each remote member: its tested models and OFF."""
     actuators.seats = CommitteeSeats(committee)
     for member in committee.judges.members:
         _register(actuators, committee, member)
 
 
 def _register(actuators: Actuators, committee: Swappable, member: str) -> None:
-    """Another judge has another idea of the reward, so a change moves the reward itself, and is judged by a held-out
-    metric alone."""
+    """Register the choice. A change of judge changes the reward itself, so only a held-out metric can judge it."""
     actuators.choice(
         actuator_of(member),
         partial(committee.judges.active, member),

@@ -1,4 +1,4 @@
-"""Which model judges as each remote member, and which others may: the choices of `committee.<member>`."""
+"""The current model of each remote member, and its alternatives: the choices of `committee.<member>`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.judge_spec import OFF, JudgeSpec
 
 CONFIGURED = "configured"
-"""The identity of a member's first judge where only the member itself knows which model that is."""
+"""Identity of a member's first model if only the member knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The model that a request has to name. `judge` None: the one that the member was configured with."""
+    """The model named in a request. `judge` None means the configured one."""
 
     judge: JudgeSpec | None = None
     swap: int = 0
 
     @property
     def identity(self) -> str:
-        """What the answer has to say that it is by."""
+        """The identity that the answer must state."""
         return self.judge.identity if self.judge is not None else ""
 
 
@@ -35,22 +35,22 @@ class _Seat:
 
 
 class LiveJudges:
-    """By member. Choosing is an assignment: requests that are made from then on name the model."""
+    """The models by member. Choosing is an assignment: later requests name the new model."""
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
-        """`members` with the models that they were configured with; None: not known here."""
+        """`members` with their configured models; None if unknown."""
         self._seats: dict[str, _Seat] = {}
         for member, model in members.items():
             self.seat(member, model)
 
     def seat(self, member: str, model: JudgeSpec | None) -> None:
-        """A member that comes, with the model that it was configured with."""
+        """Add a member with its configured model."""
         identity = model.identity if model is not None else CONFIGURED
-        swaps = self._seats[member].swaps + 1 if member in self._seats else 0  # one that comes back starts anew
+        swaps = self._seats[member].swaps + 1 if member in self._seats else 0  # a returning member starts afresh
         self._seats[member] = _Seat({identity: None}, identity, swaps, model)
 
     def leave(self, member: str) -> None:
-        """A member that goes: nothing is a choice of it but OFF. Raises UnknownNameError."""
+        """Remove a member: OFF becomes its only choice. Raises UnknownNameError."""
         seat = self._seat(member)
         seat.models, seat.active = {}, OFF
 
@@ -60,43 +60,47 @@ class LiveJudges:
         return tuple(self._seats)
 
     def active(self, member: str) -> str:
-        """Identity of the model that judges as this member, or OFF. Raises UnknownNameError."""
+        """Return the identity of the member's model, or OFF. Raises UnknownNameError."""
         return self._seat(member).active
 
     def choices(self, member: str) -> tuple[str, ...]:
-        """What may judge as it, OFF among them. Raises UnknownNameError."""
+        """Return the member's choices, including OFF. Raises UnknownNameError."""
         return (*self._seat(member).models, OFF)
 
     def muted(self, member: str) -> bool:
-        """Whether it is a remote member that is not asked."""
+        """Whether it is a remote member that is off."""
         return member in self._seats and self._seats[member].active == OFF
 
     def named(self, members: Sequence[str]) -> dict[str, Named]:
-        """What requests to each of them have to name now."""
+        """Return the model that requests to each member must name now."""
         return {
             member: Named(self._seats[member].models[self._seats[member].active], self._seats[member].swaps)
             for member in members
         }
 
     def choose(self, member: str, identity: str) -> None:
-        """Have this model judge from the next batch on. Raises UnknownNameError, and ConfigError for one that is not
-        among the choices."""
+        """Choose the model from the next batch on. Raises UnknownNameError, and ConfigError for one that is not a
+        choice."""
         seat = self._seat(member)
         if identity != OFF and identity not in seat.models:
             raise ConfigError(
-                f"{identity!r} is none of the models of {member}, {', '.join(self.choices(member))}; offer it first: "
+                f"{identity!r} is not one of the models of {member}, {', '.join(self.choices(member))}; offer it "
+                "first: "
                 f"`oven-controller judge swap {member} …`"
             )
         if identity != seat.active:
             seat.active = identity
-            seat.swaps += identity != OFF  # muted and back is a new start, too
+            seat.swaps += identity != OFF  # muting and unmuting is also a new start
 
     def offer(self, member: str, model: JudgeSpec) -> str:
-        """Make the model a choice, and return its identity. One of the same identity is replaced: it may have another
-        key. Raises UnknownNameError, and ConfigError for a model that would be called as muting is."""
+        """Add the model to the choices, and return its identity. Replaces one of the same identity, which may have
+        another key.
+
+        Raises UnknownNameError.
+        """
         seat = self._seat(member)
         if model == seat.first:
-            return model.identity  # requests need not name it
+            return model.identity  # requests do not need to name it
         seat.models[model.identity] = model
         return model.identity
 

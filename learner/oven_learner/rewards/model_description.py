@@ -1,4 +1,4 @@
-"""The model in training, in words: what a remote judge is told about whose answers it scores."""
+"""A description of the model in training, for remote judges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ModelDescription(BaseModel):
-    """Goes to remote members as `ScoreRequest.policy`; never into a log."""
+    """Sent to remote members as `ScoreRequest.policy`, and never logged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,22 +28,24 @@ class ModelDescription(BaseModel):
     example_output: str = Field(default="", description="a good answer to the example input")
 
     @classmethod
-    def from_model(cls, model: Any, tokenizer: Any = None, *, description: str, **said: Any) -> Self:
-        """What can be read off a model (anything with `parameters()`), with what only its owner knows: the other fields
-        by name. Raises ValueError for a field that there is not, or an empty description."""
+    def from_model(cls, model: Any, tokenizer: Any = None, *, description: str, **fields: Any) -> Self:
+        """Build a description from a model (anything with `parameters()`) and further fields.
+
+        Raises ValueError for an unknown field, or an empty description.
+        """
         config = getattr(model, "config", None)
         architecture = type(model).__name__
         return cls(
-            name=said.pop("name", "") or getattr(config, "name_or_path", "").rsplit("/", 1)[-1] or architecture,
+            name=fields.pop("name", "") or getattr(config, "name_or_path", "").rsplit("/", 1)[-1] or architecture,
             parameters=sum(int(parameter.numel()) for parameter in model.parameters()),
-            architecture=said.pop("architecture", "") or architecture,
+            architecture=fields.pop("architecture", "") or architecture,
             vocabulary=len(tokenizer) if tokenizer is not None else int(getattr(config, "vocab_size", 0) or 0),
             description=description,
-            **said,
+            **fields,
         )
 
     def to_agent_prompt(self) -> str:
-        """Plain text, one fact a line; what is not known is left out."""
+        """Return plain text, one fact per line, without unknown values."""
         sizes = [f"{_count(self.parameters)} parameters"] if self.parameters else []
         sizes += [f"a vocabulary of {self.vocabulary:,} tokens"] if self.vocabulary else []
         lines = [
@@ -51,8 +53,8 @@ class ModelDescription(BaseModel):
             f"Description: {self.description}",
             f"Modality: {self.modality}",
         ]
-        told = {"Domain": self.domain, "Output format": self.output_format, "Scoring": self.scoring_guidance}
-        lines += [f"{name}: {said}" for name, said in told.items() if said]
+        details = {"Domain": self.domain, "Output format": self.output_format, "Scoring": self.scoring_guidance}
+        lines += [f"{name}: {value}" for name, value in details.items() if value]
         if self.use_verifier:
             lines.append("Verifier: a program checks the answers, too; score what it cannot see.")
         if self.example_input:

@@ -1,7 +1,7 @@
-"""Remote members: each group is asked for over the bus, and every wait ends at the deadline.
+"""Remote members: ask them for each group over the bus, with a deadline for every wait.
 
-Its own thread with an asyncio loop and a connection apart from the log's. Each request has its own inbox
-that no one can guess, and that the server closes after one message: a member can neither answer for another nor flood.
+Uses its own thread with an asyncio loop, and a connection separate from the log's. Each request has its own unguessable
+inbox, which the server closes after one message. So a member can neither answer for another nor flood.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_
 log = logging.getLogger("oven.learner")
 
 IN_FLIGHT = 64
-"""Requests that one member has at a time."""
+"""Concurrent requests per member."""
 RECONNECT_S = 2.0
-"""How long a lost connection is waited for before the members abstain: a server that restarts takes less."""
+"""Wait for a lost connection before the members abstain; a server restart takes less."""
 ABSENT_S = 10.0
-"""How long a member that no one answers for is waited for, once: one that is started again takes less. Until it has
-answered it is not waited for again."""
+"""One-time wait for a member that does not listen; a restart takes less. There is no further wait until it has
+answered."""
 JOIN_S = 30.0
-"""How long the process of a member that is added is waited for: it imports an SDK on a machine that trains."""
+"""Wait for the process of an added member, which imports an SDK on a machine that is training."""
 LOOK_S = 0.25
-"""Between two questions to a member that no one answers for."""
+"""Interval between requests to a member that does not listen."""
 GRACE_S = 2.0
-"""Beyond the deadline, for a loop that does not come back at all."""
+"""Extra wait beyond the deadline, in case the loop hangs."""
 RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
-"""An answer that cannot be used is asked for once more; a member's own failure is not, since it tried already."""
+"""Failures that are retried once. A member's own failure is not, because the member has already retried."""
 
 
 class RemoteMembers:
-    """The members that listen on `oven.reward.<member>`. Connects when it is first asked."""
+    """The members that listen on `oven.reward.<member>`. Connects on first use."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RemoteMembers:
         absent_s: float = ABSENT_S,
         judges: Mapping[str, JudgeSpec] | None = None,
     ) -> None:
-        """`judges`: member → the model that it was configured with, where that is known."""
+        """`judges`: member → its configured model, where known."""
         self.members = tuple(members)
         self.judges = dict(judges or {})
         self.deadline_s = deadline_s
@@ -83,57 +83,57 @@ class RemoteMembers:
         self._connecting = asyncio.Lock()
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
-        """Kind → answers that could not be used, those included that a second one made good."""
+        """Kind → unusable answers, including those that a retry replaced."""
         self.health: dict[str, JudgeHealth] = {}
-        """Member → what it last said of its judge."""
+        """Member → its latest report on its judge."""
         self._reasons: dict[tuple[str, str], dict[str, str]] = {}
         self._cost = Cost()
         self._counting = threading.Lock()
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
-        """The verdict of each of `members`, by the model that is named, on every request, with the scores in the order
-        of its completions.
+        """Return each member's verdict on every request, by the named model, in the order of the completions.
 
-        All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention. Several threads may ask
-        at a time.
+        Asks concurrently and returns by `deadline_s`. Never raises: failures are abstentions. Thread-safe.
         """
         limit = time.monotonic() + self.deadline_s
-        found = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
-        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, members, limit, found), self._running())
+        verdicts = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
+        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, members, limit, verdicts), self._running())
         try:
             asking.result(timeout=self.deadline_s + GRACE_S)
         except Exception as error:
             asking.cancel()
             log.warning("asking the committee's remote members failed: %s", reason(error))
-        return {member: [*given] for member, given in found.items()}
+        return {member: [*values] for member, values in verdicts.items()}
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Begin to ask a model a question, in the member's process, within `deadline_s`: empty if it gave a verdict,
-        else why not. Requests for scores continue meanwhile. A process that `joins` is waited for
-        first, for JOIN_S."""
+        """Send a model a test question in the member's process, within `deadline_s`.
+
+        The result is empty if it gave a verdict, otherwise the reason. Score requests continue meanwhile. With `joins`,
+        first wait up to JOIN_S for the process.
+        """
         return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running())
 
     def join(self, member: str) -> None:
-        """Have another member."""
+        """Add a member."""
         self._subjects[member] = names.reward(member)
         self.members = (*self.members, member)
 
     def leave(self, member: str) -> None:
-        """Let a member go."""
+        """Remove a member."""
         self.members = tuple(name for name in self.members if name != member)
 
     def take_reasons(self, member: str, group: str) -> dict[str, str]:
-        """Completion id → why the member scored it so; told once. Empty where it gave none."""
+        """Return completion id → the member's reason. Can be read once; empty without reasons."""
         return self._reasons.pop((member, group), {})
 
     def take_cost(self) -> Cost:
-        """What the answers cost that came since this was called last, abstentions among them."""
+        """Return the cost of all answers since the last call, including abstentions."""
         with self._counting:
             cost, self._cost = self._cost, Cost()
         return cost
 
     def close(self) -> None:
-        """Let the connection and the thread go. The next `ask` makes new ones."""
+        """Close the connection and the thread. The next `ask` opens new ones."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is None or thread is None:
@@ -151,7 +151,7 @@ class RemoteMembers:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         self._loop = loop = asyncio.new_event_loop()
-        # An event that was awaited on another loop raises at once, which reads as a lost connection.
+        # An event from another loop raises at once, which would look like a lost connection.
         self._lost, self._connecting = asyncio.Event(), asyncio.Lock()
         self._thread = threading.Thread(target=loop.run_forever, name="oven-rewards", daemon=True)
         self._thread.start()
@@ -169,9 +169,9 @@ class RemoteMembers:
         patience = time.monotonic() + JOIN_S
         while joins and time.monotonic() < patience and not await bus.has_listener(names.reward(member)):
             await asyncio.sleep(LOOK_S)
-        left = self.deadline_s
-        question = ProbeRequest(judge=model, deadline_s=left)
-        message = await self._answer(bus, names.probe(member), question.wire(), left)
+        limit_s = self.deadline_s
+        question = ProbeRequest(judge=model, deadline_s=limit_s)
+        message = await self._answer(bus, names.probe(member), question.wire(), limit_s)
         if message is None:
             return "the connection to the bus was lost meanwhile"
         if isinstance(message, Abstention):
@@ -193,25 +193,25 @@ class RemoteMembers:
         requests: Sequence[ScoreRequest],
         named: Mapping[str, Named],
         limit: float,
-        found: dict[str, list[Abstention]],
+        verdicts: dict[str, list[Abstention]],
     ) -> None:
         bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
-        into: dict[str, list[Verdict]] = found  # type: ignore[assignment]
+        into: dict[str, list[Verdict]] = verdicts  # type: ignore[assignment]
         if bus is None:
             for member in into:
                 into[member][:] = [Abstention(scores.BUS_DOWN)] * len(requests)
             self.faults[scores.BUS_DOWN] += len(into) * len(requests)
             return
         room = {member: asyncio.Semaphore(IN_FLIGHT) for member in into}
-        asked = {
-            member: [one.model_copy(update={"judge": of.judge, "swap": of.swap}) for one in requests]
-            for member, of in named.items()
+        addressed = {
+            member: [request.model_copy(update={"judge": judge.judge, "swap": judge.swap}) for request in requests]
+            for member, judge in named.items()
         }
 
         async def put(member: str, index: int) -> None:
             try:
                 async with room[member]:
-                    into[member][index] = await self._verdict(bus, member, asked[member][index], limit)
+                    into[member][index] = await self._verdict(bus, member, addressed[member][index], limit)
             except asyncio.CancelledError:
                 self.faults[scores.DEADLINE] += 1
                 raise
@@ -221,29 +221,29 @@ class RemoteMembers:
         await end(*tasks)
 
     def _changed(self) -> None:
-        """Something happened to the connection. Who waits for an answer has to know when it was lost."""
+        """Handle a change of the connection: notify the waiting requests if it was lost."""
         if self._bus is not None and self._bus.losses != self._losses:
             self._losses = self._bus.losses
             self._lost.set()
             self._lost = asyncio.Event()
 
     async def _connected(self, limit: float) -> Bus | None:
-        async with self._connecting:  # a probe and the committee's requests may come at the same time
+        async with self._connecting:  # a probe and the committee's requests may be concurrent
             return await self._connection(limit)
 
     async def _connection(self, limit: float) -> Bus | None:
         while self._bus is None or not self._bus.client.is_connected:
-            left = limit - time.monotonic()
-            if left <= 0:
+            seconds_left = limit - time.monotonic()
+            if seconds_left <= 0:
                 return None
             if self._bus is None or self._bus.client.is_closed:
                 with contextlib.suppress(OvenError, OSError):
                     self._bus = await Bus.open(
-                        self._url, self._credentials, name="learner", timeout_s=left, changed=self._changed
+                        self._url, self._credentials, name="learner", timeout_s=seconds_left, changed=self._changed
                     )
                     self._losses = self._bus.losses
                     continue
-            await asyncio.sleep(min(0.05, left))
+            await asyncio.sleep(min(0.05, seconds_left))
         return self._bus
 
     async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
@@ -258,11 +258,13 @@ class RemoteMembers:
         return verdict
 
     async def _present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
-        """Asks until somebody listens, within the member's grace; and again if the connection was lost meanwhile, since
-        the question or the answer was lost with it."""
+        """Ask until the member listens, within its grace period. Ask again after a lost connection, which loses
+        question or answer."""
         patience = min(limit, time.monotonic() + self._absent_s)
-        while (left := limit - time.monotonic()) > 0:
-            verdict = await self._one(bus, member, request.model_copy(update={"deadline_s": left}), left)
+        while (seconds_left := limit - time.monotonic()) > 0:
+            verdict = await self._ask_once(
+                bus, member, request.model_copy(update={"deadline_s": seconds_left}), seconds_left
+            )
             if verdict is None:
                 back = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
                 if back is None:
@@ -278,11 +280,11 @@ class RemoteMembers:
             await asyncio.sleep(LOOK_S)
         return Abstention(scores.DEADLINE)
 
-    async def _one(self, bus: Bus, member: str, request: ScoreRequest, left: float) -> Verdict | None:
-        """None: the connection was lost before an answer came."""
+    async def _ask_once(self, bus: Bus, member: str, request: ScoreRequest, seconds_left: float) -> Verdict | None:
+        """Ask once. None: the connection was lost before the answer."""
         with tracing.span("score", attributes={"oven.member": member}, kind="client") as span:
             headers = tracing.headers(span.traceparent)
-            message = await self._answer(bus, self._subjects[member], request.wire(), left, headers)
+            message = await self._answer(bus, self._subjects[member], request.wire(), seconds_left, headers)
         if message is None or isinstance(message, Abstention):
             return message
         if (message.headers or {}).get("Status") == "503":
@@ -291,14 +293,14 @@ class RemoteMembers:
         verdict, cost = read_reply(message.data, member, request, self.health, reasons)
         if reasons:
             self._reasons[member, request.group] = reasons
-        with self._counting:  # groups may be with the judges while a step asks what the last ones cost
+        with self._counting:  # a step may read the cost while judges are answering
             self._cost += cost
         return verdict
 
     async def _answer(
-        self, bus: Bus, subject: str, body: bytes, left: float, headers: dict[str, str] | None = None
+        self, bus: Bus, subject: str, body: bytes, seconds_left: float, headers: dict[str, str] | None = None
     ) -> Msg | Abstention | None:
-        """None: the connection was lost before an answer came."""
+        """Send a message and wait for its answer. None: the connection was lost first."""
         inbox = f"{self._inbox}.{secrets.token_hex(16)}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         lost = asyncio.ensure_future(self._lost.wait())
@@ -307,7 +309,7 @@ class RemoteMembers:
             subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)
             await subscription.unsubscribe(limit=1)
             await bus.client.publish(subject, body, reply=inbox, headers=headers)
-            await asyncio.wait((answer, lost), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer, lost), timeout=seconds_left, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 return None if lost.done() else Abstention(scores.DEADLINE)
             return answer.result()
@@ -329,8 +331,8 @@ def read_reply(
     health: dict[str, JudgeHealth] | None = None,
     reasons: dict[str, str] | None = None,
 ) -> tuple[Verdict, Cost]:
-    """The verdict in a member's answer, and what it says that this cost. What it says of its judge is entered into
-    `health`, and why it scored which completion so into `reasons`."""
+    """Return the verdict in a member's answer, and its cost. Adds its report on the judge to `health` and its reasons
+    to `reasons`."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
@@ -349,7 +351,7 @@ def read_reply(
 
 
 def _verdict(reply: ScoreReply, request: ScoreRequest) -> Verdict:
-    """Scores for exactly the ids that were asked for, as numbers and not as text."""
+    """Return the scores, which must be numbers for exactly the requested ids."""
     if reply.failure:
         return Abstention(own_kind(reply.failure))
     if reply.scores is None:

@@ -1,4 +1,4 @@
-"""What a committee's reward may be made of, where it is not the members' aggregate of what the policy wrote."""
+"""The interface for custom rewards, instead of the members' aggregate of the policy's completions."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from oven_learner.actuators import Actuators
 
 
 class RewardShape(Protocol):
-    """A view, what the members are shown of a batch, and a form, what becomes of their scores.
+    """Controls what members see of a batch and how their scores become rewards.
 
-    With one the members' scores are combined to their weighted mean, which stays on their scale: the cautious
-    aggregate is standardised in its group, and may leave [0, 1].
+    The members' scores are then combined by weighted mean, which stays on their scale. The cautious aggregate is
+    standardised per group and may leave [0, 1].
     """
 
     def shown(
         self, prompts: Sequence[Any], written: Sequence[str], columns: Mapping[str, Any]
     ) -> tuple[list[str], list[str]]:
-        """The prompts and completions that members see, a row each, instead of what the policy saw and wrote. Raises
-        ConfigError for data without the columns that it needs."""
+        """Return the prompts and completions that members see, one per row. Raises ConfigError if the data lacks a
+        column."""
 
     def rewards(self, written: Sequence[str], merits: Sequence[float]) -> list[float]:
-        """One reward for each of a group's completions, by what the policy wrote and the members' mean score."""
+        """Return one reward per completion of a group, from the policy's text and the members' mean score."""
 
     def measured(
         self, written: Sequence[Sequence[str]], merits: Sequence[Sequence[float]], rewards: Sequence[Sequence[float]]
     ) -> dict[str, float]:
-        """The metrics of a batch, by its groups that were scored. Nothing is said of what nothing was measured of."""
+        """Return a batch's metrics over its scored groups, without unmeasured ones."""
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """The metrics that `measured` may have."""
+        """Return the metrics of `measured`."""
 
     def announce(self, actuators: Actuators) -> None:
-        """Its knobs."""
+        """Register its actuators."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return the state for checkpoints."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What one kept."""
+        """Load a checkpoint's state."""

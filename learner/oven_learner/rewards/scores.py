@@ -1,4 +1,4 @@
-"""What a member says of a group: scores in [0, 1], or nothing, with the kind of reason. Never a number in between."""
+"""A member's verdict on a group: scores in [0, 1], or an abstention with a kind of reason."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ KINDS = {
     NO_DIFFERENCE: "equal scores for a whole group in which too few others saw a difference",
     OTHER: "a reason of the member's own that is not a plain word",
 }
-"""Kind → what happened. A remote member's own kinds of failure (`rate_limit`, …) stand beside these."""
+"""Kind → explanation. Remote members' own kinds of failure (`rate_limit`, …) exist in addition."""
 
 _PLAIN = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
 
 Scores: TypeAlias = tuple[float, ...]
-"""One a completion, in the order of the group."""
+"""One per completion, in the order of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """A member's verdict without scores; `kind` says why."""
+    """A verdict without scores; `kind` is the reason."""
 
     kind: str
 
@@ -47,19 +47,19 @@ Verdict: TypeAlias = Scores | Abstention
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What answers of remote members cost, by their own account."""
+    """The cost of remote members' answers, as reported by them."""
 
     tokens: int = 0
     usd: float | None = None
-    """None: no price is known of any of them."""
+    """None: no price is known."""
 
-    def __add__(self, other: Cost) -> Cost:
-        known = [usd for usd in (self.usd, other.usd) if usd is not None]
-        return Cost(self.tokens + other.tokens, math.fsum(known) if known else None)
+    def __add__(self, addend: Cost) -> Cost:
+        prices = [usd for usd in (self.usd, addend.usd) if usd is not None]
+        return Cost(self.tokens + addend.tokens, math.fsum(prices) if prices else None)
 
 
 def checked(values: Iterable[object]) -> Verdict:
-    """The scores, if each is a finite number in [0, 1]; an abstention otherwise. None is "not applicable"."""
+    """Return the scores if each is a finite number in [0, 1], otherwise an abstention. None means "not applicable"."""
     scores: list[float] = []
     for value in values:
         if value is None:
@@ -72,6 +72,6 @@ def checked(values: Iterable[object]) -> Verdict:
     return tuple(scores)
 
 
-def own_kind(said: str) -> str:
-    """A member's own word for its failure, fit to be part of a metric's name."""
-    return said if _PLAIN.match(said) else OTHER
+def own_kind(failure: str) -> str:
+    """Return a member's own failure kind if it is valid in a metric's name, else OTHER."""
+    return failure if _PLAIN.match(failure) else OTHER

@@ -1,22 +1,22 @@
-"""What no one scored trains nothing: inside TRL's GRPOTrainer, groups are left out of the loss and steps are skipped.
+"""Unscored groups train nothing: TRL's GRPOTrainer omits them from the loss, and skips steps without any scored group.
 
-TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, and leaves it in the loss's
-denominator and in the KL term; and a step in which no completion has a reward still moves the weights, by Adam's
-momentum and weight decay (15 such steps took greedy accuracy from .87 to .33).
+TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, but it still counts in
+the loss's denominator and in the KL term. A step without any reward still moves the weights, by Adam's momentum and
+weight decay: 15 such steps took greedy accuracy from 0.87 to 0.33.
 
-So the rows of a group without a quorum lose their completion mask, as TRL's own `mask_truncated_completions` does it,
-and the rest is weighed as in a batch without them:
+So the rows of a group without a quorum lose their completion mask, as in TRL's own `mask_truncated_completions`. The
+other rows are weighted as in a batch without them:
 
-- dapo, cispo, vespo: the count of tokens that divides the loss is taken again;
-- grpo, sapo, luspo, dr_grpo (means over rows): advantages and β are raised by all groups / scored groups;
-- bnpo divides by the tokens of its own micro-batch, so nothing is to be done; with several micro-batches to a step it
-  weighs tokens by the micro-batch they fall into, as it always does, and one without a scored row counts as 0.
+- dapo, cispo, vespo: the token count that divides the loss is computed again.
+- grpo, sapo, luspo, dr_grpo (means over rows): advantages and β are multiplied by all groups / scored groups.
+- bnpo divides by the tokens of each micro-batch, so nothing changes. With several micro-batches per step it weights
+  tokens by their micro-batch, as always, and one without a scored row counts as 0.
 
-With several micro-batches to a generation, rows are shuffled over them first, and the weight of each stays the same.
-Left as it is: the load-balancing loss of a mixture of experts still sees the prompts of the groups left out.
+With several micro-batches per generation, rows are shuffled first, and the weight of each micro-batch stays the same.
+Unchanged: the load-balancing loss of a mixture of experts still sees the prompts of skipped groups.
 
-A step without a scored row calls neither optimizer nor scheduler. accelerate's own sign for a step that was skipped
-tells HF's Trainer so. The step is counted: a budget of steps is a budget of time.
+A step without a scored row calls neither optimizer nor scheduler. accelerate's flag for a skipped step informs HF's
+Trainer. The step counts: a budget of steps is a budget of time.
 
 Written for TRL 1.16 (`_generate_and_score_completions`, `_compute_loss`) and accelerate 1.x.
 """
@@ -34,20 +34,20 @@ from oven_core.errors import ConfigError
 from oven_learner.rewards.committee import Committee
 
 SCORED, RAISED = "oven_scored", "oven_raised"
-"""In TRL's batch: which rows are scored, [B] bool, and by how much the loss was raised, a scalar. Only where a group
-was left out."""
+"""Keys in TRL's batch, only if a group was skipped: which rows are scored, [B] bool, and the factor on the loss, a
+scalar."""
 BY_TOKENS = ("dapo", "cispo", "vespo")
 BY_ROWS = ("grpo", "sapo", "luspo", "dr_grpo")
 BY_MICRO_BATCH = ("bnpo",)
 LOG_PROBS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
 OF_THE_BATCH = ("completions/", "committee/", "reward")
-"""Metrics that are measured before the loss: they hold in a step that is skipped."""
+"""Prefixes of metrics that are measured before the loss and stay valid in a skipped step."""
 
 
 class Skipping:
-    """Wraps one trainer's own calls. Made before `train()`; `begin` once its optimizer exists.
+    """Skips unscored groups and steps of one trainer. Create it before `train()`, and `begin` with the optimizer.
 
-    Raises ConfigError for a trainer that it cannot keep still.
+    Raises ConfigError for an unsupported trainer.
     """
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
@@ -57,11 +57,11 @@ class Skipping:
                 "make other functions its members, Committee({name: function})"
             )
         if trainer.is_deepspeed_enabled:
-            raise ConfigError("DeepSpeed steps inside backward(), so no step can be skipped; use FSDP or DDP here")
+            raise ConfigError("DeepSpeed steps inside backward(), so no step can be skipped; use FSDP or DDP")
         if trainer.loss_type not in (*BY_TOKENS, *BY_ROWS, *BY_MICRO_BATCH):
-            raise ConfigError(f"loss_type {trainer.loss_type!r}: its normalisation is not known; use dapo or grpo")
+            raise ConfigError(f"loss_type {trainer.loss_type!r}: its normalisation is unknown; use dapo or grpo")
         self._trainer, self._committee = trainer, committee
-        self._scored = False  # whether the optimizer step under way has a scored row
+        self._scored = False  # whether the current optimizer step has a scored row
         self._in_a_row = 0
         self._skipped = False
         self._why: Counter[str] = Counter()
@@ -71,13 +71,13 @@ class Skipping:
         logging.getLogger("trl.trainer.grpo_trainer").addFilter(_no_prompts)
 
     def begin(self) -> None:
-        """Called when training begins, by which time accelerate has wrapped the optimizer."""
+        """Start of training, after accelerate has wrapped the optimizer."""
         optimizer = self._trainer.optimizer
         self._scored, self._in_a_row, self._skipped = False, 0, False
         if not hasattr(optimizer.step, "oven_skips"):
             self._optimizer, self._take_step = optimizer, optimizer.step
 
-            @wraps(optimizer.step)  # torch's schedulers look for a mark that they left on it
+            @wraps(optimizer.step)  # torch's schedulers look for their marker on it
             def step(closure: Any = None) -> None:
                 self._step(closure)
 
@@ -85,9 +85,9 @@ class Skipping:
             optimizer.step = step
 
     def take(self, measured: dict[str, float]) -> tuple[dict[str, float], str]:
-        """At the end of a step: what of its metrics is true of it, and why the run should be held, if it should.
+        """Return the valid metrics of a step at its end, and a reason to hold the run, or "".
 
-        The loss, its gradient and the policy's entropy over no completion are not zeros but nothing.
+        A skipped step has no loss, gradient norm or entropy, rather than zeros.
         """
         metrics = dict(measured)
         if self._skipped:
@@ -95,10 +95,10 @@ class Skipping:
         metrics["committee/skipped_steps"] = float(self._skipped)
         if self._in_a_row < self._committee.hold_after:
             return metrics, ""
-        said = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
+        reasons = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
         reason = (
             f"no group had a quorum of {self._committee.quorum} in {self._in_a_row} steps in a row "
-            f"(abstentions: {said or 'none counted'}); see to the committee's members, then resume"
+            f"(abstentions: {reasons or 'none counted'}); check the committee's members, then resume"
         )
         self._in_a_row = 0
         return metrics, reason
@@ -120,7 +120,7 @@ class Skipping:
         scored = torch.tensor([judged.rewards[row] is not None for row in self._committee.rows], device=mask.device)
         gone = ~scored.unsqueeze(1)  # [B, 1]
         batch["completion_mask"] = mask.masked_fill(gone, 0)
-        for name in LOG_PROBS:  # the policy's own are 0 where nothing is scored: a ratio of 1, and no overflow
+        for name in LOG_PROBS:  # the policy's own are 0 in unscored rows: a ratio of 1, and no overflow
             if name in batch:
                 batch[name] = batch[name].masked_fill(gone, 0)
         if "importance_sampling_ratio" in batch:
@@ -135,7 +135,7 @@ class Skipping:
             return
         raised = groups / (groups - skipped)
         if flat:
-            flat[-1] *= raised  # TRL counts a group without rewards as one that has a spread
+            flat[-1] *= raised  # TRL counts a group without rewards as one with a spread
         if trainer.loss_type in BY_ROWS:
             batch["advantages"] = batch["advantages"] * raised
             batch[RAISED] = torch.tensor(raised)
@@ -159,17 +159,17 @@ class Skipping:
         optimizer = self._optimizer
         if scored:
             self._in_a_row, self._why = 0, Counter()
-            if optimizer.scaler is None:  # which keeps the sign itself
+            if optimizer.scaler is None:  # a scaler sets the flag itself
                 optimizer._is_overflow = False
             self._take_step(closure)
             return
         self._in_a_row += 1
         optimizer._is_overflow = True
         if optimizer.scaler is not None and self._trainer.args.max_grad_norm > 0:
-            optimizer.scaler.update()  # clipping has unscaled the gradients, which a scaler allows once an update
+            optimizer.scaler.update()  # clipping has unscaled the gradients, which a scaler allows once per update
 
     def _anywhere(self, scored: bool) -> bool:
-        """On any rank: all of them step, or none."""
+        """Whether it holds on any rank: either all ranks step, or none."""
         accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return scored
@@ -178,5 +178,5 @@ class Skipping:
 
 
 def _no_prompts(record: logging.LogRecord) -> bool:
-    """TRL warns of a row without a reward with the row's full text."""
+    """Filter TRL's warning about a row without a reward, which quotes the row's full text."""
     return "All reward functions returned None" not in str(record.msg)

@@ -1,4 +1,4 @@
-"""What a teacher is made from: `TeacherConfig`, in Python or as a mapping in a YAML list."""
+"""`TeacherConfig`: the description of a teacher, in Python or as a mapping in a YAML list."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Bits = Literal[4, 8]
 
 
 class TeacherConfig(BaseModel):
-    """A teacher by name: the model, or the folder or Hub id that it is loaded from, and how it is kept in memory.
+    """A named teacher: its model, or the folder or Hub id to load it from, and how it is kept in memory.
 
-    `small` and `big` are causal language models; the order in which teachers are added says which is stronger. A
-    `diffusion` teacher says how many joint coordinates (`joint_dim`) and numbers of an intent (`intent_dim`) it works
-    on. `bits` is read where the strategy is "quantized". `tokenizer` is one that is loaded, or the folder or id of one;
-    None: the model's folder, if that has one.
+    `small` and `big` are causal language models; the order of addition says which is stronger. A `diffusion` teacher
+    needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits` applies to the
+    strategy "quantized". `tokenizer` is a loaded one, or its folder or id; None means the model's folder, if that has
+    one.
 
-    Raises ConfigError for a value that does not fit, and UnknownNameError for a kind or strategy that there is not.
+    Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or strategy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -34,7 +34,7 @@ class TeacherConfig(BaseModel):
     name: str = Field(min_length=1)
     kind: Kind = "small"
     model_name: str | None = Field(default=None, min_length=1, description="a folder, or an id on the Hub")
-    model: Any = Field(default=None, description="a model in memory; it is taken over: frozen, and quantized in place")
+    model: Any = Field(default=None, description="a model in memory; it is frozen, and quantized in place")
     tokenizer: Any = None
     strategy: Strategy = "resident"
     bits: Bits = 8
@@ -61,46 +61,46 @@ class TeacherConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> TeacherConfig:
         if (self.model is None) == (self.model_name is None):
-            raise ValueError("give one of `model` and `model_name`")
+            raise ValueError("give either `model` or `model_name`")
         if self.model is not None and not callable(getattr(self.model, "parameters", None)):
             raise ValueError(f"`model` is a {type(self.model).__name__}; to load one, give its folder as `model_name`")
         dimensions = {"joint_dim": self.joint_dim, "intent_dim": self.intent_dim}
         if self.kind != "diffusion":
-            if given := [name for name, value in dimensions.items() if value is not None]:
-                raise ValueError(f"{' and '.join(given)} are a diffusion teacher's; this one is {self.kind!r}")
+            if unused := [name for name, value in dimensions.items() if value is not None]:
+                raise ValueError(f"{' and '.join(unused)} are for diffusion teachers; this one is {self.kind!r}")
             return self
         if missing := [name for name, value in dimensions.items() if value is None]:
             raise ValueError(f"a diffusion teacher needs {' and '.join(missing)}")
         if self.tokenizer is not None:
-            raise ValueError("a diffusion teacher takes no tokens; leave the tokenizer out")
+            raise ValueError("a diffusion teacher uses no tokens; omit the tokenizer")
         return self
 
 
 def read_teachers(path: Path | str) -> list[TeacherConfig]:
-    """The teachers of a YAML file, a list of mappings, weakest first. Raises ConfigError and UnknownNameError."""
+    """Read teachers, weakest first, from a YAML list of mappings. Raises ConfigError and UnknownNameError."""
     path = Path(path)
     try:
-        found = load_yaml(read_file(path, "the file of teachers").decode())
+        entries = load_yaml(read_file(path, "the file of teachers").decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
-    return teachers_of(found, str(path))
+    return teachers_of(entries, str(path))
 
 
 def teachers_of(entries: Any, source: str = "teachers") -> list[TeacherConfig]:
-    """The same from values that were read already; `source` names them in errors."""
+    """Build TeacherConfigs from parsed values. Errors name `source`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str):
-        raise ConfigError(f"{source} holds a {type(entries).__name__}; write a list, `- name: …` for each teacher")
-    made: list[TeacherConfig] = []
-    for place, entry in enumerate(entries, 1):
+        raise ConfigError(f"{source} is a {type(entries).__name__}; write a list, `- name: …` for each teacher")
+    configs: list[TeacherConfig] = []
+    for number, entry in enumerate(entries, 1):
         if isinstance(entry, TeacherConfig):
-            made.append(entry)
+            configs.append(entry)
             continue
         if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
-            raise ConfigError(f"{source}, entry {place}: {str(entry)[:60]!r} is not a mapping with `name` and a model")
-        made.append(TeacherConfig(**entry))
-    names = [config.name for config in made]
+            raise ConfigError(f"{source}, entry {number}: {str(entry)[:60]!r} is not a mapping with `name` and a model")
+        configs.append(TeacherConfig(**entry))
+    names = [config.name for config in configs]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"{source} names {', '.join(sorted(twice))} twice; each teacher needs its own name")
-    return made
+    return configs

@@ -1,4 +1,4 @@
-"""The knobs of GRPO's anchor: `grpo.beta`, how hard the KL term pulls, and `teacher.active`, where to."""
+"""The actuators of GRPO's KL term: `grpo.beta`, its weight, and `teacher.active`, its reference."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from oven_learner.teachers.registry import Teachers, has_reference
 
 BETA, TEACHER = "grpo.beta", "teacher.active"
 ORDER = "weakest first"
-"""The unit of `teacher.active`: what the order of its choices means."""
+"""The unit of `teacher.active`: the order of its choices."""
 
 
 FROM_ZERO = 0.04
-"""What the bounds are multiples of where the user's own β is 0: Shao et al. 2024 (arXiv 2402.03300), §4.2."""
+"""Base of the bounds if the user's β is 0: Shao et al. 2024 (arXiv 2402.03300), §4.2."""
 
 
 def announce_anchor(
@@ -25,13 +25,13 @@ def announce_anchor(
     beta_bounds: tuple[float, float],
     client: Callable[[], Announcing | None] = lambda: None,
 ) -> None:
-    """Registers both where there is a reference model to pull towards, and nothing where there is none.
+    """Register both if there is a reference model; otherwise nothing.
 
-    With PEFT there always is one: the policy without its adapter. `beta_bounds` are multiples of the user's own β; from
-    a β of 0 it may be raised to the upper of them times FROM_ZERO. A change of β acts on the next step's loss; the
-    reference's log-probabilities that wait in a buffer hold for any β above 0, and where there are none the completions
-    are made anew. `teacher.active` needs two teachers that are loaded; refused ones are choices too, so that asking for
-    one is answered with its reason. A teacher that is added later becomes a choice, which `client` announces.
+    With PEFT there is always one: the policy without its adapter. `beta_bounds` are multiples of the user's β. From a β
+    of 0 it may rise to the upper bound times FROM_ZERO. A change of β affects the next step's loss. Buffered reference
+    log-probabilities stay valid for any β above 0; if there are none, the completions are generated again.
+    `teacher.active` needs two loaded teachers. Refused teachers are choices too, so that requests for them are answered
+    with the reason. A teacher added later becomes a choice, which `client` announces.
     """
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
@@ -49,7 +49,7 @@ def announce_beta(
     beta_bounds: tuple[float, float],
     unit: str = "× KL per token, in the loss",
 ) -> None:
-    """Registers `grpo.beta` within `beta_bounds` times the user's `own`."""
+    """Register `grpo.beta` within `beta_bounds` times the user's `own`."""
     actuators.scalar(
         BETA,
         read,
@@ -63,12 +63,12 @@ def announce_beta(
 
 
 class Announcing(Protocol):
-    """The client of a training under way, as far as an actuator that comes or changes needs it."""
+    """The part of a training client that dynamic actuators need."""
 
     actuators: Actuators
 
     def announce(self, name: str) -> None:
-        """Say at the next step boundary what the actuator is now."""
+        """Announce the actuator's current state at the next step boundary."""
 
 
 def announce_teachers(
@@ -77,8 +77,11 @@ def announce_teachers(
     client: Callable[[], Announcing | None],
     taught: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Registers `teacher.active` where two or more are loaded. One that is added later becomes a choice in the training
-    under way, of `client()`, which then announces it. `taught`: whether the loss asks a teacher at all."""
+    """Register `teacher.active` if two or more teachers are loaded.
+
+    A teacher added later becomes a choice, announced by the running training's `client()`. `taught` says whether the
+    loss uses a teacher.
+    """
 
     def offer(registry: Actuators) -> bool:
         if TEACHER in registry:
@@ -104,5 +107,6 @@ def _set_beta(trainer: Any, value: float) -> None:
 
 
 def _is_grpo(trainer: Any) -> bool:
-    """By name, so that a plain Trainer's process need not import TRL. DPO's beta and reference are something else."""
+    """Check by class name, so that a process with a plain Trainer does not import TRL. DPO's beta and reference
+    differ."""
     return any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)

@@ -1,4 +1,4 @@
-"""How many bytes a teacher holds, and the cheapest way to keep one that still fits."""
+"""Measure how many bytes a teacher uses, and choose the fastest form that fits."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import torch
 from torch import Tensor, nn
 
 Form = Literal["resident", "8 bits", "4 bits", "offload"]
-"""How a teacher is kept, from the fastest to the cheapest."""
+"""How a teacher is kept, from the fastest to the smallest."""
 
 SHARE_OF_FREE = 0.5
-"""Of the memory that is free when a teacher is admitted, what it may take: activations, and optimizer states that are
-made in the first step, need the rest."""
+"""Share of the free memory that a new teacher may use. Activations and optimizer states of the first step need the
+rest."""
 BYTES_PER_WEIGHT = {"8 bits": 1.0, "4 bits": 0.53}
-"""Of a quantized linear layer, its scales included: NF4 has one in 8 bits for 64 weights."""
+"""Bytes per weight of a quantized linear layer, including scales. NF4 has one 8-bit scale per 64 weights."""
 
 
 def tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
-    """Parameters, buffers, and what a quantized layer keeps beside its weight."""
+    """Yield parameters, buffers, and the extra tensors of quantized layers."""
     for parameter in model.parameters():
         yield parameter.data
-        yield from _beside(parameter)
+        yield from _extra_tensors(parameter)
     if buffers:
         yield from model.buffers()
     for module in model.modules():
         if (state := getattr(module, "state", None)) is not None and not isinstance(state, nn.Module):
-            yield from _beside(state)  # LLM.int8 moves its scales there in the first pass
+            yield from _extra_tensors(state)  # LLM.int8 moves its scales here in the first pass
 
 
 def own_bytes(model: nn.Module, *, buffers: bool = True) -> int:
-    """Bytes that the model holds in memory: shared storages once, and what is offloaded not at all."""
+    """Return the model's bytes in memory. Shared storages count once, offloaded tensors not at all."""
     held: dict[tuple[torch.device, int], int] = {}
     for tensor in tensors(model, buffers=buffers):
         if tensor.device.type != "meta":
@@ -43,13 +43,13 @@ def own_bytes(model: nn.Module, *, buffers: bool = True) -> int:
     return sum(held.values())
 
 
-def _beside(owner: Any) -> Iterator[Tensor]:
-    """Tensors among the attributes of bitsandbytes' parameters and states."""
+def _extra_tensors(owner: Any) -> Iterator[Tensor]:
+    """Yield tensors among the attributes of bitsandbytes' parameters and states."""
     for name, value in getattr(owner, "__dict__", {}).items():
         if isinstance(value, Tensor):
             yield value
         elif name in ("quant_state", "state2"):
-            yield from _beside(value)
+            yield from _extra_tensors(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +57,36 @@ class Footprint:
     """Sizes of a model before it is loaded."""
 
     total: int
-    """Bytes of its parameters as they are stored."""
+    """Bytes of its parameters as stored."""
     linear: int
-    """Of these, bytes of the weights that can be quantized."""
+    """Bytes of the quantizable weights among them."""
     weights: int
-    """Number of those weights."""
+    """Number of quantizable weights."""
 
     def bytes_as(self, form: Form) -> int:
-        """What it will hold in that form, about."""
+        """Return the approximate bytes in that form."""
         if form == "resident":
             return self.total
         return 0 if form == "offload" else int(self.total - self.linear + BYTES_PER_WEIGHT[form] * self.weights)
 
 
 def cheapest_needed(footprint: Footprint, room: int, *, quantizable: bool) -> Form:
-    """The first of resident, 8 bits, 4 bits and offload whose bytes lie within `room`. `quantizable`: bitsandbytes is
-    there."""
+    """Return the first of resident, 8 bits, 4 bits and offload that fits in `room` bytes. `quantizable`: bitsandbytes
+    is available."""
     forms: tuple[Form, ...] = ("resident", "8 bits", "4 bits") if quantizable else ("resident",)
     return next((form for form in forms if footprint.bytes_as(form) <= room), "offload")
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory of the device that nothing has taken."""
+    """Return the free memory of the device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
 
 
 def return_freed() -> None:
-    """Give back to the system what the process has freed: glibc keeps the weights that a quantized or offloaded model
-    no longer has. Elsewhere it does nothing."""
+    """Return freed memory to the system. glibc otherwise keeps the weights of a quantized or offloaded model. A no-op
+    elsewhere."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""A teacher's model and tokenizer from its config."""
+"""Load a teacher's model and tokenizer from its config."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from oven_learner.teachers.memory import Footprint, Form
 
 
 def load_model(config: TeacherConfig, form: Form, device: torch.device, *, beside_training: bool = False) -> Any:
-    """The model in the dtype of its weights' file, on the CPU; a quantized one is quantized while it is read, on
-    `device`. A model that was given is returned as it is.
+    """Load the model on the CPU, in the dtype of its file. A quantized one is quantized while loading, on `device`.
 
-    `beside_training`: another thread trains meanwhile. transformers makes a model's dtype the process's default while
-    it is built, and a step would compute in it; so it is read in the present default, and takes that memory for a
-    moment.
+    A model in the config is returned unchanged. `beside_training` means that another thread is training. transformers
+    sets the process's default dtype while it builds a model, which would affect a step. So the model is then read in
+    the current default dtype, which needs that memory for a moment.
 
-    Raises TeacherRefusedError for one that cannot be loaded, and ConfigError for a diffusion teacher: that has no
-    tokens to score.
+    Raises TeacherRefusedError if loading fails, and ConfigError for a diffusion teacher, which scores no tokens.
     """
     if config.kind == "diffusion":
         raise ConfigError(
-            f"teacher {config.name!r} is a diffusion model, and this trainer's policy writes tokens; give a causal "
+            f"teacher {config.name!r} is a diffusion model, and this trainer's policy generates tokens; use a causal "
             "language model, kind 'small' or 'big'"
         )
     if config.model is not None:
@@ -53,7 +51,7 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, besid
 
 
 def load_tokenizer(config: TeacherConfig) -> Any:
-    """Its tokenizer: the one given, or what is in the folder; None where nothing says. Raises TeacherRefusedError."""
+    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError."""
     if config.tokenizer is not None and not isinstance(config.tokenizer, str | os.PathLike):
         return config.tokenizer
     source = config.tokenizer or config.model_name
@@ -68,21 +66,21 @@ def load_tokenizer(config: TeacherConfig) -> Any:
         return AutoTokenizer.from_pretrained(source)
     except Exception as error:
         raise TeacherRefusedError(
-            f"its tokenizer cannot be loaded from {str(source)!r}: {reason(error)}; give one as `tokenizer`"
+            f"its tokenizer cannot be loaded from {str(source)!r}: {reason(error)}; pass one as `tokenizer`"
         ) from error
 
 
 def expected_footprint(config: TeacherConfig) -> Footprint:
-    """Sizes of the model, without loading it. Raises TeacherRefusedError."""
+    """Return the model's sizes without loading it. Raises TeacherRefusedError."""
     if config.model is not None:
         return quantization.footprint(config.model)
     from transformers import AutoModelForCausalLM
 
     described = _described(config)
     with torch.device("meta"):
-        made = AutoModelForCausalLM.from_config
-        # The present default dtype, as in `load_model`; on the meta device the other one costs nothing.
-        empty = made(described, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
+        from_config = AutoModelForCausalLM.from_config
+        # The current default dtype, as in `load_model`; on the meta device memory does not matter.
+        empty = from_config(described, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
     return quantization.footprint(empty.to(described.dtype or torch.float32))
 
 
@@ -98,7 +96,7 @@ def _described(config: TeacherConfig) -> Any:
 def _unloaded(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
     name = str(config.model_name)
     if not Path(name).is_dir() and (os.sep in name.strip(".") and (name.startswith((os.sep, ".", "~")))):
-        return TeacherRefusedError(f"there is no folder {name!r}; give the folder that `save_pretrained` wrote")
+        return TeacherRefusedError(f"there is no folder {name!r}; use a folder written by `save_pretrained`")
     return TeacherRefusedError(
-        f"it cannot be loaded from {name!r}: {reason(error)[:300]}; give a folder that `save_pretrained` wrote"
+        f"it cannot be loaded from {name!r}: {reason(error)[:300]}; use a folder written by `save_pretrained`"
     )

@@ -1,4 +1,4 @@
-"""Teachers by name, of whichever trainer: those that were admitted, and those that were refused, with the reason."""
+"""The base class of teachers by name: the admitted ones, and the refused ones with their reasons."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from oven_learner.teachers.memory import Form
 log = logging.getLogger("oven.learner")
 
 LIMIT_BYTES = 16 * 1024**3
-"""Of all teachers together, since all stay loaded."""
+"""Limit for all teachers together, because all stay loaded."""
 
 Model = TypeVar("Model")
 
 
 @dataclass(frozen=True)
 class Candidate(Generic[Model]):
-    """A teacher that is loaded, frozen and in its form, and that no trainer knows yet."""
+    """A loaded and frozen teacher in its form, before a trainer knows it."""
 
     name: str
     model: Model
@@ -36,10 +36,9 @@ class Candidate(Generic[Model]):
 
 
 class NamedTeachers(ABC, Generic[Model]):
-    """Weakest first: in the order in which they were added. All stay loaded, so that a swap is an assignment.
+    """Teachers in the order of addition, weakest first. All stay loaded, so that a swap is an assignment.
 
-    A subclass says how one is made ready (`_prepare`), what the trainer has to see of it (`_admit`), and which is
-    active.
+    Subclasses define how a teacher is loaded (`_prepare`), how the trainer tests it (`_admit`), and which is active.
     """
 
     def __init__(self, limit_bytes: int, offload_folder: Path | str | None) -> None:
@@ -51,29 +50,31 @@ class NamedTeachers(ABC, Generic[Model]):
         self._order: list[str] = []
         self._naming = threading.Lock()
         self.added: Callable[[], object] = lambda: None
-        """Called after each that was added: what is attached offers it then. To add one is not to choose it."""
+        """Called after each addition, so that an attached trainer offers the teacher. It is not chosen."""
 
     def add(self, name: str, teacher: Any, tokenizer: Any = None) -> None:
-        """Check a model, or what a TeacherConfig describes, freeze it, and have it ready to be swapped to. In a running
-        training, between two steps and on all ranks, it becomes a choice of `teacher.active` at the next step.
+        """Check a model or the teacher of a TeacherConfig, freeze it, and make it available for swaps.
 
-        Raises TeacherRefusedError where it cannot teach this policy: the name is then known with the reason, and asking
-        for it later is turned down with that. ConfigError where the name is taken, or an extra is missing. `tokenizer`
-        lets the token ids themselves be compared.
+        In a running training, call it between two steps and on all ranks. The teacher becomes a choice of
+        `teacher.active` at the next step. Raises TeacherRefusedError if it cannot teach this policy. The reason is
+        kept, and later requests for the name fail with it. Raises ConfigError if the name is taken, or an extra is
+        missing. `tokenizer` allows a comparison of the token ids.
         """
         self.admit(self.prepare(name, teacher, tokenizer))
 
     def register(self, config: TeacherConfig) -> None:
-        """`add` what `config` describes, kept in memory as its strategy says."""
+        """Add the teacher of `config`, kept in memory by its strategy."""
         self.add(config.name, config)
 
     def prepare(
         self, name: str, teacher: Any, tokenizer: Any = None, *, beside_training: bool = False
     ) -> Candidate[Model]:
-        """The first and longer half of `add`: load it and put it into its form. `beside_training`: a step may run in
-        another thread meanwhile, and is not changed by it. Raises as `add` does."""
+        """Load the teacher and put it into its form: the first and longer half of `add`.
+
+        With `beside_training`, a step may run in another thread and is not affected. Raises the same errors as `add`.
+        """
         if not name or name in self._order:
-            raise _taken(name)
+            raise _name_error(name)
         try:
             return self._prepare(name, teacher, tokenizer, beside_training)
         except TeacherRefusedError as error:
@@ -81,47 +82,50 @@ class NamedTeachers(ABC, Generic[Model]):
             raise self._refuse(name, error) from error
 
     def admit(self, candidate: Candidate[Model]) -> None:
-        """The second half, between two steps: try it with the trainer, and have it by its name. Raises as `add`
-        does."""
+        """Test the teacher with the trainer and make it available: the second half of `add`, between two steps.
+
+        Raises the same errors as `add`.
+        """
         name, config = candidate.name, candidate.config
         with self._named(name):
             self._models[name] = self._admit(candidate)
         self._forms[name] = candidate.form
         if config is not None:
             held = memory.own_bytes(candidate.model)  # type: ignore[arg-type]
-            log.info("teacher %r is kept as %r, and holds %s bytes", name, candidate.form, f"{held:,}")
+            log.info("teacher %r is kept as %r and uses %s bytes", name, candidate.form, f"{held:,}")
         self.added()
 
     def strategy(self, name: str) -> Form:
-        """How that teacher is kept: "resident", "8 bits", "4 bits" or "offload". Raises as `teachers[name]` does."""
+        """Return how the teacher is kept: "resident", "8 bits", "4 bits" or "offload". Raises the same errors as
+        `teachers[name]`."""
         self[name]
         return self._forms.get(name, "resident")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Weakest first; those that were refused keep their place."""
+        """Names, weakest first, including refused teachers."""
         return tuple(self._order)
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Name → why."""
+        """Name → reason."""
         return MappingProxyType(self._refused)
 
     @property
     @abstractmethod
     def active(self) -> str:
-        """Name of the one that teaches now."""
+        """Name of the active teacher."""
 
     @abstractmethod
     def swap(self, name: str) -> None:
-        """Make `name` the active one. Raises as `teachers[name]` does."""
+        """Make `name` the active teacher. Raises the same errors as `teachers[name]`."""
 
     def __len__(self) -> int:
-        """How many are loaded."""
+        """Number of loaded teachers."""
         return len(self._models)
 
     def __getitem__(self, name: str) -> Model:
-        """The model. Raises UnknownNameError, or TeacherRefusedError with the reason."""
+        """Return the model. Raises UnknownNameError, or TeacherRefusedError with the reason."""
         if name in self._refused:
             raise TeacherRefusedError(self._refused[name])
         if name not in self._models:
@@ -130,22 +134,22 @@ class NamedTeachers(ABC, Generic[Model]):
 
     @abstractmethod
     def _prepare(self, name: str, teacher: Any, tokenizer: Any, beside_training: bool) -> Candidate[Model]:
-        """Loaded and in its form; nothing of the trainer's may change."""
+        """Load a teacher and put it into its form, without changing the trainer."""
 
     @abstractmethod
     def _admit(self, candidate: Candidate[Model]) -> Model:
-        """The model as the trainer asks it, after it has scored a probe."""
+        """Score a probe, and return the model in the trainer's form."""
 
     @property
     def _held(self) -> int:
-        """Bytes of those that are loaded."""
+        """Bytes of the loaded teachers."""
         loaded: Iterable[Any] = self._models.values()
-        return sum(checks.size_bytes(one) for one in loaded if one is not None)
+        return sum(checks.size_bytes(model) for model in loaded if model is not None)
 
     def _name(self, name: str) -> None:
-        with self._naming:  # two threads may have prepared the same one
+        with self._naming:  # two threads may have prepared the same teacher
             if name in self._order:
-                raise _taken(name)
+                raise _name_error(name)
             self._order.append(name)
 
     @contextmanager
@@ -156,7 +160,7 @@ class NamedTeachers(ABC, Generic[Model]):
         except TeacherRefusedError as error:
             raise self._refuse(name, error) from error
         except BaseException:
-            self._order.remove(name)  # nothing is known of it: not even that it does not fit
+            self._order.remove(name)  # the outcome is unknown, so the name is free again
             raise
 
     def _refuse(self, name: str, error: TeacherRefusedError) -> TeacherRefusedError:
@@ -164,5 +168,5 @@ class NamedTeachers(ABC, Generic[Model]):
         return TeacherRefusedError(self._refused[name])
 
 
-def _taken(name: str) -> ConfigError:
-    return ConfigError(f"a teacher named {name!r} is there already" if name else "a teacher needs a name")
+def _name_error(name: str) -> ConfigError:
+    return ConfigError(f"a teacher named {name!r} already exists" if name else "a teacher needs a name")

@@ -1,8 +1,8 @@
-"""Teachers in 8 or 4 bits, by bitsandbytes: LLM.int8 (Dettmers et al. 2022, arXiv 2208.07339) and NF4 with double
-quantization (Dettmers et al. 2023, arXiv 2305.14314).
+"""Quantize teachers to 8 or 4 bits with bitsandbytes: LLM.int8 (Dettmers et al. 2022, arXiv 2208.07339) and NF4 with
+double quantization (Dettmers et al. 2023, arXiv 2305.14314).
 
-Linear layers are quantized, on a GPU and on a CPU; embeddings, norms and the output head are not. The head's weight is
-read by TRL's fused log-probabilities, not through its `forward`.
+Linear layers are quantized, on GPUs and CPUs. Embeddings, norms and the output head are not. TRL's fused
+log-probabilities read the head's weight directly, not through its `forward`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def available() -> bool:
 
 
 def settings(bits: Bits, dtype: torch.dtype) -> Any:
-    """transformers' BitsAndBytesConfig. Raises ConfigError where bitsandbytes is not installed."""
+    """Return transformers' BitsAndBytesConfig. Raises ConfigError if bitsandbytes is not installed."""
     _bitsandbytes()
     from transformers import BitsAndBytesConfig
 
@@ -42,10 +42,9 @@ def settings(bits: Bits, dtype: torch.dtype) -> Any:
 
 
 def quantize(model: Any, bits: Bits, device: torch.device) -> None:
-    """Quantize a model that is in memory, in place, layer by layer, and put those layers on `device`. One that was
-    loaded quantized keeps its layers.
+    """Quantize a model in place, layer by layer, and move those layers to `device`. Already quantized layers stay.
 
-    Raises ConfigError where bitsandbytes is not installed, and TeacherRefusedError when there is no linear layer.
+    Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError if there is no linear layer.
     """
     bnb = _bitsandbytes()
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
@@ -54,17 +53,17 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     dense = dict(linear_layers(model))
     if dense:
         replace_with_bnb_linear(model, _heads(model), settings(bits, model.dtype))
-        made = bnb.nn.Int8Params if bits == 8 else bnb.nn.Params4bit
+        parameter_type = bnb.nn.Int8Params if bits == 8 else bnb.nn.Params4bit
         for name in list(dense):
             old, new = dense.pop(name), model.get_submodule(name)
             weight = old.weight.data.T if isinstance(old, Conv1D) else old.weight.data
             options = {key: value for key, value in vars(new.weight).items() if key not in ("data", "CB", "SCB")}
-            new.weight = made(weight.cpu(), requires_grad=False, **options).to(device)
+            new.weight = parameter_type(weight.cpu(), requires_grad=False, **options).to(device)
             new.bias = old.bias
             new.train(old.training)
-    layers = [one for one in model.modules() if isinstance(one, bnb.nn.Linear8bitLt | bnb.nn.Linear4bit)]
+    layers = [module for module in model.modules() if isinstance(module, bnb.nn.Linear8bitLt | bnb.nn.Linear4bit)]
     if not layers:
-        raise TeacherRefusedError("it has no linear layer to quantize; give the strategy 'resident' or 'offload'")
+        raise TeacherRefusedError("it has no linear layer to quantize; use the strategy 'resident' or 'offload'")
     for layer in layers:
         # bitsandbytes repacks weights in the first pass on some processors only, for widths that are multiples of 32,
         # and computes in bfloat16 from then on.
@@ -72,7 +71,7 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """What is quantized of a model, by name: all linear layers but the output head."""
+    """Yield the quantizable layers by name: all linear layers but the output head."""
     from transformers.pytorch_utils import Conv1D
 
     heads = set(_heads(model))
@@ -82,7 +81,7 @@ def linear_layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def footprint(model: nn.Module) -> Footprint:
-    """Sizes of a model whose weights may be on the meta device."""
+    """Return the sizes of a model, which may be on the meta device."""
     weights = [module.weight for _, module in linear_layers(model) if isinstance(module.weight, torch.Tensor)]
     total = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     linear = sum(weight.numel() * weight.element_size() for weight in weights)
@@ -90,7 +89,7 @@ def footprint(model: nn.Module) -> Footprint:
 
 
 def _heads(model: Any) -> list[str]:
-    """Names of the output head, whatever it is called; none of a model that has no vocabulary."""
+    """Return the names of the output head; empty for a model without a vocabulary."""
     if not hasattr(model, "get_output_embeddings"):
         return []
     head = model.get_output_embeddings()
@@ -98,7 +97,7 @@ def _heads(model: Any) -> list[str]:
 
 
 def _bitsandbytes() -> Any:
-    # It tells each float32 batch that it casts, and each start that a faster kernel is not installed.
+    # It warns about each float32 batch that it casts, and at each start about a missing faster kernel.
     for name in ("bitsandbytes.autograd._functions", "bitsandbytes.backends.cpu.ops"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
@@ -106,5 +105,5 @@ def _bitsandbytes() -> Any:
     except ImportError as error:
         raise ConfigError(
             f"a quantized teacher needs the package bitsandbytes ({error}): "
-            '`pip install "oven-controller[quantized]"`, or give the strategy "resident" or "offload"'
+            '`pip install "oven-controller[quantized]"`, or use the strategy "resident" or "offload"'
         ) from error

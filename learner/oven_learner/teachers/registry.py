@@ -1,7 +1,6 @@
-"""The teachers of one TRL trainer: all are loaded when they are added, and a swap is an assignment.
+"""The teachers of a TRL trainer. All are loaded on addition, and a swap is an assignment.
 
-Beside it the model that a policy is held to: GRPO's reference, a teacher in its place, or the policy without its
-adapter.
+Also finds the reference model of a policy: GRPO's reference, a teacher in its place, or the policy without its adapter.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from oven_learner.teachers import checks, memory, model_and_tokenizer, quantizat
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Form
 from oven_learner.teachers.named_teachers import LIMIT_BYTES, Candidate, NamedTeachers
-from oven_learner.teachers.placement import as_trainer_asks, chosen_form, place
+from oven_learner.teachers.placement import as_trainer_asks, chosen_form, place_model
 
 
 def has_adapter(trainer: Any) -> bool:
-    """Whether the policy is a PEFT model: the model below its adapter is then a reference that is always there."""
+    """Whether the policy is a PEFT model. The model below its adapter is then always available as a reference."""
     return bool(is_peft_model(trainer.model))
 
 
 def has_reference(trainer: Any) -> bool:
-    """Whether a GRPOTrainer has something to be held to, whatever its β is."""
+    """Whether a GRPOTrainer has a reference, whatever its β is."""
     return trainer.ref_model is not None or has_adapter(trainer)
 
 
 @contextmanager
 def reference(trainer: Any) -> Iterator[Any]:
-    """The model to score with while the context lasts; as TRL 1.16 chooses it (`_generate_and_score_completions`)."""
+    """Provide the reference model for scoring, chosen as in TRL 1.16 (`_generate_and_score_completions`)."""
     with teaching(trainer, trainer.ref_model) as model:
         yield model
 
 
 @contextmanager
 def teaching(trainer: Any, model: Any) -> Iterator[Any]:
-    """The same for any teacher's model, of which None is the policy without its adapter."""
+    """Provide a teacher's model for scoring; None means the policy without its adapter."""
     if model is not None:
         yield model
         return
@@ -52,19 +51,19 @@ def teaching(trainer: Any, model: Any) -> Iterator[Any]:
 
 
 class Teachers(NamedTeachers[Any]):
-    """The models that may teach a TRL trainer's policy, by name, in the order in which they were added: weakest first.
+    """The teachers of a TRL trainer's policy by name, in the order of addition: weakest first.
 
-    For a GRPOTrainer they are its reference model, for a DistillationTrainer its `teacher_model`. The one that the
-    trainer has is the first, called `own`; with PEFT that is the policy without its adapter, unless it was given
-    another. A GRPOTrainer that was made with beta 0 has none: add some, `swap` to the one to begin with, and set
-    `trainer.beta`; the policy then need not lie on disk, from where TRL would load its reference.
+    For a GRPOTrainer they replace its reference model, for a DistillationTrainer its `teacher_model`. The trainer's own
+    model comes first, with the name `own`. With PEFT that is the policy without its adapter, unless it has another. A
+    GRPOTrainer with beta 0 has none: add some, `swap` to the first, and set `trainer.beta`. The policy then need not be
+    on disk, from where TRL would load its reference.
 
-    An attached GRPOTrainer publishes `kl/<teacher>` of the teachers that are not active every `kl_every` steps, 0:
-    never. `offload_folder` is where teachers that wait on disk have their weights; None: the system's folder for
-    temporary files, which on some systems is in memory.
+    An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps; 0 means never.
+    `offload_folder` is for teachers on disk. None means the system's folder for temporary files, which is in memory on
+    some systems.
 
-    Raises ConfigError where the model cannot be replaced: under FSDP and DeepSpeed, which shard it when the trainer is
-    made, and with `sync_ref_model`, which continues moving the one that it was given; and for a negative `kl_every`.
+    Raises ConfigError under FSDP and DeepSpeed, which shard the model when the trainer is created. Raises it for
+    `sync_ref_model`, which would keep moving the original model, and for a negative `kl_every`.
     """
 
     def __init__(
@@ -92,11 +91,11 @@ class Teachers(NamedTeachers[Any]):
 
     @property
     def idle(self) -> Mapping[str, Any]:
-        """Name → model of those that are loaded and not active; None is the policy without its adapter."""
+        """Name → model of the loaded but inactive teachers; None is the policy without its adapter."""
         return {name: model for name, model in self._models.items() if model is not self._present}
 
     def parameters(self, name: str) -> int:
-        """Raises as `teachers[name]` does."""
+        """Return the number of parameters. Raises the same errors as `teachers[name]`."""
         model = self[name]
         if model is not None:
             return sum(parameter.numel() for parameter in model.parameters())
@@ -104,22 +103,21 @@ class Teachers(NamedTeachers[Any]):
 
     @property
     def active(self) -> str:
-        """Name of the teacher that the trainer has now. Raises ConfigError if it is none of these."""
+        """Name of the trainer's current teacher. Raises ConfigError if it is not one of these."""
         for name, model in self._models.items():
             if model is self._present:
                 return name
         raise ConfigError(
-            f"the trainer's teacher is none of the teachers ({', '.join(self._models) or 'there are none'}); "
-            "call swap(name)"
+            f"the trainer's teacher is not one of ({', '.join(self._models) or 'there are none'}); call swap(name)"
         )
 
     def swap(self, name: str) -> None:
         """Make `name` the teacher from the next optimizer step on. Call it between two steps.
 
-        A DistillationTrainer asks it in every loss. In a GRPOTrainer, completions that wait in the buffer
-        (steps_per_generation or num_iterations above 1) carry the old teacher's log-probabilities: they are dropped,
-        and the next step generates anew from the same prompts. At a generation boundary that costs nothing. Raises
-        UnknownNameError, or TeacherRefusedError with the reason.
+        A DistillationTrainer uses it in every loss. In a GRPOTrainer, buffered completions (steps_per_generation or
+        num_iterations above 1) have the old teacher's log-probabilities. They are dropped, and the next step generates
+        again from the same prompts. At a generation boundary that costs nothing. Raises UnknownNameError, or
+        TeacherRefusedError with the reason.
         """
         model = self[name]
         if model is self._present:
@@ -154,19 +152,21 @@ class Teachers(NamedTeachers[Any]):
             add_fused_lm_head(
                 teacher, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
             )
-        place(teacher, device, form, self._offload_folder, head_stays=self._distils)
+        place_model(teacher, device, form, self._offload_folder, head_stays=self._distils)
         memory.return_freed()
         return Candidate(name, teacher, form, config)
 
     def _admit(self, candidate: Candidate[Any]) -> Any:
         accelerator = self._trainer.accelerator
-        checks.check_size(candidate.model, self._held, self._limit, candidate.form)  # another may have come meanwhile
+        checks.check_size(
+            candidate.model, self._held, self._limit, candidate.form
+        )  # another teacher may have been added meanwhile
         try:
             ready = as_trainer_asks(candidate.model, accelerator, candidate.form)
             checks.check_scores(self._trainer, ready)
         except Exception:
-            # or it stays in memory
-            accelerator._models[:] = [one for one in accelerator._models if one is not candidate.model]
+            # otherwise it stays in memory
+            accelerator._models[:] = [model for model in accelerator._models if model is not candidate.model]
             raise
         memory.return_freed()
         return ready

@@ -1,4 +1,4 @@
-"""The files of an instance: its own, or those of a checkout at its commit."""
+"""Source files of instances, from the instance itself or from a local clone at the instance's commit."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.patches import apply_patch
 
 FILE_BYTES: Final = 2_000_000
-"""Largest file of a checkout that counts as source."""
+"""Maximum size of a source file in a clone. Larger files are skipped."""
 REGULAR: Final = (b"100644", b"100755")
-"""Modes of regular files in git's trees, not of links or other repositories."""
+"""Git's modes of regular files, as opposed to links and submodules."""
 
 
 @dataclass(frozen=True)
 class Repositories:
-    """`folder` has checkouts as `owner__name`, SWE-bench's form. None: there are none."""
+    """A folder of local clones, each called `owner__name` as in SWE-bench."""
 
     folder: Path | None = None
 
     def checkout(self, instance: Instance) -> Path | None:
-        """Return the place of the instance's repository; None if the instance has its files."""
+        """Return the path of the instance's clone, or None if the instance includes its files."""
         if instance.files:
             return None
         return (self.folder or Path("repositories")) / instance.repo.replace("/", "__")
 
     def check(self, instance: Instance) -> None:
-        """Raises ConfigError for an instance without a repository, or whose repository lacks its commit."""
+        """Raise ConfigError if the clone, its commit or pytest is missing."""
         path = self.checkout(instance)
         if path is None:
             return
@@ -54,7 +54,7 @@ class Repositories:
             ) from None
 
     def files(self, instance: Instance) -> Mapping[str, str]:
-        """Return path → text, with the instance's tests. Raises ConfigError."""
+        """Return path → text, including the instance's tests. Raises ConfigError."""
         if instance.files:
             return instance.files
         self.check(instance)
@@ -64,25 +64,27 @@ class Repositories:
 
 
 def _texts(path: Path, commit: str) -> dict[str, str]:
-    """Return a commit's regular text files as they were committed. `git archive` would omit those that the repository's
-    attributes exclude from releases, often its tests, and rewrite others. Raises ConfigError."""
+    """Return a commit's regular text files as they were committed. Raises ConfigError.
+
+    `git archive` would apply the repository's attributes, which rewrite some files and often exclude the tests.
+    """
     blobs: dict[str, bytes] = {}
     for row in _git(path, "ls-tree", "-r", "-z", "-l", commit).split(b"\0")[:-1]:
-        described, _, written = row.partition(b"\t")
-        name, (mode, _, blob, size) = os.fsdecode(written), described.split()
+        attributes, _, raw_name = row.partition(b"\t")
+        name, (mode, _, blob, size) = os.fsdecode(raw_name), attributes.split()
         if mode not in REGULAR:
             continue
         if not size.isdigit():
             raise ConfigError(
-                f"{path} lacks {name[:200]!r} of commit {commit[:40]}: it was not cloned whole; clone it anew"
+                f"{path} lacks {name[:200]!r} of commit {commit[:40]}: the clone is partial; clone the whole repository"
             )
         if int(size) <= FILE_BYTES:
             blobs[name] = blob
-    packed = io.BytesIO(_git(path, "cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
+    contents = io.BytesIO(_git(path, "cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
     files = {}
     for name in blobs:
-        length = int(packed.readline().split()[2])
-        content = packed.read(length + 1)[:-1]
+        length = int(contents.readline().split()[2])
+        content = contents.read(length + 1)[:-1]
         with contextlib.suppress(UnicodeDecodeError):
             files[name] = content.decode()
     return files
@@ -91,9 +93,11 @@ def _texts(path: Path, commit: str) -> dict[str, str]:
 def _git(path: Path, *arguments: str, stdin: bytes = b"") -> bytes:
     command = ["git", "-C", str(path), *arguments]
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
+        process = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"git cannot be run: {reason(error)}") from None
-    if done.returncode:
-        raise ConfigError(f"git {arguments[0]} fails in {path}: {done.stderr.decode(errors='replace').strip()[:200]}")
-    return done.stdout
+        raise ConfigError(f"git does not run: {reason(error)}") from None
+    if process.returncode:
+        raise ConfigError(
+            f"git {arguments[0]} fails in {path}: {process.stderr.decode(errors='replace').strip()[:200]}"
+        )
+    return process.stdout

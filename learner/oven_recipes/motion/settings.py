@@ -1,4 +1,4 @@
-"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch."""
+"""Settings and named starts of the motion recipe. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,41 +10,47 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_recipes.base import no_such_start
 
 LEARNING_RATE = 1e-3
-"""Adam's, for both policies. At 3e-3 the Gaussian one's held-out reward came to .51 and .49 on seeds 1 and 2 instead of
-.59 and .54, with twice the KL, and that of a diffusion policy fell from .43 to .40 within 40 steps (seed 1)."""
+"""Adam's learning rate for both kinds of policy.
+
+At 3e-3 the Gaussian policy's held-out reward was 0.51 and 0.49 on seeds 1 and 2 instead of 0.59 and 0.54, with twice
+the KL. The diffusion policy's fell from 0.43 to 0.40 within 40 steps (seed 1).
+"""
 STEPS = {"gaussian": 120, "diffusion": 60}
-"""A step of a diffusion policy costs ten times as much CPU; both stay below three minutes on one core."""
+"""Default training steps. A diffusion step costs ten times as much CPU. Both runs take less than three minutes on one
+core."""
 TeacherName = Literal["small", "strong"]
-NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
+STARTS = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
 class MotionSettings(BaseModel):
-    """Sizes of policy, warm-up and batches; learning rate and first teacher come from a `Start` instead."""
+    """Sizes of the policy, warm-up and batches. A `Start` sets the learning rate and the first teacher."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: Literal["gaussian", "diffusion"] = Field(
-        default="gaussian", description="of the policy and both teachers; diffusion needs the extra of that name"
+        default="gaussian", description="kind of the policy and both teachers; diffusion needs the extra of that name"
     )
     frames: int = Field(default=32, ge=8, multiple_of=4)
     hidden: int = Field(default=128, ge=8, description="width of the policy; the small teacher has half")
-    denoising_steps: int = Field(default=5, ge=2, description="of a diffusion policy")
+    denoising_steps: int = Field(default=5, ge=2, description="denoising steps per sample of a diffusion policy")
     embedding: Literal["auto", "minilm", "words"] = Field(
         default="auto",
-        description="of intents: the sentence encoder minilm (extra motion), or a vector per word; auto: minilm where "
-        "it is installed",
+        description="how intents are encoded: minilm (a sentence encoder, extra motion) or words (a vector per word); "
+        "auto: minilm if it is installed",
     )
 
-    warm_steps: int = Field(default=300, ge=0, description="on generated clips, before any reward")
+    warm_steps: int = Field(default=300, ge=0, description="supervised steps on generated clips before GRPO")
     warm_batch: int = Field(default=32, ge=1)
     warm_learning_rate: float = Field(default=1e-2, gt=0)
-    habit: tuple[float, float] = Field(default=(0.1, 0.6), description="how far warm-up clips reach; 1: all the way")
+    habit: tuple[float, float] = Field(
+        default=(0.1, 0.6), description="range from which warm-up clips draw their reach; 1: full"
+    )
 
-    max_steps: int | None = Field(default=None, ge=1, le=10**9, description="none: 120, of a diffusion policy 60")
+    max_steps: int | None = Field(default=None, ge=1, le=10**9, description="default: 120; diffusion: 60")
     intents_per_step: int = Field(default=8, ge=1)
     group_size: int = Field(default=12, ge=2)
     updates_per_batch: int = Field(default=1, ge=1)
-    beta: float = Field(default=0.01, ge=0, description="weight of the KL term, to the active teacher")
+    beta: float = Field(default=0.01, ge=0, description="weight of the KL term to the active teacher")
     max_grad_norm: float = Field(default=1.0, gt=0)
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     save_every: int = Field(default=20, ge=0, description="steps between checkpoints; 0: at the end only")
@@ -57,7 +63,7 @@ class MotionSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Start:
-    """A learning rate and the teacher to begin with. `label` says what a drill does wrong on purpose."""
+    """A learning rate and the first teacher. `label` names the intended fault of a drill."""
 
     name: str
     learning_rate: float
@@ -66,12 +72,12 @@ class Start:
     label: str = ""
 
     def describe(self) -> str:
-        """Return one line for people. No agent sees it."""
+        """Return one line for people. Agents do not see it."""
         return f"learning rate {self.learning_rate:.3g}, held by the {self.teacher} teacher"
 
 
 def parse_start(text: str) -> Start:
-    """Return the start called `text` (one of `NAMES`). Raises ValueError with the nearest names for any other text."""
+    """Return the start called `text`, one of STARTS. Raises ValueError that lists the nearest names."""
     match text:
         case "tuned":
             return Start(text, LEARNING_RATE)
@@ -80,4 +86,4 @@ def parse_start(text: str) -> Start:
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, holds the policy to a teacher of half its width with its own habits"
             return Start(text, LEARNING_RATE, "small", 1.0, label)
-    raise no_such_start(text, NAMES)
+    raise no_such_start(text, STARTS)

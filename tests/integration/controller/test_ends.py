@@ -21,7 +21,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.replica.service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
-from oven_runs.access.log_watch import Watch
+from oven_runs.access.log_watch import LogWatch
 from oven_runs.server.embedded import EmbeddedServer
 
 ON = Subjects("r")
@@ -85,13 +85,13 @@ async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
     async with Bus.connect(server.url, key) as bus:
         await filled(bus)
         for _ in range(3):
-            async with Watch(bus, "r", Keyring(), 1, lambda _: None, lambda _: None) as watch:
-                await watch.reached(1)
+            async with LogWatch(bus, "r", Keyring(), 1, lambda _: None, lambda _: None) as watch:
+                await watch.wait_for(1)
                 while not (waiting := awaited(bus)):
                     await asyncio.sleep(0.001)
-                waiting[-1].add_done_callback(lambda _, task=watch.reading: task.cancel())  # type: ignore[misc]
-                await asyncio.wait({watch.reading}, timeout=WAIT_S)
-                assert watch.reading.cancelled(), "told once"
+                waiting[-1].add_done_callback(lambda _, task=watch.task: task.cancel())  # type: ignore[misc]
+                await asyncio.wait({watch.task}, timeout=WAIT_S)
+                assert watch.task.cancelled(), "told once"
 
 
 @pytest.mark.parametrize("times", [1, 3])

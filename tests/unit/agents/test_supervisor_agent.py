@@ -17,10 +17,10 @@ from oven_controller.stack.plan import pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
 from oven_llm.diagnosis.diagnosing import DiagnosisResult
+from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore, Question
 from oven_llm.diagnosis.graph_view import GraphView
 from oven_llm.diagnosis.model_answer import Diagnosis, Evidence, RevertIf
 from oven_llm.diagnosis.supervisor_agent import Supervisor
-from oven_llm.diagnosis.transcripts import DiagnosisRequest, Question, Transcripts
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.supervisor.orchestrator import RunResult
@@ -180,12 +180,12 @@ def test_a_knob_that_someone_else_changed_is_not_reverted(alone: Alone) -> None:
 
 def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
-    transcripts = Transcripts(tmp_path)
+    store = DiagnosisStore(tmp_path)
     for number in (1, 2):
-        transcripts.begin(Question(number, 10, 30, {}, GraphView()))
-    transcripts.take(2, 14)
-    transcripts.take(3, 15)
-    assert transcripts.count == 2 and [item.used_at for item in transcripts.stored()] == [None, 14]
+        store.begin(Question(number, 10, 30, {}, GraphView()))
+    store.take(2, 14)
+    store.take(3, 15)
+    assert store.count == 2 and [item.used_at for item in store.stored()] == [None, 14]
     run = Alone(tmp_path, diagnoses=2)
     answers = run.ticks(ONSET + 10)
     assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(answers)
@@ -193,7 +193,7 @@ def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypat
     run.beside.close()
     (tmp_path / "diagnoses" / "001" / "question.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"001 does not hold a stored diagnosis"):
-        transcripts.stored()
+        store.stored()
 
 
 def test_a_missing_model_key_or_diagnosis_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ from oven_agents.shipped.teacher import Teacher
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_learner.baking import text_training
-from oven_learner.baking.judge_swaps import member_in
+from oven_learner.baking.operator_commands import member_in
 from oven_learner.baking.oven import Oven
-from oven_learner.baking.own_stack import Place
+from oven_learner.baking.own_stack import StackAddress
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig
 from oven_learner.testing import FakeLink
@@ -43,7 +43,7 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
     ("wrong", "said"),
     [
         ({"prompts": []}, "at least one prompt"),
-        ({"prompts": "abc"}, "has to be a list"),
+        ({"prompts": "abc"}, "must be a list"),
         ({"group_size": 1}, "group_size=1"),
         ({"rules": None}, "nothing scores"),
         ({"modality": "texts"}, "did you mean 'text'"),
@@ -52,7 +52,7 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"teachers": [{"name": "big", "model_name": "x"}], "teacher": "bog"}, "did you mean 'big'"),
         ({"teachers": ["big"]}, "teachers=, entry 1: 'big' is not a mapping"),
         ({"teachers": "nowhere.yaml"}, "cannot read the file of teachers nowhere.yaml"),
-        ({"modality": "motion"}, "is trained as a Policy, and this is a LlamaForCausalLM"),
+        ({"modality": "motion"}, "must be a Policy, and this is a LlamaForCausalLM"),
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
     ],
 )
@@ -81,7 +81,7 @@ def test_a_tokenizer_that_does_not_fit_is_turned_down(unfit: str) -> None:
 def test_ranks_do_not_start_a_stack_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OVEN_URL", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="several ranks share one stack"):
+    with pytest.raises(ConfigError, match="each of several ranks"):
         oven.bake(llama(), tokenizer(), **GOOD)
 
 
@@ -136,7 +136,7 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
         return torch.nn.functional.normalize(counts, dim=-1)
 
     monkeypatch.setattr(text_training, "sentence_encoder", lambda name, device: lengths)
-    with pytest.raises(ConfigError, match="give teachers="):
+    with pytest.raises(ConfigError, match="pass teachers="):
         oven.bake(llama(), tokenizer(), **GOOD, use_verifier=True)
     baked = oven.bake(
         llama(), tokenizer(), **GOOD, use_verifier=True, teachers={"small": llama(), "big": llama()},
@@ -163,7 +163,7 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
     def job(resumed: bool = False) -> SteeredTrainer:
         again = {relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {}
         config = PolicyTrainerConfig(max_steps=8, save_steps=5, group_size=4, conditions_per_step=2, beta=0.1)
-        place = Place("one", tmp_path, {"OVEN_RUN": "one"} | again)
+        place = StackAddress("one", tmp_path, {"OVEN_RUN": "one"} | again)
         one = SteeredTrainer(place, policies.made("gaussian"), {"liked": policies.liked}, policies.INTENTS, config,
                              teachers={"first": policies.made("gaussian", 1)}, output_dir=tmp_path)  # fmt: skip
         one.teachers.add("late", policies.made("gaussian", 2))
@@ -182,7 +182,7 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
 def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("OVEN_RUN", "there")
-    with pytest.raises(ConfigError, match="a stack is there already"):
+    with pytest.raises(ConfigError, match="the environment names a stack"):
         oven.bake(llama(), tokenizer(), **GOOD, run="mine")
 
 
@@ -203,7 +203,7 @@ MEMBERS = {
 def test_a_swap_means_the_member_in_the_role_or_by_its_name() -> None:
     assert member_in(MEMBERS, "adversary", None) == "tricks"
     assert member_in(MEMBERS, "critic", "seek") == "seek"
-    with pytest.raises(ConfigError, match="sonnet, seek judge as critic: say which"):
+    with pytest.raises(ConfigError, match="sonnet, seek judge as critic; choose one"):
         member_in(MEMBERS, "critic", None)
     with pytest.raises(UnknownNameError, match="no role named 'critics'; did you mean 'critic'"):
         member_in(MEMBERS, "critics", None)

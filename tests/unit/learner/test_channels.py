@@ -276,7 +276,7 @@ def test_sharded_policies_are_refused_with_channels_alone(tmp_path: Path, sharde
             setattr(self, sharded, True)
 
     assert grpo(tmp_path, Sharded).channels == ()
-    with pytest.raises(ConfigError, match="a second time within a step"):
+    with pytest.raises(ConfigError, match="policy twice per step"):
         grpo(tmp_path, Sharded, channels=[Supervised()])
 
 

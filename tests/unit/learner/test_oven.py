@@ -15,7 +15,7 @@ from tests.support.policies import conditions, liked, made
 from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.baking import operator_commands
 from oven_learner.baking.oven import Oven
-from oven_learner.baking.own_stack import Place
+from oven_learner.baking.own_stack import StackAddress
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTeachers, PolicyTrainerConfig
 from oven_learner.rewards import Committee
@@ -42,14 +42,14 @@ def oven(folder: Path, *, teachers: int = 1, steps: int = FOR_EVER) -> Oven:
     committee = Committee({"liked": liked}, quorum=1)
     given = {f"teacher-{number}": made("gaussian", number) for number in range(1, teachers + 1)}
     training = Linked(
-        Place("there", folder, {}),
+        StackAddress("there", folder, {}),
         made("gaussian"),
         committee,
         conditions("gaussian"),
         PolicyTrainerConfig(max_steps=steps, group_size=2, conditions_per_step=1, beta=0.1 if teachers else 0.0),
         teachers=given,
     )
-    return Oven(training, Place("there", folder, {}), None, committee, CommitteeSettings())
+    return Oven(training, StackAddress("there", folder, {}), None, committee, CommitteeSettings())
 
 
 def late(name: str = "late", **values: Any) -> TeacherConfig:
@@ -70,7 +70,7 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
         threads["admitted"] = threading.get_ident()
         return admit(self, candidate)
 
-    monkeypatch.setattr(operator_commands, "offered", lambda *_: None)  # no log: tests/e2e/test_bake.py has one
+    monkeypatch.setattr(operator_commands, "wait_for_choice", lambda *_: None)  # no log: tests/e2e/test_bake.py has one
     baked = oven(tmp_path)
     monkeypatch.setattr(PolicyTeachers, "_prepare", prepared)
     monkeypatch.setattr(PolicyTeachers, "_admit", admitted)
@@ -85,7 +85,7 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
                 baked.register_teacher(late("lost", model=None, model_name=str(tmp_path / "nowhere")))
             with pytest.raises(TeacherRefusedError, match="cannot score"):
                 baked.register_teacher(late("text", model=made("causal")))
-            with pytest.raises(ConfigError, match="'late' is there already"):
+            with pytest.raises(ConfigError, match="'late' already exists"):
                 baked.register_teacher(late())
             assert not training.done(), "none of them ended the training"
         finally:
@@ -105,7 +105,7 @@ def test_before_training_a_teacher_is_there_at_once_and_without_a_first_one_neve
     baked.attach_to_model(baked)
     assert vars(baked)["teacher"] is baked.teachers["late"]
     untaught = oven(tmp_path, teachers=0)
-    with pytest.raises(ConfigError, match="nothing to stand in for"):
+    with pytest.raises(ConfigError, match="needs a training with a teacher"):
         untaught.register_teacher(late())
     untaught.attach_to_model(untaught)
     assert vars(untaught)["teacher"] is None

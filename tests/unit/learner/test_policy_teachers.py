@@ -90,16 +90,16 @@ OTHER = {"intent_dim": 3, "frames": 4, "dims": 2, "hidden": 9, "waves": 8}
     [
         ("gaussian", shutil.rmtree, "there is no folder"),
         ("gaussian", lambda folder: (folder / "policy.json").unlink(), "has no policy.json"),
-        ("gaussian", cut("policy.json"), "is cut, or no policy's"),
+        ("gaussian", cut("policy.json"), "is damaged, or not a policy"),
         ("gaussian", described(surprise=1), "surprise: Extra inputs"),
         ("gaussian", described(policy="Pickled"), "names a 'Pickled'; only DiffusionPolicy and GaussianTrajectory"),
         ("gaussian", described(network="Sequential"), "names a 'Sequential'; only TemporalUNet and TrajectoryNetwork"),
-        ("gaussian", described(network_arguments={"depth": 3}), "no policy that can be made"),
+        ("gaussian", described(network_arguments={"depth": 3}), "no policy that can be loaded"),
         ("gaussian", described(network_arguments=OTHER | {"frames": 0}), "each is at least 1"),
-        ("gaussian", described(network_arguments=OTHER), "in shape (8,), and policy.json says (9,)"),
-        ("gaussian", cut("policy.safetensors"), "cannot be read, it may be cut"),
+        ("gaussian", described(network_arguments=OTHER), "with shape (8,), and policy.json says (9,)"),
+        ("gaussian", cut("policy.safetensors"), "cannot be read and may be damaged"),
         ("gaussian", lambda folder: (folder / "policy.safetensors").unlink(), "policy.safetensors"),
-        ("diffusion", lambda folder: shutil.rmtree(folder / "scheduler"), "no policy that can be made"),
+        ("diffusion", lambda folder: shutil.rmtree(folder / "scheduler"), "no policy that can be loaded"),
         ("diffusion", described(arguments={"frames": 4, "dims": 2, "steps": 99, "eta": 1.0}), "steps=99: give 2 to 40"),
     ],
 )
@@ -141,7 +141,7 @@ def broken() -> GaussianTrajectory:
         (lambda policy: policy, "shares parameters"),
         (lambda policy: made("causal"), "cannot score"),
         (lambda policy: broken(), "not finite"),
-        (lambda policy: llama(), "is a LlamaForCausalLM, and this trainer's policy is asked with `step_log_probs`"),
+        (lambda policy: llama(), "is a LlamaForCausalLM, and this trainer needs `step_log_probs`"),
         (lambda policy: GaussianTrajectory(TrajectoryNetwork(3, 4, 2, hidden=300)), "the limit is 300,000"),
     ],
     ids=["shares", "other kind", "NaN", "no policy", "too large"],
@@ -163,7 +163,7 @@ def test_a_policy_that_cannot_teach_is_refused_and_the_old_one_stays(
     with pytest.raises(TeacherRefusedError, match=said):
         teachers.swap("big")
     assert teachers.active == "small" and all(parameter.requires_grad for parameter in policy.parameters())
-    with pytest.raises(ConfigError, match="'small' is there already"):
+    with pytest.raises(ConfigError, match="'small' already exists"):
         teachers.add("small", made("gaussian"))
     with pytest.raises(ConfigError, match="needs a name"):
         teachers.add("", made("gaussian"))
@@ -202,7 +202,7 @@ def test_preparing_changes_nothing_and_two_of_a_name_are_not_admitted() -> None:
     random_state.restore(before)
     teachers.admit(one)
     assert same_state(before, random_state.take())
-    with pytest.raises(ConfigError, match="'big' is there already"):
+    with pytest.raises(ConfigError, match="'big' already exists"):
         teachers.admit(other)
     assert teachers["big"] is one.model and heard == ["added"] and teachers.active == "small"
 

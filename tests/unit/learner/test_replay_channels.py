@@ -26,7 +26,7 @@ from oven_learner.hf import rollback
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayPreference, SelfDistillation
 from oven_learner.losses.generated import Generated
-from oven_learner.losses.pair_sampler import PairSampler
+from oven_learner.losses.pair_channel import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
 from oven_learner.losses.replay_preference import StartingPolicy
 from oven_learner.losses.self_distillation import HINTED
@@ -145,7 +145,7 @@ def test_preferences_have_trls_dpo_loss_and_gradient(tmp_path: Path) -> None:
     channel = ReplayPreference(given, 1.0, beta=0.3, anchor="reference", batch=5)
     job = grpo(tmp_path, ChannelTrainer, channels=[channel], model=str(tmp_path / "start"), beta=0.1)
     job.model.load_state_dict(policy.state_dict())
-    found = channel.over(job.model.train(), range(5), torch.device("cpu"))
+    found = channel.tally_pairs(job.model.train(), range(5), torch.device("cpu"))
     assert (found.total / found.number).item() == pytest.approx(wanted.item(), abs=1e-5)
     theirs = differentiated(oracle, wanted)
     assert theirs.norm() > 1e-2
@@ -205,9 +205,9 @@ def test_self_distillation_has_trls_loss_and_gradient(tmp_path: Path, options: d
 
 def test_the_start_of_a_training_is_measured_once_also_with_a_pair_that_has_no_number() -> None:
     start = StartingPolicy(pairs(), torch.device("cpu"))
-    assert not start.known
-    start.put(torch.tensor([[math.nan, *[-1.0] * 4], [-2.0] * 5]))
-    assert start.known
+    assert not start.measured
+    start.store(torch.tensor([[math.nan, *[-1.0] * 4], [-2.0] * 5]))
+    assert start.measured
 
 
 def test_completions_are_gathered_where_a_siblings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_a_resumed_training_is_the_one_that_went_on(tmp_path: Path) -> None:
     rollback.restore_snapshot(straight, copy)
     assert torch.equal(weight, before), "a rollback brings it back, too"
     others = game(tmp_path, ChannelTrainer, channels=[of_keys(0.5)[0], ReplayPreference(PRESSED[:3] + PRESSED[:1])])
-    with pytest.raises(ConfigError, match="a training on other pairs"):
+    with pytest.raises(ConfigError, match="checkpoint has other pairs"):
         others.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
@@ -306,8 +306,8 @@ def test_of_an_adapter_the_average_is_the_adapters_and_the_reference_the_model_b
 def test_ranks_share_what_one_process_would_have(count: int, size: int, ranks: int, seed: int, first: int) -> None:
     whole = PairSampler(count, size * ranks, seed)
     parts = [PairSampler(count, size, seed, rank, ranks) for rank in range(ranks)]
-    assert whole.at(first) == [place for part in parts for place in part.at(first)]
-    stream = [place for number in range(count) for place in PairSampler(count, size, seed).at(number)]
+    assert whole.micro_batch(first) == [place for part in parts for place in part.micro_batch(first)]
+    stream = [place for number in range(count) for place in PairSampler(count, size, seed).micro_batch(number)]
     epochs = [stream[at : at + count] for at in range(0, len(stream) - count + 1, count)]
     assert all(sorted(epoch) == list(range(count)) for epoch in epochs), "an epoch has each pair once"
 
@@ -322,11 +322,11 @@ def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog:
         ReplayPreference(pairs(), -1)
     with pytest.raises(ConfigError, match=r"channel.replay: beta 0;"):
         ReplayPreference(pairs(), beta=0)
-    with pytest.raises(ConfigError, match="pairs have no reference"):
+    with pytest.raises(ConfigError, match="no reference model"):
         made(ReplayPreference(pairs(), 0.1, anchor="reference")).train()
     with pytest.raises(ConfigError, match=r"pair 1 has token 99, and the policy's vocabulary has 32"):
         made(ReplayPreference([*pairs()[:1], PairTokens((4,), (99, 2), (5, 2))]))
-    with pytest.raises(ConfigError, match=r"none of 0 pairs can be trained on; make others"):
+    with pytest.raises(ConfigError, match=r"none of 0 pairs is usable; create others"):
         made(ReplayPreference([]))
     with pytest.raises(ConfigError, match=r"none of 1 pairs .*: 1 whose two actions are the same tokens"):
         made(ReplayPreference([PairTokens((4,), (5, 2), (5, 2))]))
@@ -336,15 +336,15 @@ def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog:
         ReplayPreference(pairs(), longest=0)
     with pytest.raises(ConfigError, match="no chat template"):
         made(ReplayPreference(PRESSED))
-    with pytest.raises(ConfigError, match="a second time within a step"):
+    with pytest.raises(ConfigError, match="policy twice per step"):
         _sharded(tmp_path, ReplayPreference(pairs()))
     with caplog.at_level(logging.WARNING, "oven.learner"):
         long = pressed("a", "a", "b").model_copy(update={"state": (Message(role="user", content="x" * 300),)})
         channel = ReplayPreference([*PRESSED, long])
         made(channel, trainer=game)
-    assert len(channel.pairs) == 4 and "1 of 5 pairs are left out: 1 longer than 256 tokens" in caplog.text
+    assert len(channel.pairs) == 4 and "1 of 5 pairs are skipped: 1 longer than 256 tokens" in caplog.text
     for options, message in (
-        ({"mode": "sampled_token"}, "reverse KL alone"), ({"beta": 2}, "beta 2"), ({"rate": 0}, "rate 0"),
+        ({"mode": "sampled_token"}, "only the reverse KL"), ({"beta": 2}, "beta 2"), ({"rate": 0}, "rate 0"),
         ({"mode": "full_logits", "topk": 3}, "topk 3"), ({"teacher": "base"}, "'live' or 'ema'"),
         ({"clip": 0}, "clip 0"),
     ):  # fmt: skip
@@ -353,7 +353,7 @@ def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog:
     with pytest.raises(ConfigError, match="no source of hints"):
         Hints(sibling=False, feedback=None)
     asked = game(tmp_path, ChannelTrainer, channels=[SelfDistillation(0.1, hints=Hints(template="{tests}"))])
-    with pytest.raises(ConfigError, match=r"the template asks for 'tests', and a row has"):
+    with pytest.raises(ConfigError, match=r"the template uses 'tests', and the row has"):
         asked.train()
 
 

@@ -52,7 +52,7 @@ def test_they_are_those_of_a_pass_over_the_completions(tmp_path: Path, settings:
     """Rows that end early, prompts of unequal length, a temperature; what only filters samples changes nothing."""
     trainer = policy(tmp_path, **settings)
     passes = Passes(trainer)
-    with sampling_log_probs.kept(trainer):
+    with sampling_log_probs.recording(trainer):
         made_now = batch(trainer)
     assert passes.count == 0
     ids = torch.cat([made_now["prompt_ids"], made_now["completion_ids"]], dim=1)
@@ -79,7 +79,7 @@ def test_where_they_may_differ_the_pass_is_made(tmp_path: Path, reason: str) -> 
         case _:
             trainer.model.config.attention_dropout = 0.1
     passes = Passes(trainer)
-    with sampling_log_probs.kept(trainer):
+    with sampling_log_probs.recording(trainer):
         batch(trainer)
     assert passes.count == 1
     batch(trainer)
@@ -89,7 +89,7 @@ def test_where_they_may_differ_the_pass_is_made(tmp_path: Path, reason: str) -> 
 def test_a_generation_that_fails_leaves_the_trainer_as_it_was(tmp_path: Path) -> None:
     trainer = policy(tmp_path)
     passes = Passes(trainer)
-    with pytest.raises(RuntimeError, match="out of memory"), sampling_log_probs.kept(trainer):
+    with pytest.raises(RuntimeError, match="out of memory"), sampling_log_probs.recording(trainer):
         raise RuntimeError("out of memory")
     batch(trainer)
     assert passes.count == 1

@@ -18,13 +18,13 @@ from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
         ({"bits": 5}, "bits: it should be 4 or 8"),
         ({"stratgy": "offload"}, "stratgy: Extra inputs are not permitted"),
         ({"name": ""}, "name: String should have at least 1 character"),
-        ({"model_name": None}, "give one of `model` and `model_name`"),
-        ({"model": torch.nn.Linear(1, 1)}, "give one of `model` and `model_name`"),
+        ({"model_name": None}, "give either `model` or `model_name`"),
+        ({"model": torch.nn.Linear(1, 1)}, "give either `model` or `model_name`"),
         ({"model_name": None, "model": "folder"}, "`model` is a str; to load one, give its folder as `model_name`"),
-        ({"joint_dim": 72}, "joint_dim are a diffusion teacher's; this one is 'small'"),
+        ({"joint_dim": 72}, "joint_dim are for diffusion teachers; this one is 'small'"),
         ({"kind": "diffusion", "joint_dim": 72}, "a diffusion teacher needs intent_dim"),
         ({"kind": "diffusion", "joint_dim": 0, "intent_dim": 3}, "joint_dim: it should be greater than 0"),
-        ({"kind": "diffusion", "joint_dim": 72, "intent_dim": 3, "tokenizer": "t"}, "takes no tokens"),
+        ({"kind": "diffusion", "joint_dim": 72, "intent_dim": 3, "tokenizer": "t"}, "uses no tokens"),
     ],
 )
 def test_what_does_not_fit_is_an_error_that_names_it(values: dict[str, Any], said: str) -> None:

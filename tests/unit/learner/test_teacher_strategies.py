@@ -270,7 +270,7 @@ def test_what_is_refused_however_it_is_kept(
     assert len(job.accelerator._models) == before, "nothing keeps it in memory"
     assert not list(tmp_path.glob("offloaded/*/index.json")) or form == "offload"
     assert all(torch.equal(value, job.model.state_dict()[name]) for name, value in trained.items())
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         teachers.register(config(model=wide(1)))
 
 

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_was_saved_while_both_are_on_is_a_plain_model_and_resu
     loaded, said = found.from_pretrained(tmp_path / "checkpoint-4", output_loading_info=True)
     assert not said["unexpected_keys"] and equal([*loaded.state_dict().values()], weights(straight))
     other = job(tmp_path, TokenWeighted(SCORES))
-    with pytest.raises(ConfigError, match=r"checkpoint-2 has the weights that channel.mtp kept .* no channels;"):
+    with pytest.raises(ConfigError, match=r"checkpoint-2 has the state of channel.mtp, .* no channels;"):
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 

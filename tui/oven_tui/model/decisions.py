@@ -1,4 +1,4 @@
-"""Entries of the list of decisions (closed ballots, open ones, notes), and its filter."""
+"""The rows of the decision list (decisions, open ballots and notes), and the filter over them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "a
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision with its votes, and its receipt and outcome once there are any."""
+    """A decision with its votes, and its receipt and outcome once they arrive."""
 
     seq: int
     step: int
@@ -27,7 +27,7 @@ class Decided:
     receipt: Receipt | None = None
     outcome: Outcome | None = None
     approved: bool = False
-    """Whether an operator approved advice, which is a decision of the operator."""
+    """Whether an operator approved this advice. The approval is a separate decision by the operator."""
 
     @property
     def fate(self) -> Fate:
@@ -59,7 +59,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An operator's action, a start, end or announcement of the learner, or an agent's notice."""
+    """An operator's action, a notice of an agent, or the learner's start, end or announcement."""
 
     seq: int
     step: int
@@ -72,8 +72,8 @@ class Note:
 Entry: TypeAlias = Decided | Open | Note
 
 
-def named(entry: Entry) -> str:
-    """What a person calls the row."""
+def label(entry: Entry) -> str:
+    """Return the name of the row for messages to the user."""
     match entry:
         case Decided():
             return f"decision {entry.decision.id}"
@@ -83,8 +83,8 @@ def named(entry: Entry) -> str:
             return f"event {entry.seq}"
 
 
-def came_at(entry: Entry) -> int | None:
-    """Return the tick at which a decision took effect or closed, or a ballot was opened; None for a note."""
+def tick_of(entry: Entry) -> int | None:
+    """Return the tick at which a decision took effect or closed, or a ballot opened; None for a note."""
     match entry:
         case Decided():
             return entry.receipt.tick if entry.receipt is not None else entry.decision.tick
@@ -95,8 +95,7 @@ def came_at(entry: Entry) -> int | None:
 
 
 def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
-    """Return the row as one JSON object: the messages as logged, and the outcome of the decision or of an operator's
-    `command`."""
+    """Return the row as one JSON object with the logged messages. `command` is the result of an operator's command."""
     row: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case Decided():
@@ -115,26 +114,30 @@ def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
 
 
 def matching(filter_text: str) -> Callable[[Entry], bool]:
-    """Return a filter: `agent:NAME`, `actuator:NAME`, `step:N` or `step:N-M`, otherwise anywhere in the text; `!`
-    before a word negates it. All words must match. An invalid regular expression is taken literally."""
-    tests = [_word(word) for word in filter_text.split()]
+    """Return a filter for the words of `filter_text`, all of which must match.
+
+    A word is `agent:NAME`, `actuator:NAME`, `step:N`, `step:N-M`, or a regular expression that is searched in the whole
+    text. `!` before a word negates it. An invalid regular expression is matched literally.
+    """
+    tests = [_word_filter(word) for word in filter_text.split()]
     return lambda entry: all(test(entry) for test in tests)
 
 
-def _word(word: str) -> Callable[[Entry], bool]:
+def _word_filter(word: str) -> Callable[[Entry], bool]:
     inverse, word = word.startswith("!"), word.removeprefix("!")
     key, colon, rest = word.partition(":")
     steps = re.fullmatch(r"(\d+)(?:-(\d+))?", rest)
     if colon and key == "step" and steps:
         first, last = int(steps[1]), int(steps[2] or steps[1])
         return lambda entry: (first <= entry.step <= last) != inverse
-    fields = {"agent": _agents, "actuator": _actuator}.get(key) if colon else None
-    sought = pattern(rest if fields else word)
-    read = fields or _text
-    return lambda entry: bool(sought.search(read(entry))) != inverse
+    field_text = {"agent": _agents, "actuator": _actuator}.get(key) if colon else None
+    regex = pattern(rest if field_text else word)
+    entry_text = field_text or _text
+    return lambda entry: bool(regex.search(entry_text(entry))) != inverse
 
 
 def pattern(text: str) -> re.Pattern[str]:
+    """Compile a case-insensitive regular expression; match invalid ones literally."""
     try:
         return re.compile(text, re.IGNORECASE)
     except re.error:

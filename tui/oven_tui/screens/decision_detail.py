@@ -28,11 +28,13 @@ from oven_tui.widgets.drawing import Drawing
 
 
 class DecisionScreen(PaperScreen):
-    def __init__(self, entry: Entry, view: MonitorView | None = None, where: Sequence[str] = ()) -> None:
-        """`view` has the metric that judges the decision. `where` names the run, as the monitor's arguments do, for the
-        process that is asked about other rules; if it is empty, nothing is asked."""
+    """Shows one decision, open ballot or note in full."""
+
+    def __init__(self, entry: Entry, view: MonitorView | None = None, run_arguments: Sequence[str] = ()) -> None:
+        """`view` provides the metric that judges the decision. `run_arguments` are the monitor's arguments that name
+        the run. A child process uses them to decide again under other rules; without them, that section is omitted."""
         super().__init__()
-        self._entry, self._view, self._where = entry, view, where
+        self._entry, self._view, self._run_arguments = entry, view, run_arguments
         self._answer: other_rules.Answer | None = None
 
     def compose(self) -> ComposeResult:
@@ -42,18 +44,18 @@ class DecisionScreen(PaperScreen):
             yield Static(Group(*content(self._entry)))
             if isinstance(self._entry, Decided):
                 yield from self._pictures(self._entry)
-            if votes := _cast(self._entry):
+            if votes := _votes(self._entry):
                 yield Static(Group(*votes))
-            if isinstance(self._entry, Decided) and self._where:
+            if isinstance(self._entry, Decided) and self._run_arguments:
                 yield Static(Group(_section("Under other rules")))
                 yield Drawing(self._under_other_rules, id="other-rules")
 
     def on_mount(self) -> None:
-        if isinstance(self._entry, Decided) and self._where:
+        if isinstance(self._entry, Decided) and self._run_arguments:
             self.run_worker(self._ask(self._entry.decision.id), exit_on_error=False)
 
     def _pictures(self, entry: Decided) -> Iterator[Widget]:
-        """Return the metric around the decision, and the knowledge graph's paths that votes cite."""
+        """Yield charts of the metric around the decision and of the graph's paths that votes cite."""
         view = self._view
         if view is not None and decision_chart.chart(view, entry, 80):
             yield Static("")
@@ -65,7 +67,7 @@ class DecisionScreen(PaperScreen):
             )
 
     async def _ask(self, decision: str) -> None:
-        self._answer = await other_rules.ask(self._where, decision)
+        self._answer = await other_rules.ask(self._run_arguments, decision)
         self.query_one("#other-rules", Drawing).refresh(layout=True)
 
     def _under_other_rules(self, width: int) -> list[list[Run]]:
@@ -79,6 +81,7 @@ class DecisionScreen(PaperScreen):
 
 
 def heading(entry: Entry) -> str:
+    """Return the title of the screen."""
     match entry:
         case Note():
             return entry.author
@@ -89,28 +92,28 @@ def heading(entry: Entry) -> str:
 
 
 def content(entry: Entry) -> list[RenderableType]:
+    """Return the facts of the entry, without charts and votes."""
     match entry:
         case Note():
-            return [Text(clean(entry.text)), _fact("logged", f"event {entry.seq}, at step {entry.step}")]
+            return [Text(clean(entry.text)), _row("logged", f"event {entry.seq}, at step {entry.step}")]
         case Open():
-            return _open(entry)
+            return _open_ballot(entry)
         case Decided():
-            return _decided(entry)
+            return _decision(entry)
 
 
-def _open(entry: Open) -> list[RenderableType]:
+def _open_ballot(entry: Open) -> list[RenderableType]:
     opened = entry.opened
     waiting = [name for name in opened.eligible if name not in entry.votes]
-    parts: list[RenderableType] = [
-        _fact("proposal", f"{text(opened.proposal)} by {opened.opened_by}"),
-        _fact("opened", f"at tick {opened.tick}, closes at tick {opened.closes_at_tick}"),
-        _fact("not heard yet", ", ".join(waiting) or "none"),
+    return [
+        _row("proposal", f"{text(opened.proposal)} by {opened.opened_by}"),
+        _row("opened", f"at tick {opened.tick}, closes at tick {opened.closes_at_tick}"),
+        _row("not heard yet", ", ".join(waiting) or "none"),
     ]
-    return parts
 
 
-def _cast(entry: Entry) -> list[RenderableType]:
-    """Return the votes, each with its reason and its evidence."""
+def _votes(entry: Entry) -> list[RenderableType]:
+    """Return the votes with their reasons and evidence."""
     match entry:
         case Note():
             return []
@@ -128,23 +131,23 @@ def _cast(entry: Entry) -> list[RenderableType]:
             return parts
 
 
-def _decided(entry: Decided) -> list[RenderableType]:
+def _decision(entry: Decided) -> list[RenderableType]:
     decision = entry.decision
-    merged = f"{text(decision.before)} → {text(decision.value)}"
+    change = f"{text(decision.before)} → {text(decision.value)}"
     parts: list[RenderableType] = [
-        _fact("asked for" if decision.verdict == "rejected" else "merged value", merged),
-        _fact(
+        _row("asked for" if decision.verdict == "rejected" else "merged value", change),
+        _row(
             "decided", f"at tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"
         ),
     ]
     if decision.verdict == "adopted":
         risky = ", after a snapshot: it is risky" if decision.snapshot_first else ""
         due = f"from tick {decision.apply_at_tick}, lapses after tick {decision.expires_at_tick}{risky}"
-        parts += [_fact("in force", due), _fact("receipt", _receipt(entry))]
+        parts += [_row("in force", due), _row("receipt", _receipt(entry))]
     if decision.verdict == "advised":
-        parts.append(_fact("approve", f"oven-controller approve {decision.id}" if not entry.approved else "approved"))
+        parts.append(_row("approve", f"oven-controller approve {decision.id}" if not entry.approved else "approved"))
     if entry.outcome is not None:
-        parts += [_fact("outcome", _outcome(entry.outcome))]
+        parts += [_row("outcome", _outcome(entry.outcome))]
     return [*parts, _section("Why"), Text(clean(decision.reason))]
 
 
@@ -189,14 +192,14 @@ def _figures(line: TallyLine) -> tuple[str, str, str]:
 
 
 def _vote(name: str, vote: Vote) -> list[RenderableType]:
-    what = f"{vote.stance} {text(vote.value)}" if vote.value is not None else vote.stance
+    stance = f"{vote.stance} {text(vote.value)}" if vote.value is not None else vote.stance
     parts: list[RenderableType] = [
-        _section(f"{name}: {what}"),
+        _section(f"{name}: {stance}"),
         Text(clean(vote.rationale) or "no reason was given"),
     ]
     if vote.target:
-        parts.append(_fact("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))
-    parts += [_fact("evidence", item) for item in vote.evidence if read_path(item) is None]  # those are drawn
+        parts.append(_row("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))
+    parts += [_row("evidence", item) for item in vote.evidence if read_path(item) is None]  # _pictures draws paths
     return parts
 
 
@@ -204,7 +207,7 @@ def _section(name: str) -> Text:
     return Text(f"\n{clean(name)}", style="bold")
 
 
-def _fact(name: str, value: str) -> Table:
+def _row(name: str, value: str) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=13, style="dim")
     grid.add_column()

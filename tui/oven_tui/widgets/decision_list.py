@@ -21,7 +21,7 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
 from oven_tui.model.commands_given import object_of, progress_text, sign_of, value_of
 from oven_tui.model.consequences import countdown, remaining
-from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_at, matching, named
+from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, label, matching, tick_of
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
@@ -92,7 +92,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         """The tick at which the chosen row took effect, closed or opened; None while the list follows the newest."""
         if self.follows or self.cursor >= len(self._rows):
             return None
-        return came_at(self._rows[self.cursor])
+        return tick_of(self._rows[self.cursor])
 
     def on_resize(self) -> None:
         self.virtual_size = Size(self.size.width, len(self._rows))
@@ -141,7 +141,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
             entry = self._rows[self.cursor]
             result = self.view.commands.by_id.get(entry.command) if isinstance(entry, Note) else None
             self.app.copy_to_clipboard(as_json(entry, result.fields() if result is not None else None))
-            self.app.notify(f"{named(entry)}: copied as JSON", timeout=3)
+            self.app.notify(f"{label(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
         if self.cursor < len(self._rows):

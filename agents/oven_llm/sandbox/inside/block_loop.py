@@ -23,12 +23,12 @@ from oven_llm.sandbox.inside.host_link import (
     redirect_standard_streams,
 )
 
-OWN = __file__.rpartition("/")[0]
-"""Our own folder. Its frames are removed from tracebacks, because they tell the code's author nothing."""
+OWN_FOLDER = __file__.rpartition("/")[0]
+"""This folder. Its frames are removed from tracebacks because they do not help the code's author."""
 
 
 class NoMoreModules:
-    """The last finder of a profile without files."""
+    """The last import finder of a profile without files."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Raise ModuleNotFoundError."""
@@ -39,7 +39,7 @@ class NoMoreModules:
 
 
 class Blocks:
-    """Runs code in one namespace, that of a module `__main__`, and reports how each block ended."""
+    """Runs code blocks in one `__main__` namespace and reports how each block ended."""
 
     def __init__(self, link: HostLink, setup: dict[str, Any]) -> None:
         self._budget = OutputBudget(setup["output_bytes"])
@@ -53,7 +53,7 @@ class Blocks:
         self._namespace["FINAL"] = final_function(link, setup["answer_bytes"])
 
     def assign(self, kind: int, payload: bytes) -> dict[str, Any]:
-        """Assign a variable and return the content of DONE. `payload`: its name, a zero byte, then text or JSON."""
+        """Assign a variable and return the content of DONE. `payload` is the name, a zero byte, then text or JSON."""
         end = payload.index(b"\0")
         name, value = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
@@ -64,32 +64,33 @@ class Blocks:
         return {"ended": "completed", "dropped": 0}
 
     def run(self, number: int, code: str) -> dict[str, Any]:
-        """Run a block and return the content of DONE: `ended`, `dropped`, and for an error its line."""
+        """Run a block and return the content of DONE: `ended`, `dropped`, and `error` if it failed."""
         self._budget.renew()
         sys.stdin, sys.stdout, sys.stderr = io.StringIO(), self._out, self._err
         name = f"<block {number}>"
         try:
             exec(compile(code, name, "exec", dont_inherit=True), self._namespace)
-            done = {"ended": "completed"}
+            outcome = {"ended": "completed"}
         except Answered:
-            done = {"ended": "completed"}
+            outcome = {"ended": "completed"}
         except BaseException as error:
-            done = {"ended": "error", "error": self._write_traceback(error, code, name)}
+            outcome = {"ended": "error", "error": self._write_traceback(error, code, name)}
         self._out.flush()
         self._err.flush()
-        return done | {"dropped": self._budget.dropped}
+        return outcome | {"dropped": self._budget.dropped}
 
     def _write_traceback(self, error: BaseException, code: str, name: str) -> str:
-        """Write the traceback to standard error. Return its last line: "ZeroDivisionError: division by zero"."""
+        """Write the traceback to standard error and return its last line, such as "ZeroDivisionError: division by
+        zero"."""
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         try:
             report = traceback.TracebackException.from_exception(error)
             for part in (report, report.__cause__, report.__context__):
                 if part is not None and part.stack is not None:
-                    part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(OWN)]
+                    part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(OWN_FOLDER)]
             self._err.write("".join(report.format()))
             return "".join(report.format_exception_only()).strip().splitlines()[-1][:500]
-        except BaseException:  # formatting its text fails, or there is no memory for it
+        except BaseException:  # formatting failed or ran out of memory
             return type(error).__name__[:100]
 
 
@@ -109,7 +110,7 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         sys.meta_path.append(NoMoreModules())
     blocks = Blocks(link, setup)
     gc.collect()
-    gc.freeze()  # no further collection looks at what was imported
+    gc.freeze()  # exclude the imported modules from later collections
     kernel = lockdown.Kernel(setup["numbers"])
     redirect_standard_streams()
     lockdown.limit_resources(setup["resources"])
@@ -124,7 +125,7 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         kind, payload = link.receive()
         if kind == frames.RUN:
             number, _, code = payload.partition(b"\0")
-            done = blocks.run(int(number), code.decode("utf-8", "surrogatepass"))
+            outcome = blocks.run(int(number), code.decode("utf-8", "surrogatepass"))
         else:
-            done = blocks.assign(kind, payload)
-        link.send(frames.DONE, frames.encode(done))
+            outcome = blocks.assign(kind, payload)
+        link.send(frames.DONE, frames.encode(outcome))

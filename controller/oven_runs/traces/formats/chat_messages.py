@@ -1,4 +1,4 @@
-"""Conversion between chat messages (OpenAI's API, Hugging Face's templates) and the project's records."""
+"""Converts chat messages between the project's records, OpenAI's API and Hugging Face's chat templates."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
 
-ROLES = {"developer": "system", "function": "tool"}
-"""Other names of roles."""
+ROLE_ALIASES = {"developer": "system", "function": "tool"}
+"""Alias → standard role."""
 
 
 class NotReadable(ValueError):
-    """A row does not have the expected form; the message says where."""
+    """A row does not have the expected form. The message says where."""
 
 
 def to_chat(message: Message) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def to_template(message: Message) -> dict[str, Any]:
         chat["reasoning_content"] = message.reasoning
     if message.calls:
         chat["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": _parsed(call.arguments)}}
+            {"type": "function", "function": {"name": call.name, "arguments": _parse_arguments(call.arguments)}}
             for call in message.calls
         ]
     if message.role == "tool" and message.name:
@@ -51,13 +51,14 @@ def to_template(message: Message) -> dict[str, Any]:
 
 
 def from_chat(chat: object, lost: Counter[str]) -> Message:
-    """Return the record of a chat message. `lost` counts by kind what a record has no place for. Raises NotReadable."""
+    """Return the record of a chat message. `lost` counts, by kind, content that a record cannot store. Raises
+    NotReadable."""
     if not isinstance(chat, Mapping):
         raise NotReadable(f"a message is a {type(chat).__name__}, and must be an object")
     role = chat.get("role")
-    role = ROLES.get(role, role) if isinstance(role, str) else role
+    role = ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
     if role not in ("system", "user", "assistant", "tool"):
-        raise NotReadable(f"a message has the role {role!r}, which chat does not have")
+        raise NotReadable(f"a message has the unknown role {role!r}")
     calls = chat.get("tool_calls") or ()
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise NotReadable("tool_calls must be a list")
@@ -83,8 +84,7 @@ def _from_call(call: object) -> ToolCall:
 
 
 def text_of(content: object, lost: Counter[str]) -> str:
-    """Return the text of a message's content: text parts joined; other parts are counted in `lost`. Raises
-    NotReadable."""
+    """Join the text parts of a message's content. `lost` counts the other parts. Raises NotReadable."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -104,8 +104,8 @@ def text_of(content: object, lost: Counter[str]) -> str:
 
 def to_tool(tool: Tool) -> dict[str, Any]:
     """Return the tool in OpenAI's form."""
-    described = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": described}
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
 
 
 def from_tool(tool: object) -> Tool:
@@ -127,9 +127,11 @@ def expect_list(value: object, name: str) -> Sequence[Any]:
 
 
 def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
-    """Return the messages before the first assistant message, and a step for each assistant message with the messages
-    after it as its result. An assistant message that was given as an example becomes a step too: a plain list cannot
-    tell the two apart."""
+    """Return the messages before the first assistant message, and one step per assistant message.
+
+    The messages that follow an assistant message are the result of its step. Assistant messages in a few-shot prompt
+    become steps too, because a plain list does not mark them.
+    """
     prompt: list[Message] = []
     steps: list[tuple[Message, list[Message]]] = []
     for message in messages:
@@ -144,14 +146,14 @@ def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], 
 
 
 def last_conversation(trace: Trace) -> list[dict[str, Any]]:
-    """Return the chat messages of the last step's state, its action and its result, for formats with one list."""
+    """Return the last step's state, action and result as chat messages, for formats that store one list."""
     messages = list(trace.state(len(trace.steps) - 1) if trace.steps else trace.prompt)
     for step in trace.steps[-1:]:
         messages += (step.action, *(step.result or ()))
     return [to_chat(message) for message in messages]
 
 
-def _parsed(arguments: str) -> Any:
+def _parse_arguments(arguments: str) -> Any:
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):

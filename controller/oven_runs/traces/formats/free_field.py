@@ -1,4 +1,4 @@
-"""Values that a format has no place for, stored in its free field. Other readers skip them; ours puts them back."""
+"""Stores what a format cannot express in its free-form field, and restores it. Other programs ignore that field."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from oven_runs.traces.formats.chat_messages import NotReadable
 from oven_runs.traces.records import Trace
 
 NAME = "oven"
-"""Key in the free field."""
+"""Key in the free-form field."""
 
 
 def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
-    """Return what must be added to `plain`, the trace as the format alone stores it, to get `trace` back."""
+    """Return what `plain`, the trace as the format alone stores it, lacks compared with `trace`."""
     full, stored = trace.model_dump(mode="json"), plain.model_dump(mode="json")
     same_steps = len(trace.steps) == len(plain.steps)
     missing = {
@@ -32,7 +32,7 @@ def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
 
 
 def restored(plain: Trace, missing: object) -> Trace:
-    """Return `plain` with its difference added. Raises NotReadable if the two do not belong together."""
+    """Return `plain` with the difference applied. Raises NotReadable if the two do not match."""
     if not missing:
         return plain
     if not isinstance(missing, dict) or missing.get("of") != len(plain.steps):

@@ -27,11 +27,11 @@ OPTIMIZER: Final = "optimizer"
 
 
 class StepTiming(StepHook):
-    """Where the time of a step goes, by the training thread's clock, and tokens per second.
+    """Measures the duration of each part of a step on the training thread, and tokens per second.
 
-    The clock is read twice around calls that take milliseconds. Nothing is asked of the device, so a queued kernel
-    counts for the next call that waits for it. A run in lockstep must repeat exactly, and has no timing. This is the
-    last of the hooks, so that the end of a step includes the work of the others.
+    The clock is read twice around calls that take milliseconds. The device is not synchronised, so the time of
+    a queued kernel counts for the next call that waits for it. Lockstep runs have no timing, because they must be
+    reproducible. This hook runs last, so that a step includes the work of the other hooks.
     """
 
     def __init__(self, trainer: Trainer, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -49,7 +49,7 @@ class StepTiming(StepHook):
         self.timed(trainer, "training_step", TRAIN, self._count_tokens)
 
     def timed(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
-        """Count the time of a method for a part of the step. `before` is called first, with the same arguments."""
+        """Add the time spent in a method to a part of the step. `before` is called first, with the same arguments."""
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -82,17 +82,17 @@ class StepTiming(StepHook):
         now, spent, began = self._clock(), self._spent, self._began
         self._ended, self._spent = now, {}
         tokens, self._tokens = self._new_tokens(), 0.0
-        if began is None:  # the first step has no beginning
+        if began is None:  # nobody recorded when the first step began
             return
-        whole = max(now - began, 1e-9)
+        duration = max(now - began, 1e-9)
         if TRAIN in spent:
             spent[TRAIN] = max(0.0, spent[TRAIN] - spent.get("generate", 0.0) - spent.get("reward", 0.0))
-        step.metrics[STEP] = whole
+        step.metrics[STEP] = duration
         step.metrics |= {f"time/{part}": seconds for part, seconds in spent.items()}
         if self._controller is not None:
             step.metrics[CONTROLLER] = self._controller
         if tokens > 0:
-            step.metrics[TOKENS] = tokens / whole
+            step.metrics[TOKENS] = tokens / duration
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         self._began = self._clock()
@@ -105,7 +105,7 @@ class StepTiming(StepHook):
             self._tokens += ids.numel()
 
     def _new_tokens(self) -> float:
-        """Return the tokens of the step: of all ranks if TRL counts them, else of this rank. A rollback resets TRL's
+        """Return this step's tokens: of all ranks if TRL counts them, otherwise of this rank. A rollback resets TRL's
         count."""
         counted = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
         if not counted:
@@ -148,17 +148,17 @@ DISTILLATION = (
 )
 EVAL = "eval/"
 BY_TRAINER = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
-"""Trainer → the metrics of every step in TRL, in addition to those of any trainer."""
+"""Trainer class → the metrics that TRL logs every step, in addition to ANY_TRAINER."""
 
 
 class StepMetrics(StepHook):
-    """Wraps the trainer's own calls and reads their results; the trainer behaves as before."""
+    """Publishes loss, gradient norm and TRL's own metrics by wrapping the trainer's methods. Training is unchanged."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer: Any = trainer
         self._loss: torch.Tensor | None = None
         self._grad_norm: Any = None
-        self._read: dict[str, int] = {}
+        self._values_read: dict[str, int] = {}
         self._ranks = Ranks()
         self._wrap(trainer, "training_step", self._on_loss)
         self._wrap(trainer.accelerator, "clip_grad_norm_", self._on_grad_norm)
@@ -179,26 +179,25 @@ class StepMetrics(StepHook):
         return tuple(metrics)
 
     def announced_held_out(self) -> tuple[MetricSpec, ...]:
-        """Return the metrics of the trainer's own evaluation, those of the first evaluation set first.
+        """Return the metrics of the trainer's own evaluation, starting with the first evaluation set.
 
-        With reward functions that is the reward: the loss is then little more than β × KL, and grows while the policy
-        learns.
+        Trainers with reward functions are judged by the reward. Their loss is little more than β × KL, which grows
+        while the policy learns.
         """
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
-        rewarded = hasattr(trainer, "reward_funcs")
-        last, better = ("reward", "up") if rewarded else ("loss", "down")
+        name, better = ("reward", "up") if hasattr(trainer, "reward_funcs") else ("loss", "down")
         return tuple(
-            MetricSpec.model_validate({"name": EVAL + prefix + last, "better": better, "held_out": True})
+            MetricSpec.model_validate({"name": EVAL + prefix + name, "better": better, "held_out": True})
             for prefix in self._set_prefixes()
         )
 
     def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics of one evaluation under their announced names.
+        """Return the metrics of one evaluation under their announced names: `eval/loss`, or `eval/NAME_loss` with
+        several sets.
 
-        That is `eval/loss`, or `eval/NAME_loss` for one of several sets. TRL omits the name of the set for some metrics
-        (it logs the reward of each set as `eval_reward`).
+        TRL omits the name of the set for some metrics. For example, it logs the reward of every set as `eval_reward`.
         """
         prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")
         return {
@@ -213,9 +212,9 @@ class StepMetrics(StepHook):
         return [f"{name}_" for name in sets] if isinstance(sets, dict) else [""]
 
     def logged(self) -> None:
-        """Note that TRL has emptied its lists, which it does after each training log."""
+        """Reset the read positions, because TRL empties its lists after each training log."""
         if self._trainer.model.training:
-            self._read.clear()
+            self._values_read.clear()
 
     def before_update(self) -> dict[str, torch.Tensor]:
         """Return loss and gradient norm. The loss is the mean over the ranks, as in the trainer's own log."""
@@ -227,13 +226,13 @@ class StepMetrics(StepHook):
     def end_step(self, step: StepEnd) -> None:
         """Add TRL's own metrics of this step."""
         metrics = step.metrics
-        # TRL keeps a list per metric until the next log. The values added in this step belong to it.
+        # TRL keeps a list per metric until the next log. The values added since the last call belong to this step.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
-            read = self._read.get(name, 0)
+            read = self._values_read.get(name, 0)
             fresh = values[read:] if read <= len(values) else values
-            self._read[name] = len(values)
+            self._values_read[name] = len(values)
             if name.startswith("reward") and hasattr(self._trainer, "reward_funcs"):
-                # NaN means in TRL that a reward function gave no score, not that the run is broken.
+                # In TRL, NaN means that a reward function gave no score. The run is not broken.
                 fresh = [value for value in fresh if not math.isnan(value)]
             if fresh:
                 metrics[name] = sum(fresh) / len(fresh)

@@ -1,5 +1,5 @@
-"""From several members' scores to one reward: rules.py how a completion's standard scores become one, group_reward.py
-a whole group, reliability.py how far each judge is to be believed."""
+"""Combine several members' scores into one reward: rules.py for one completion's standard scores, group_reward.py for a
+whole group, reliability.py for how far to trust each judge."""
 
 from oven_learner.rewards.aggregation.group_reward import (
     DEFAULT_RULE,

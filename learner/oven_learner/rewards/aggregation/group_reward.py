@@ -1,13 +1,13 @@
-"""From several members' scores of one group to one reward a completion. Pure.
+"""Combine several members' scores of one group into one reward per completion. Pure functions.
 
-Judges differ in scale and offset, and a policy learns to fool one of them before all. So each judge is standardised
-within the group, and a rule (rules.py) makes one number R of the standard scores that they gave each completion.
+Judges differ in scale and offset, and a policy often learns to fool a single judge first. So each judge is standardised
+within the group, and a rule (rules.py) combines the standard scores of each completion into one number R.
 
-A judge whose scores are all equal has no opinion on the order. It takes no part in R, where it would count against
-whatever the others praise, nor in a quorum of those who see a difference.
+A judge with equal scores has no opinion on the order. It does not contribute to R, where it would count against
+completions that others praise, nor to a quorum of judges that see a difference.
 
-A trainer's `reward` is to keep its meaning, so R is put back on the members' own scale: the group's mean is the
-weighted mean of the members' means, and its spread is theirs as far as they agree.
+To keep the meaning of a trainer's `reward`, R is scaled back. The group's mean is the weighted mean of the members'
+means, and its spread is theirs as far as they agree.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from oven_learner.rewards.aggregation.rules import RULES
 
 DEFAULT_RULE = "lower_quantile"
-"""Of the rules the one that holds against two fooled judges of four and against a hostile one as well."""
+"""The only rule that withstands two fooled judges of four as well as one hostile judge."""
 FLAT = 1e-6
-"""A spread below it is not an opinion on the order: the judge's standard scores are 0."""
+"""Spreads below it are not an opinion on the order; the standard scores are then 0."""
 
 
 def aggregate(
@@ -31,22 +31,22 @@ def aggregate(
     rule: str = DEFAULT_RULE,
     caution: float = 0.5,
 ) -> list[float] | None:
-    """One reward a completion, or None without a quorum.
+    """Return one reward per completion, or None without a quorum.
 
-    `scores` has the members that scored this group, each with one score a completion; those without weight do not
-    count. `rule` names one of RULES, and `caution` is the λ of `cautious`. The quorum is of members that see a
-    difference; where none does it is of all of them, and every completion gets the same. The scores of one voting
-    member alone pass through, bit for bit. The result moves with the completions when they are reordered, exactly (sums
-    are exact), and R with none of a judge's scale or offset. A completion that no voting member puts below another one
-    has no lower reward. Raises KeyError for a rule that there is not.
+    `scores` has one score per completion for each member that scored this group. Members without weight do not count.
+    `rule` is a name in RULES, and `caution` is the λ of `cautious`. The quorum counts members that see a difference. If
+    none does, it counts all members, and every completion gets the same reward. The scores of a single voting member
+    pass through bit for bit. Reordering completions reorders the result exactly (sums are exact). R does not depend on
+    a judge's scale or offset. A completion that no voting member scores below another never has the lower reward.
+    Raises KeyError for an unknown rule.
     """
-    voting = {name: given for name, given in scores.items() if weights.get(name, 0.0) > 0}
+    voting = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
     if len(voting) < quorum or not voting:
         return None
     if len(voting) == 1:
         return [*next(iter(voting.values()))]
-    means = {name: _mean(given) for name, given in voting.items()}
-    spreads = {name: _spread(given, means[name]) for name, given in voting.items()}
+    means = {name: _mean(values) for name, values in voting.items()}
+    spreads = {name: _spread(values, means[name]) for name, values in voting.items()}
     total = math.fsum(weights[name] for name in voting)
     level = math.fsum(weights[name] / total * means[name] for name in voting)
     scale = math.fsum(weights[name] / total * spreads[name] for name in voting)
@@ -69,26 +69,27 @@ def aggregate(
 def weighted_mean(
     scores: Mapping[str, Sequence[float]], weights: Mapping[str, float], *, quorum: int
 ) -> list[float] | None:
-    """The mean of the members' scores of each completion by their weights, on their own scale; None without a quorum.
+    """Return the weighted mean of the members' scores of each completion; None without a quorum.
 
-    Not standardised, so it stays within [0, 1], and members whose scores are all alike count as well.
+    The scores are not standardised, so the result stays within [0, 1], and members with equal scores also count.
     """
-    voting = {name: given for name, given in scores.items() if weights.get(name, 0.0) > 0}
+    voting = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
     if len(voting) < quorum or not voting:
         return None
     total = math.fsum(weights[name] for name in voting)
     rows = range(len(next(iter(voting.values()))))
-    return [math.fsum(weights[name] * given[row] for name, given in voting.items()) / total for row in rows]
+    return [math.fsum(weights[name] * values[row] for name, values in voting.items()) / total for row in rows]
 
 
-def sees_difference(given: Sequence[float]) -> bool:
-    """Whether a judge's scores of one group order its completions at all."""
-    return _spread(given, _mean(given)) > FLAT
+def sees_difference(scores: Sequence[float]) -> bool:
+    """Whether a judge's scores of one group order its completions."""
+    return _spread(scores, _mean(scores)) > FLAT
 
 
 def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
-    """Mean correlation over the pairs of members that see a difference in the group; None without such a pair."""
-    z = [standardised(given) for given in scores.values() if sees_difference(given)]
+    """Return the mean correlation over pairs of members that see a difference in the group; None without such a
+    pair."""
+    z = [standardised(values) for values in scores.values() if sees_difference(values)]
     pairs = [(a, b) for i, a in enumerate(z) for b in z[i + 1 :]]
     if not pairs:
         return None
@@ -96,15 +97,15 @@ def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
 
 
 def standard(value: float, mean: float, spread: float) -> float:
-    """The standard score of one value; 0 where the spread is none."""
+    """Return the standard score of one value; 0 if the spread is zero."""
     return (value - mean) / spread if spread > FLAT else 0.0
 
 
-def standardised(given: Sequence[float]) -> list[float]:
-    """A judge's scores of one group as standard scores."""
-    mean = _mean(given)
-    spread = _spread(given, mean)
-    return [standard(value, mean, spread) for value in given]
+def standardised(scores: Sequence[float]) -> list[float]:
+    """Return a judge's scores of one group as standard scores."""
+    mean = _mean(scores)
+    spread = _spread(scores, mean)
+    return [standard(value, mean, spread) for value in scores]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -112,5 +113,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], mean: float) -> float:
-    """Population standard deviation."""
+    """Return the population standard deviation."""
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

@@ -1,11 +1,11 @@
-"""Rules that make one number of the standard scores that several judges gave one completion. Pure.
+"""Rules that combine several judges' standard scores of one completion into one number. Pure functions.
 
-Each takes (standard score, share) of every judge that sees a difference, the shares summing to 1, and is monotone in
-each score: a completion that no judge puts below another one has no lower number. With one judge, or judges of one
-mind, each gives their score.
+Each rule receives (standard score, share) for every judge that sees a difference, with shares summing to 1. Each is
+monotone in each score: a completion that no judge scores below another never has the lower number. With one judge, or
+judges that agree, each rule returns their score.
 
-Ensembles mitigate over-optimisation and do not end it, since judges err together (Eisenstein et al. 2023,
-arXiv 2312.09244): where all are fooled no rule helps. `oven-controller bench aggregation` measures them all.
+Ensembles reduce over-optimisation but do not prevent it, because judges make common errors (Eisenstein et al. 2023,
+arXiv 2312.09244). If all are fooled, no rule helps. `oven-controller bench aggregation` measures them all.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from oven_core.errors import UnknownNameError
 Scored: TypeAlias = tuple[float, float]
 """A judge's standard score of a completion, and the judge's share of the weight."""
 Rule: TypeAlias = Callable[[Sequence[Scored], float], float]
-"""(the judges' scores, λ) → R. λ is `committee.caution`; only `cautious` reads it."""
+"""(judges' scores, λ) → R. λ is `committee.caution`; only `cautious` uses it."""
 
 LEVEL: Final = 0.4
-"""The quantile that `lower_quantile` rests on: the lower one of two judges, the middle one of three, the second-lowest
-of four and of five. So neither the praise of two fooled judges of four reaches it, nor one hostile score."""
+"""The quantile of `lower_quantile`: the lower one of two judges, the middle one of three, the second-lowest of four and
+of five. So neither the praise of two fooled judges of four nor one hostile score reaches it."""
 WITHIN: Final = 0.4
-"""Standard deviations around that quantile within which a judge's own score still counts. At 0 the reward correlates
-with the truth by .914 in clean groups, at .4 by .920; at 1 by .929, but then two fooled judges of four lift a bad
-answer 23 % of the time instead of 17 %."""
+"""Standard deviations around that quantile within which a judge's own score still counts. At 0 the reward's correlation
+with the truth in clean groups is 0.914, at 0.4 it is 0.920, and at 1 it is 0.929. But at 1, two fooled judges of four
+lift a bad answer 23 % of the time instead of 17 %."""
 TRIMMED: Final = 0.25
-"""The share of the weight that `trimmed` leaves out at either end: the highest and the lowest of four."""
+"""Share of the weight that `trimmed` drops at either end: the highest and the lowest of four."""
 ROUNDING: Final = 1e-9
-"""Shares are sums of floating-point numbers: .4 of the weight may be a little less."""
+"""Tolerance: shares are floating-point sums, so 0.4 of the weight may be slightly less."""
 
 
 def lower_quantile(z: Sequence[Scored], _: float) -> float:
-    """The mean of the judges' scores, each brought to within WITHIN of their LEVEL quantile.
+    """Return the mean of the judges' scores, each clipped to within WITHIN of their LEVEL quantile.
 
-    The quantile alone wastes what the other judges say where all agree; the mean alone gives in to one that is far off.
-    Clipping to a window that moves with the quantile is monotone in every score, as both are.
+    The quantile alone ignores the other judges when all agree. The mean alone gives in to one outlier. Clipping to a
+    window around the quantile is monotone in every score.
     """
     middle = _quantile(z, LEVEL)
     return math.fsum(share * min(max(score, middle - WITHIN), middle + WITHIN) for score, share in z)
@@ -77,25 +77,25 @@ def cautious(z: Sequence[Scored], caution: float) -> float:
 
 
 def trimmed(z: Sequence[Scored], _: float) -> float:
-    """The mean without the highest and the lowest TRIMMED of the weight."""
-    ordered, parts, at = sorted(z), [], 0.0
+    """Return the mean without the highest and the lowest TRIMMED of the weight."""
+    ordered, parts, start = sorted(z), [], 0.0
     for i, (score, _share) in enumerate(ordered):
         end = math.fsum(share for _, share in ordered[: i + 1])
-        inside = min(end, 1 - TRIMMED) - max(at, TRIMMED)
+        inside = min(end, 1 - TRIMMED) - max(start, TRIMMED)
         if inside > 0:
             parts.append((score, inside))
-        at = end
+        start = end
     total = math.fsum(inside for _, inside in parts)
     return math.fsum(score * inside / total for score, inside in parts)
 
 
 def median(z: Sequence[Scored], _: float) -> float:
-    """The score with half of the weight on either side; between two the middle."""
+    """Return the score with half of the weight on either side, or the middle between two."""
     return (_quantile(z, 0.5) - _quantile([(-score, share) for score, share in z], 0.5)) / 2
 
 
 def lowest(z: Sequence[Scored], _: float) -> float:
-    """The lowest judge's score: one judge is enough to sink any completion."""
+    """Return the lowest judge's score: a single judge can sink any completion."""
     return min(score for score, _ in z)
 
 
@@ -110,20 +110,20 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def rule_named(name: str) -> Rule:
-    """Raises UnknownNameError, which names the nearest."""
+    """Return the rule. Raises UnknownNameError with the nearest name."""
     if name not in RULES:
         raise UnknownNameError("committee.rule", name, RULES)
     return RULES[name]
 
 
 def penalised(z: Sequence[Scored], caution: float) -> float:
-    """mean − λ · deviation, weighted by share."""
+    """Return mean − λ · deviation, weighted by share."""
     mean = math.fsum(share * score for score, share in z)
     return mean - caution * math.sqrt(math.fsum(share * (score - mean) ** 2 for score, share in z))
 
 
 def _quantile(z: Sequence[Scored], level: float) -> float:
-    """The lowest score with at least `level` of the weight at or below it."""
+    """Return the lowest score with at least `level` of the weight at or below it."""
     ordered = sorted(z)
     for i, (score, _share) in enumerate(ordered):
         if math.fsum(share for _, share in ordered[: i + 1]) >= level - ROUNDING:

@@ -1,8 +1,8 @@
-"""A run's diagnoses on disk: the question, the conversation, and when a vote used the answer.
+"""A run's diagnoses on disk: the question, the conversation, the outcome, and the vote that used it.
 
-Each has a folder under `diagnoses` in the run's folder: question.json, the three logs of the conversation,
-outcome.json, and taken.json once a vote has used its answer. With these and the run's log a diagnosis can be repeated
-without a call (`backtest supervisor RUN`): the same programs over the same log, with the recorded answers.
+Each diagnosis has a folder under `diagnoses` in the run's folder: question.json, the three logs of the conversation,
+outcome.json, and taken.json once a vote has used the answer. `backtest supervisor RUN` repeats a diagnosis from these
+files and the run's log without calling a model: it runs the same programs on the same log with the recorded answers.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
 FOLDER: Final = "diagnoses"
 """Name of the folder in the run's folder."""
 FILE_BYTES: Final = 1 << 20
-"""Maximum size of a question or an outcome, which have a few thousand bytes."""
+"""Maximum size of a question or an outcome. Typical sizes are a few thousand bytes."""
 
 
 @dataclass(frozen=True)
 class DiagnosisRequest:
-    """What the vote needs to know about a question."""
+    """The part of a question that the vote needs."""
 
     number: int
     tick: int
@@ -45,7 +45,7 @@ class DiagnosisRequest:
 
 @dataclass(frozen=True)
 class Question:
-    """What was known when a diagnosis was requested."""
+    """A request for a diagnosis, with the agent's state at that time."""
 
     number: int
     tick: int
@@ -53,7 +53,7 @@ class Question:
     seq: int
     """Sequence of the newest event in the context."""
     values: Mapping[str, Value]
-    """Knob → its value then. If it has changed since, the answer is void."""
+    """Knob → its value at the time. If the value has changed since, the answer is void."""
     view: GraphView
 
     def plain(self) -> dict[str, Any]:
@@ -67,32 +67,32 @@ class StoredDiagnosis:
     question: Question
     folder: Path
     used_at: int | None
-    """Tick of the vote that used its answer; None if no vote did."""
+    """Tick of the vote that used the answer, or None."""
     outcome: Mapping[str, Any]
-    """The content of outcome.json; empty without one."""
+    """The content of outcome.json; empty if the file is missing."""
 
 
-class Transcripts:
-    """The diagnoses of one run. Raises ConfigError for a folder that cannot be read, OSError if it cannot be
-    written."""
+class DiagnosisStore:
+    """The stored diagnoses of one run. Raises ConfigError for a folder that cannot be read, OSError if writing
+    fails."""
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / FOLDER
 
     @property
     def count(self) -> int:
-        """The number of diagnoses that were begun, also in earlier incarnations, answered or not."""
+        """The number of diagnoses ever begun, answered or not, including those before a restart."""
         return max(self._numbers(), default=0)
 
     def begin(self, question: Question) -> Path:
-        """Write the question, and return its folder."""
+        """Write the question and return its folder."""
         folder = self._path(question.number)
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         write_atomic(folder / "question.json", json.dumps(question.plain()), private=True)
         return folder
 
     def end(self, number: int, result: DiagnosisResult) -> None:
-        """Write the outcome for people and statistics. A backtest computes it again."""
+        """Write the outcome for people and statistics. A backtest recomputes it."""
         outcome = {
             "diagnosis": result.diagnosis.plain() if result.diagnosis else None,
             "failure": result.kind or None,
@@ -139,7 +139,7 @@ class Transcripts:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file, empty without a file. Raises ConfigError and ValueError."""
+    """Return the JSON object in a file, or an empty dict if the file is missing. Raises ConfigError and ValueError."""
     if not path.is_file():
         return {}
     content = json.loads(read_file(path, "a stored diagnosis", FILE_BYTES))
@@ -158,11 +158,11 @@ class NoCallsModel(ModelHandler):
         raise ModelFailure("not_configured", "the recorded conversation has no answer to this, and no call is made")
 
 
-def repeated(
+def repeat(
     stored: StoredDiagnosis, log: Sequence[Event], knobs: Sequence[str], config: dict[str, object]
 ) -> DiagnosisResult:
-    """Repeat a diagnosis without a call. `log`: the run's verified events; the context is made of those that it had at
-    the time."""
+    """Repeat a diagnosis without calling a model. `log` holds the run's verified events. Events after the question are
+    ignored."""
     with tempfile.TemporaryDirectory(prefix="oven-repeat-") as scratch:
         log_dir = Path(scratch)
         for name in FILES:

@@ -1,4 +1,4 @@
-"""The usual names of the columns, keys and attributes that hold triples."""
+"""Finds the columns, keys or attributes that hold triples by their usual names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RELATIONS: Final = ("predicate", "relation", "rel", "type", "p", "label")
 OBJECTS: Final = ("object", "target", "to", "tail", "dst", "o", "end")
 WEIGHTS: Final = ("weight", "strength", "w")
 RELATED: Final = "RELATED"
-"""The relation of an edge without one."""
+"""The default relation."""
 
 
 class TripleColumns(NamedTuple):
-    """The names of the columns of a triple in one file."""
+    """One file's column names for the parts of a triple."""
 
     subject: str
     relation: str
@@ -30,7 +30,7 @@ class TripleColumns(NamedTuple):
 
 
 def triple_columns(path: Path, names: Iterable[str]) -> TripleColumns:
-    """Find the columns of a triple by their usual names, in any case. Raises ConfigError if one is missing."""
+    """Find the columns of a triple by their usual names, ignoring case. Raises ConfigError if one is missing."""
     by_lower_case = {name.strip().lower(): name for name in names}
     subject, relation, object_, weight = (
         next((by_lower_case[name] for name in usual_names if name in by_lower_case), None)

@@ -1,0 +1,262 @@
+"""Watch each remote judge while it scores: its reliability, its biases, and the results of its own tests."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from oven_core.protocol.committee_requests import JudgeHealth
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.rewards.aggregation import Reliability, sees_difference, standardised
+from oven_learner.rewards.scores import Abstention, Verdict
+
+ALPHA: Final = 0.001
+"""False-alarm probability of one test on one judge per run. A committee of five with two tests each then has one false
+alarm in a hundred runs."""
+TUNED: Final = 10.0
+"""ρ, the V for which the test is tuned: 70 groups of eight completions."""
+SMALLEST: Final = 0.1
+"""Smallest mean correlation for an alarm. Long runs detect smaller ones that change no advantage."""
+
+
+class BiasTest:
+    """A sequential test whether scores follow something that they should not, such as the position of an answer.
+
+    Each group yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for
+    n completions, whatever the scores are, because positions are random. The sum over groups S with variance V then has
+    the e-value of a normal mixture (Robbins 1970; Howard et al. 2021, arXiv 1810.08240, eq. 14):
+
+        √(ρ / (V + ρ)) · exp(S² / (2 (V + ρ)))
+
+    It exceeds 1/α with probability at most α in a whole run, for any length and any number of looks. `smallest` is the
+    smallest mean correlation that can raise an alarm.
+    """
+
+    def __init__(self, smallest: float = SMALLEST) -> None:
+        self._smallest = smallest
+        self._sum = self._variance = 0.0
+        self.groups = 0
+
+    def add_group(self, scores: Sequence[float], followed: Sequence[float]) -> None:
+        """Add one group: its scores, and the values that they should not follow. Ignored if either is constant."""
+        measured = correlation(scores, followed)
+        if measured is not None:
+            self._sum += measured
+            self._variance += 1 / (len(scores) - 1)
+            self.groups += 1
+
+    @property
+    def mean(self) -> float | None:
+        """The mean correlation; None before the first group."""
+        return self._sum / self.groups if self.groups else None
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the bias is significant and large enough to matter."""
+        mean = self.mean
+        return mean is not None and abs(mean) >= self._smallest and self._evidence() >= -math.log(ALPHA)
+
+    def _evidence(self) -> float:
+        """Return the logarithm of the e-value."""
+        wide = self._variance + TUNED
+        return self._sum**2 / (2 * wide) - 0.5 * math.log(wide / TUNED)
+
+
+def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return the correlation; None if either is constant."""
+    mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
+    spread_a = math.sqrt(math.fsum((x - mean_a) ** 2 for x in a))
+    spread_b = math.sqrt(math.fsum((y - mean_b) ** 2 for y in b))
+    if min(spread_a, spread_b) < 1e-9:
+        return None
+    together = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    return max(-1.0, min(1.0, together / (spread_a * spread_b)))
+
+
+log = logging.getLogger("oven.learner")
+
+FOOLED: Final = "fooled"
+"""A member's own kind of abstention: its judge failed a test with a known answer."""
+LENGTH: Final = 0.2
+"""Smallest mean correlation with length, beyond the other members', for an alarm. Twice that of positions: an answer's
+value may depend on its length, and judges with different noise see that to different degrees."""
+UNRELIABLE: Final = 0.5
+"""Reliabilities below it are logged."""
+_METRICS: Final = {
+    "reliability": "0.1 to 1, its weight is multiplied by it",
+    "length": "correlation of its scores with the answers' length, mean over groups so far",
+    "length_bias": "the same beyond what the other members' scores show; an alarm from 0.2 on",
+    "order_bias": "correlation of its scores with the place shown, mean over groups so far; an alarm from 0.1 on",
+    "order_flips": "share of pairs that turned round when a group was shown in reverse",
+    "change_p": "probability of its scores of old groups, had it not changed; an alarm to 0.001",
+    "changes": "times so far that it was found to be another judge than before",
+    "controls_failed": "tests with known answers that it got wrong so far",
+    "quarantined": "1: it is asked for tests only",
+    "cut_texts": "texts so far that were too long to be shown whole",
+}
+"""Metric `committee/<member>/<name>` of each remote member → its unit."""
+_DOWN: Final = frozenset({"changes", "controls_failed", "quarantined", "order_flips", "cut_texts"})
+
+
+class JudgeWatch:
+    """Watches the remote members `judges`. `weigh`: whether reliability changes weights; it is always measured."""
+
+    def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
+        self._weigh = weigh
+        self.reliability = Reliability(judges)
+        self._evidence_of = {judge: _JudgeEvidence() for judge in judges}
+        self._numbers = itertools.count(1)
+        self._begun = dict.fromkeys(judges, 0)
+        self._reported: set[tuple[str, str]] = set()
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        """Return its metrics of each judge."""
+        return tuple(
+            MetricSpec(name=f"committee/{judge}/{name}", unit=unit, better="down" if name in _DOWN else "neither")
+            for judge in self._evidence_of
+            for name, unit in _METRICS.items()
+        )
+
+    def weights(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Return the members' weights, multiplied by reliability for judges."""
+        return self.reliability.weights(weights) if self._weigh else dict(weights)
+
+    def add_group(
+        self, shown: Sequence[str], texts: Sequence[str], rows: Mapping[str, Verdict], weights: Mapping[str, float]
+    ) -> None:
+        """Add one group.
+
+        `rows`: each voting member's verdict on `texts`, the group's completions in order. `shown`: the distinct texts
+        in the order shown to judges. `weights`: the members' weights before reliability.
+        """
+        first = [texts.index(text) for text in shown]  # equal texts have equal scores and count once
+        scores = {
+            name: [verdict[i] for i in first] for name, verdict in rows.items() if not isinstance(verdict, Abstention)
+        }
+        z = {name: standardised(values) for name, values in scores.items() if sees_difference(values)}
+        places, lengths = [float(n) for n in range(len(shown))], [math.log1p(len(text)) for text in shown]
+        for judge, evidence in self._evidence_of.items():
+            verdict = rows.get(judge)
+            if isinstance(verdict, Abstention) and verdict.kind == FOOLED:
+                self.reliability.failed_control(judge)
+            if judge in z:
+                evidence.add_group(z[judge], [z[name] for name in z if name != judge], places, lengths)
+        self.reliability.add_group(scores, weights)
+
+    @property
+    def begun(self) -> dict[str, int]:
+        """Judge → a number that changes whenever another judge takes over the name."""
+        return dict(self._begun)
+
+    def begin(self, judge: str) -> None:
+        """Start afresh for a new judge, or for a name that another judge takes over."""
+        self._evidence_of[judge] = _JudgeEvidence()
+        self._begun[judge] = next(self._numbers)
+        self.reliability.begin(judge)
+        self._reported = {(name, kind) for name, kind in self._reported if name != judge}
+
+    def leave(self, judge: str) -> None:
+        """Stop watching a judge."""
+        del self._evidence_of[judge], self._begun[judge]
+        self.reliability.leave(judge)
+        self._reported = {(name, kind) for name, kind in self._reported if name != judge}
+
+    @property
+    def alarms(self) -> dict[str, frozenset[str]]:
+        """Judge → its active alarms: order, length, change, reliability, quarantine, cut."""
+        return {
+            judge: frozenset(kind.split()[0] for name, kind in self._reported if name == judge)
+            for judge in self._evidence_of
+        }
+
+    def metrics(self, health: Mapping[str, JudgeHealth]) -> dict[str, float]:
+        """Return the current metrics, and log new findings. `health`: the reports of the judges' members."""
+        metrics: dict[str, float] = {}
+        reliability = self.reliability.values()
+        for judge, evidence in self._evidence_of.items():
+            values = evidence.values() | {"reliability": reliability[judge]} | _values(health.get(judge))
+            metrics |= {f"committee/{judge}/{name}": value for name, value in values.items() if value is not None}
+            self._log_findings(judge, values, evidence)
+        return metrics
+
+    def _log_findings(self, judge: str, values: Mapping[str, float | None], evidence: _JudgeEvidence) -> None:
+        """Log each finding once when it appears, and once when it ends."""
+        shaky = (values["reliability"] or 1.0) < UNRELIABLE
+        order, beyond = values["order_bias"] or 0.0, values["length_bias"] or 0.0
+        changes = values.get("changes") or 0.0
+        standing = {
+            "quarantine": (bool(values.get("quarantined")), "is in quarantine: it failed tests with known answers"),
+            "order": (
+                evidence.order.alarm,
+                f"scores by the place in which an answer is shown (correlation {order:+.2f})",
+            ),
+            "length": (
+                evidence.length.alarm,
+                f"scores by length, unlike the others (correlation {beyond:+.2f} beyond)",
+            ),
+            "reliability": (shaky, "disagrees with the others; its weight is lowered"),
+            f"change {changes:.0f}": (changes > 0, "scores old groups otherwise than before: its model has changed"),
+            "cut": (bool(values.get("cut_texts")), "was shown long texts cut; committee.characters is the limit"),
+        }
+        for kind, (holds, message) in standing.items():
+            if holds and (judge, kind) not in self._reported:
+                self._reported.add((judge, kind))
+                log.warning("committee member %s %s", judge, message)
+            elif not holds and (judge, kind) in self._reported:
+                self._reported.discard((judge, kind))
+                log.info("committee member %s: no longer so: it %s", judge, message)
+
+
+class _JudgeEvidence:
+    """The evidence on one judge."""
+
+    def __init__(self) -> None:
+        self.order = BiasTest()
+        self.length = BiasTest(LENGTH)
+        self.lengths = _Mean()
+
+    def add_group(
+        self,
+        own: Sequence[float],
+        others: Sequence[Sequence[float]],
+        places: Sequence[float],
+        lengths: Sequence[float],
+    ) -> None:
+        """Add its standard scores of one group and those of the other members."""
+        self.order.add_group(own, places)
+        if (with_length := correlation(own, lengths)) is not None:
+            self.lengths.append(with_length)
+        if others:
+            beyond = [mine - math.fsum(theirs) / len(others) for mine, *theirs in zip(own, *others, strict=True)]
+            self.length.add_group(beyond, lengths)
+
+    def values(self) -> dict[str, float | None]:
+        return {"length": self.lengths.value, "length_bias": self.length.mean, "order_bias": self.order.mean}
+
+
+class _Mean:
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def append(self, value: float) -> None:
+        self._sum, self._count = self._sum + value, self._count + 1
+
+    @property
+    def value(self) -> float | None:
+        return self._sum / self._count if self._count else None
+
+
+def _values(health: JudgeHealth | None) -> dict[str, float | None]:
+    if health is None:
+        return {}
+    return {
+        "order_flips": health.order_flips,
+        "change_p": health.change_p,
+        "changes": float(health.changes),
+        "controls_failed": float(health.controls_failed),
+        "quarantined": float(health.quarantined),
+        "cut_texts": float(health.cut_texts),
+    }

@@ -266,3 +266,26 @@ def test_the_key_comes_from_the_named_variable() -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters that no key has") as broken:
         key({"OPENAI_API_KEY": "sk-canary\x0112"}, provider="openai")
     assert "canary" not in str(broken.value)
+
+
+async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
+    async with JudgeOverHttp(endpoint, "openai", "429x2") as judge:
+        await judge.score(7)
+    (call,) = judge.calls
+    assert (call.operation, call.provider, call.request_model) == ("chat", "compatible", "m@429x2")
+    assert (call.response_model, call.finish_reason, call.error_type) == ("judge-2026-01-01", "stop", None)
+    assert (call.input_tokens, call.output_tokens, call.resends) == (100, 10, 2)
+    assert (call.evaluation, call.scores) == ("critic", right(7))
+    assert 0 < call.started_ns <= call.ended_ns
+
+
+async def test_a_member_at_its_limit_reports_busy(endpoint: Endpoint) -> None:
+    async with JudgeOverHttp(endpoint, "openai", "hangx9") as judge:
+        member = Member("critic", judge.member.judge, concurrent=1)
+        first = asyncio.create_task(member.answer(request(7, deadline_s=20).wire()))
+        while not endpoint.served["hang"]:
+            await asyncio.sleep(0.01)
+        second = await member.answer(request(7, deadline_s=0.2).wire())
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    assert second.failure == "busy"

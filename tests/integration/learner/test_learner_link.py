@@ -210,3 +210,13 @@ async def test_a_missing_server_at_the_end_does_not_delay_the_learner(nats: Serv
     learner.observe(1, {"loss": 1.0})
     assert not await off_loop(learner.close, "completed", timeout_s=0.5)
     assert not psutil.pid_exists(process.pid or 0)
+
+
+async def test_what_cannot_be_sent_does_not_block_the_rest(nats: Server) -> None:
+    learner = learner_on(link(nats))
+    await off_loop(learner.start)
+    learner.observe(1, {"loss": "high"})  # type: ignore[dict-item]
+    learner.observe(2, {f"metric/{n}": 1 / 3 for n in range(20_000)})
+    learner.observe(3, {"loss": 1.0})
+    assert await off_loop(learner.close, "completed")
+    assert [body.step for body in await nats.bodies() if isinstance(body, Observation)] == [3]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from tests.support.learner_side import RUN, Server, decide, decision, learner_on, off_loop, polled, serving, until
 
-from oven_core.errors import BusError, RefusedError
+from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol.messages import LearnerMessage, Observation, Receipt, RunEnded
 from oven_core.security.credentials import Credentials
 from oven_learner.link import process_link
@@ -322,3 +322,11 @@ async def test_the_messages_of_a_learner_killed_in_an_outage_are_spooled(nats: S
     kept = look(folder, RUN)
     assert [message.message_id.split("-")[1] for message in kept.messages] == ["7", "8", "9", "10", "11"]
     assert kept.end is None and not kept.lost and not kept.unknown
+
+
+async def test_a_spool_of_another_run_is_refused_at_the_start(nats: Server, folder: Path) -> None:
+    head = b'{"spool": 1, "run": "q", "messages": 0, "lost": 0}\n'
+    (folder / NAME).write_bytes(head)
+    with pytest.raises(ConfigError, match="holds messages of run 'q', but this is run 'r': move it to"):
+        await off_loop(Training(nats, folder).client.start)
+    assert (folder / NAME).read_bytes() == head

@@ -21,7 +21,7 @@ from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
 from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler, VLLMHandler
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
-from oven_runs.traces.records import Message, ToolCall
+from oven_runs.traces.records import Message, Tool, ToolCall
 
 ASKED = (Message(role="user", content="How many?"),)
 CALL = ToolCall(id="1", name="look", arguments="{}")
@@ -141,3 +141,12 @@ def test_what_an_engine_in_this_process_costs_is_not_known(monkeypatch: pytest.M
     assert isinstance(first, LMResponse) and isinstance(second, LMResponse)
     assert (first.usd, first.usage, second.usd, second.usage) == (None, Usage(3, 2), None, None)
     assert not handler.priced, "so a cap in US dollars is refused"
+
+
+@given(st.text(), st.text(), st.integers(1, 9))
+def test_no_tokenizer_produces_more_tokens_than_are_reserved(text: str, arguments: str, samples: int) -> None:
+    text, arguments = (part.encode(errors="ignore").decode() for part in (text, arguments))
+    tool = Tool(name="look", description=text, parameters={"type": "object"})
+    call = Message(role="assistant", content=text, calls=(ToolCall(id="1", name="look", arguments=arguments),))
+    most = Conversation((*ASKED, call), 9, tools=(tool,)).greatest_usage(samples)
+    assert most.input_tokens >= 2 * len(text.encode()) + len(arguments.encode()) and most.output_tokens == 9 * samples

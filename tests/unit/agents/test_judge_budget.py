@@ -238,6 +238,14 @@ async def test_the_cache_does_not_interfere_with_controls(tmp_path: Path) -> Non
     assert len(likes_bad.shown) == calls_before + 1, "what it said before its quarantine is forgotten"
 
 
+def test_a_cache_is_bounded(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path / "v.sqlite", rows=10)
+    keys = [cache_key("it", "", "", [str(n)]) for n in range(30)]
+    for key in keys:
+        cache.put(key, [0.5])
+    assert [cache.get(key, 1) for key in keys] == [None] * 20 + [[0.5]] * 10
+
+
 def test_a_damaged_cache_is_renamed_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, key = tmp_path / "v.sqlite", cache_key("it", "", "", ["a"])
     first = VerdictCache(path)

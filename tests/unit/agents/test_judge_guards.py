@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.scripted_provider import Scripted, group, scores_of
 
-from oven_core.protocol.committee_requests import ScoreRequest
+from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_llm.judges.adversarial_controls import ATTACKS_PER_GROUP, FIRST, Attack, Control, Controls, corpus
 from oven_llm.judges.judge import Judge, Watching
 from oven_llm.judges.member import Member
@@ -249,3 +249,19 @@ async def test_a_hanging_check_finds_nothing_and_can_be_closed() -> None:
     await started.wait()
     await judge.close()
     assert judge.health.order_flips is None
+
+
+async def test_degenerate_text_is_not_sent() -> None:
+    provider = Scripted(lambda _: 9)
+    request = group("4", "a" * 300)
+    assert scores_of(request, await Judge("critic", provider).score(request, CallTally())) == [0.9, 0.0]
+    assert [list(texts.values()) for texts in provider.shown] == [["4"]]
+
+
+async def test_no_control_shares_an_id_with_a_completion() -> None:
+    completions = tuple(Completion(id=f"{n:x}", text=f"{n}") for n in range(15))
+    request = numbered(1, "4").model_copy(update={"completions": completions})
+    provider = Scripted(lambda text: int(text) % 8 if text.isdigit() else 0)
+    scores = await Judge("critic", provider, Controls()).score(request, CallTally())
+    assert scores == {f"{n:x}": n % 8 / 10 for n in range(15)}
+    assert len(provider.shown[0]) == 15 + ATTACKS_PER_GROUP

@@ -86,3 +86,9 @@ def test_what_is_none_does_not_fit() -> None:
             validator.validate(bad)
     requests = Draft202012Validator(service_schema())
     requests.validate(json.loads(HistoryRequest(after=3).wire()))
+
+
+def test_the_operations_match_the_permissions() -> None:
+    operations = set(asyncapi()["operations"])
+    assert {"agent.send.vote", "agent.receive.ballot", "operator.send.operator", "mesh.send.decision"} <= operations
+    assert not {"agent.send.decision", "agent.receive.vote", "monitor.send.vote", "agent.receive.operator"} & operations

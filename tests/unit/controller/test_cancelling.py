@@ -100,3 +100,19 @@ async def test_a_timeout_around_the_block_stays_a_timeout() -> None:
         await waits()
     with preserve_cancellation():  # and nothing of it is left over
         await asyncio.sleep(0)
+
+
+async def test_ending_tasks_that_have_ended_keeps_their_results() -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    tasks = [asyncio.create_task(fails()), asyncio.create_task(asyncio.sleep(0))]
+    await asyncio.wait(tasks)
+    await end(*tasks)
+    await end()
+    assert [type(task.exception()) for task in tasks] == [ValueError, type(None)]
+
+
+async def test_an_error_without_a_cancellation_is_raised_unchanged() -> None:
+    with pytest.raises(ValueError, match=r"^no$"), preserve_cancellation():
+        raise ValueError("no")

@@ -122,3 +122,22 @@ def test_an_invalid_user_catalogue_is_refused(tmp_path: Path, text: str, words: 
         catalogue(overlay(tmp_path, text))
     assert str(tmp_path) in str(wrong.value), "it names the file"
     assert "canary" not in str(wrong.value)
+
+
+def test_file_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rubric.txt").write_text("Look for rhymes.")
+    (tmp_path / "rules.py").write_text("def short(completions, **_): ...\nlong = lambda **_: ...\n")
+    (tmp_path / "providers.yaml").write_text("openai: {top_logprobs: 3}")
+    committee = settings(
+        "provider: openai, model: m, rubric: rubric.txt",
+        "committee.members.short={kind: rule, rule: 'rules.py:short'}",
+        "committee.members.long={kind: rule, rule: 'rules.py:long'}",
+        "committee.providers=providers.yaml",
+    ).committee
+    assert committee.members["critic"].rubric == str(tmp_path / "rubric.txt")
+    assert committee.members["short"].rule == f"{tmp_path / 'rules.py'}:short"
+    assert committee.providers == str(tmp_path / "providers.yaml")
+    assert list(committee.judges) == ["critic"], "a rule has no process, no key and no endpoint"
+    with pytest.raises(ConfigError, match=r"no function in rules.py named 'shrot'; did you mean 'short'"):
+        settings("kind: rule, rule: 'rules.py:shrot'")

@@ -171,3 +171,10 @@ def test_lockstep_without_live_agents_closes_ticks_at_once() -> None:
     log.status("amy", "left")
     log.tick()
     assert log.closed_ticks == [1, 4, 5]
+
+
+def test_a_repeated_operator_command_is_recorded_once() -> None:
+    log = Log.running()
+    log.operator("a", "hold")
+    log.operator("a", "stop")
+    assert [(name, command.action) for name, command in log.mesh.state.commands.values()] == [("ann", "hold")]

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from tests.support.mesh_log import LR, SPECS, Log
+from tests.support.mesh_log import LR, RUN, SPECS, Log
 
 from oven_core.protocol.messages import Decision, MetricSpec, Value
+from oven_runs.log.replay import replay
 
 MIX = "data.mixture"
 
@@ -198,3 +199,22 @@ def test_a_setting_that_the_learner_rejected_twice_is_not_adopted_again(actuator
     verdicts = [refused(log, actuator, status, value).verdict for value in (0.5, 0.25, 0.125)]
     assert verdicts == ["adopted", "adopted", third]
     assert third == "adopted" or "the learner rejected the last 2 changes" in log.last.reason
+
+
+def test_a_least_change_of_zero_still_refuses_the_effective_value() -> None:
+    log = Log.running("amy", "bob", least_change=0)
+    adopt(log, 1.0)
+    assert "no change" in log.last.reason
+
+
+def test_a_log_with_an_unmet_need_and_a_contradiction_replays_to_the_same_bytes() -> None:
+    log = needing("held_out", MIX, contradictions=(("grad.clip:up", LR),))
+    adopt(log, {"web": 0.2, "code": 0.3, "math": 0.5}, MIX)
+    assert "unmet: data.mixture" in log.last.reason
+    adopt(log, 0.5)
+    adopt(log, 2.0, "grad.clip")
+    assert "contradiction: optimizer.lr_scale is in flight" in log.last.reason
+    log.tick(2)
+    log.end()
+    replayed = replay(log.events, RUN)
+    assert replayed.same and replayed.equal == replayed.decisions + len(log.ballots) and replayed.adopted == 1

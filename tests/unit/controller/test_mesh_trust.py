@@ -300,3 +300,11 @@ def test_newcomers_cannot_change_a_trusted_specialists_decision(
         log.vote(f"n{n}", stance, value if stance == "propose" else None, confidence=confidence)  # type: ignore[arg-type]
     assert (log.verdict, log.last.value) == ("adopted", 0.5)
     assert replay(log.events, RUN).same
+
+
+def test_a_grant_for_an_absent_agent_names_those_present() -> None:
+    log = run("bob")
+    log.operator("c1", "trust", agent="ghost")
+    assert not log.answers[-1].done and "there are bob, lr; start it, then trust it" in log.answers[-1].reason
+    log.operator("c2", "trust", agent="bob", actuators=("no.such",))
+    assert not log.answers[-1].done and "no actuator" in log.answers[-1].reason

@@ -149,3 +149,12 @@ def test_a_process_of_the_stack_reads_its_folder(tmp_path: Path, monkeypatch: py
     found = find_run("near", Endpoint())
     assert isinstance(found, LocalRun) and local_folder(found, "it").path == folder.path
     assert isinstance(find_run("near", Endpoint("nats://127.0.0.1:1")), RemoteRun), "an option says otherwise"
+
+
+@pytest.mark.parametrize(
+    "address", ["http://x:1", "nats://", "nats://h:x", "nats://h:0", "nats://[::1", "::", "/etc/x"]
+)
+def test_an_invalid_server_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not a server's address"):
+        tls.checked_addresses(address)
+    assert tls.checked_addresses("a:1, tls://b:2") == ["a:1", "tls://b:2"]

@@ -219,3 +219,31 @@ def test_agents_members_and_roles_need_different_names(tmp_path: Path, agent: st
     settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))
     with pytest.raises(ConfigError, match=words):
         agent_specs(settings)
+
+
+def test_replicas_of_the_log_need_a_cluster() -> None:
+    with pytest.raises(ConfigError, match="stream_replicas = 3 needs a cluster"):
+        resolve(sets=["stream_replicas=3"], attached=True)
+    urls = "nats://a:4222,nats://b:4222,nats://c:4222"
+    settings = resolve(sets=["stream_replicas=3", f"nats={urls}", "meshes=3"], attached=True).settings
+    assert (settings.stream_replicas, settings.meshes, settings.nats) == (3, 3, urls)
+
+
+def test_an_attached_script_starts_in_observe() -> None:
+    resolved = resolve(attached=True, sets=["rules.window_ticks=5"])
+    assert (resolved.settings.recipe, resolved.settings.rules.autonomy) == ("attached", "observe")
+    assert resolve(attached=True, sets=["rules.autonomy=auto"]).settings.rules.autonomy == "auto"
+    with pytest.raises(ConfigError, match="no meaning for your own script"):
+        resolve(attached=True, sets=["recipe_options.beta=1"])
+
+
+def test_resolved_settings_resolve_to_themselves() -> None:
+    resolved = resolve(sets=["seed=3", "recipe_options.beta=0.1"])
+    assert resolve(earlier=resolved.settings.model_dump(mode="json")).settings == resolved.settings
+
+
+def test_two_agents_of_one_name_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "learning_rate.py"
+    file.write_text("")
+    with pytest.raises(ConfigError, match="two agents are called 'learning_rate'"):
+        agent_specs(resolve(sets=[f"agents=[learning_rate, {file}]"]).settings)

@@ -175,3 +175,21 @@ def test_an_exporter_that_raises_is_reported_once(caplog: pytest.LogCaptureFixtu
     said = [record.getMessage() for record in caplog.records if record.name == "oven.telemetry"]
     assert len(said) == 2 and "(RuntimeError)" in said[0] and "2 of 2 spans" in said[1]
     assert CANARY not in caplog.text
+
+
+@pytest.mark.parametrize("header", ["nonsense", "00-0-0-01", "ff-" + PARENT[3:], "00-" + "0" * 32 + PARENT[35:]])
+def test_an_invalid_context_starts_a_new_trace(spans: InMemorySpanExporter, header: str) -> None:
+    tracing.span("vote", header).end()
+    (vote,) = finished(spans)
+    assert vote.parent is None
+
+
+def test_a_verdict_is_an_event_for_each_completion_without_its_text(spans: InMemorySpanExporter) -> None:
+    genai.trace(replace(CALL, cost_usd=0.0125, evaluation="critic", scores={"a1": 0.5, "b2": 1.0}))
+    (span,) = finished(spans)
+    assert (span.attributes or {})["oven.cost.usd"] == 0.0125
+    name, score, answer = "gen_ai.evaluation.name", "gen_ai.evaluation.score.value", "gen_ai.response.id"
+    assert [(event.name, dict(event.attributes or {})) for event in span.events] == [
+        ("gen_ai.evaluation.result", {name: "critic", score: value, answer: completion})
+        for completion, value in (("a1", 0.5), ("b2", 1.0))
+    ]

@@ -38,9 +38,9 @@ def trained(folder: Path, steps: int) -> tuple[list[torch.Tensor], dict[str, Any
     seen: list[list[int]] = []
 
     class Watched(ReplayPreference):
-        def over(self, model: Any, places: Any, device: Any) -> Any:
+        def tally_pairs(self, model: Any, places: Any, device: Any) -> Any:
             seen.append(list(places))
-            return super().over(model, places, device)
+            return super().tally_pairs(model, places, device)
 
     channels = [SelfDistillation(0.5, hints=Hints(sibling=False), topk=8), Watched(pairs, 0.5, batch=2)]
     job = grpo(

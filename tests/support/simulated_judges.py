@@ -145,7 +145,7 @@ def by_rule(rule: str, caution: float = 0.5, reliability: Reliability | None = N
         made = aggregate(scores, weights, quorum=1, rule=rule, caution=caution)
         assert made is not None  # there are judges, so there is a reward
         if reliability is not None:
-            reliability.saw(scores, WEIGHTS)
+            reliability.add_group(scores, WEIGHTS)
         return made
 
     return rewards

@@ -153,8 +153,8 @@ def bake(
 
 def _announced(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
     """Return the metrics plus the reward, which ranges from 0 to 1 like the members' scores."""
-    known = {spec.name for spec in metrics}
-    return tuple(metrics) if "reward" in known else (*metrics, MetricSpec(name="reward", better="up", ceiling=1.0))
+    names = {spec.name for spec in metrics}
+    return tuple(metrics) if "reward" in names else (*metrics, MetricSpec(name="reward", better="up", ceiling=1.0))
 
 
 def _check_prompts(prompts: Sequence[str] | PromptSource) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import Receipt
-from oven_learner.baking import judge_swaps, operator_commands, own_stack
+from oven_learner.baking import operator_commands, own_stack
 from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
@@ -112,9 +112,9 @@ class Oven:
 
     def swap_teacher(self, name: str) -> Receipt | None:
         """Make `name` the teacher from the next step on. Raises UnknownNameError."""
-        known = self.teachers.names if self.teachers is not None else ()
-        if self.teachers is None or name not in known:
-            raise UnknownNameError("teacher", name, known)
+        names = self.teachers.names if self.teachers is not None else ()
+        if self.teachers is None or name not in names:
+            raise UnknownNameError("teacher", name, names)
         if not self._started:
             self.teachers.swap(name)
             return None
@@ -139,16 +139,16 @@ class Oven:
         verdict, the old model stays, and CommandRefusedError gives the reason. Weight, role and metrics stay. Raises
         UnknownNameError, and ConfigError for an invalid model.
         """
-        names = [judge_swaps.member_in(self._settings.judges, role, name)]
+        names = [operator_commands.member_in(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
-        return self._swap(names, judge_swaps.model_of(provider, model, **options)).get(names[0])
+        return self._swap(names, operator_commands.model_of(provider, model, **options)).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
         """Swap the model of every remote member, all or none, with the options of `swap_agent`. Returns a receipt
         each."""
         if not self._settings.judges:
             raise ConfigError("the committee has no remote members; pass members= to bake()")
-        return self._swap([*self._settings.judges], judge_swaps.model_of(provider, model, **options))
+        return self._swap([*self._settings.judges], operator_commands.model_of(provider, model, **options))
 
     def register_teacher(self, config: TeacherConfig) -> None:
         """Load another teacher and offer it as a choice from the next step on, without choosing it.
@@ -209,10 +209,12 @@ class Oven:
         for name in names:
             check_judge(self._settings, name, model)
         if not self._started:
-            judge_swaps.start_with(self.committee, names, model)
+            operator_commands.start_with(self.committee, names, model)
             return {}
         remote = self.committee.remote
-        return judge_swaps.swap_all(self._command, names, model, ANSWER_S + (remote.deadline_s if remote else 0.0))
+        return operator_commands.swap_all(
+            self._command, names, model, ANSWER_S + (remote.deadline_s if remote else 0.0)
+        )
 
     def _command(self, **command: Any) -> Receipt | None:
         """Send a command. Waits until training is announced: an earlier command would affect no run."""

@@ -67,10 +67,10 @@ def check_tokenizer(model: Any, tokenizer: Any) -> None:
     inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
     if not callable(getattr(inside, "get_vocab", None)):
         raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: expected a loaded tokenizer (AutoTokenizer)")
-    highest, known = max(inside.get_vocab().values(), default=-1), rows(model)
-    if highest >= known:
+    highest, model_rows = max(inside.get_vocab().values(), default=-1), rows(model)
+    if highest >= model_rows:
         raise ConfigError(
-            f"the tokenizer has ids up to {highest:,} and the model has {known:,} rows; use the model's own "
+            f"the tokenizer has ids up to {highest:,} and the model has {model_rows:,} rows; use the model's own "
             "tokenizer, or call model.resize_token_embeddings"
         )
     if inside.pad_token_id is None and inside.eos_token_id is None:

@@ -76,9 +76,9 @@ class PolicyReading:
             model.eval()
             for text in self._texts:
                 logits = self._logits(model, text)  # (C, V), each row predicting its token
-                wanted = torch.tensor(text.completion, device=logits.device)
-                for start in range(0, len(wanted), PLACES):
-                    part, rows = wanted[start : start + PLACES], logits[start : start + PLACES]
+                completion = torch.tensor(text.completion, device=logits.device)
+                for start in range(0, len(completion), PLACES):
+                    part, rows = completion[start : start + PLACES], logits[start : start + PLACES]
                     chosen = rows.float().log_softmax(-1).gather(-1, part.unsqueeze(-1))
                     bits -= float(chosen.double().sum()) / math.log(2)
                 size += text.size

@@ -1,4 +1,4 @@
-"""The base class of channels: a loss term with its own weight, knob and metrics."""
+"""The base class of channels (loss terms with their own weight, knob and metrics), and how trainers log them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,33 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.losses.generated import Generated
+
+
+def record(trainer: Any, channel: Channel, tally: Tally, mode: Literal["train", "eval"]) -> None:
+    """Add the term, its weight and its gauges to the trainer's metrics of this step.
+
+    Uses TRL's `_metrics`, from which an attached trainer publishes. There is one collective of the same size on every
+    rank. Values that no rank measured are not logged.
+    """
+    nothing = torch.zeros_like(tally.number)
+    gauges = [tally.gauges.get(gauge.name, (nothing, nothing)) for gauge in channel.gauges]
+    pairs = [(tally.total.detach(), tally.number), *gauges]
+    here = torch.stack([part.to(tally.total.dtype) for pair in pairs for part in pair]).detach()
+    sums = trainer.accelerator.reduce(here, reduction="sum").tolist()
+    names = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
+    into = trainer._metrics[mode]
+    for name, total, count in zip(names, sums[::2], sums[1::2], strict=True):
+        if count:
+            into[f"channel/{channel.name}{name}"].append(total / count)
+    if sums[1]:
+        into[f"channel/{channel.name}/weight"].append(channel.weight)
 
 
 class Tally(NamedTuple):

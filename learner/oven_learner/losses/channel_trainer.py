@@ -11,8 +11,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_learner.losses import channel_state
-from oven_learner.losses.channel import Channel, check_channels
-from oven_learner.losses.channel_metrics import record
+from oven_learner.losses.channel import Channel, check_channels, record
 from oven_learner.losses.generated import Generated
 
 

@@ -110,12 +110,12 @@ class Distillation(Channel):
         super().bind(trainer)
         if self._teacher_arguments[0] is None:
             return
-        self._teacher, words = admit(trainer, *self._teacher_arguments, self._limit)
+        self._teacher, tokenizer = admit(trainer, *self._teacher_arguments, self._limit)
         self._teacher_arguments = None, None
         temperature = trainer.temperature if self._temperature is None else self._temperature
         self._across = CrossTokenizer(
             trainer.processing_class,
-            words,
+            tokenizer,
             beta=self.beta,
             temperature=temperature,
             device=trainer.accelerator.device,

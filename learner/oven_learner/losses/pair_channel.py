@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,9 +15,40 @@ from transformers import TrainerCallback
 from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
-from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens, tokenized
 from oven_runs.traces.records import Pair
+
+
+@dataclass(frozen=True)
+class PairSampler:
+    """Chooses the pairs of each micro-batch as a function of its number, so that a resume needs no state.
+
+    Pairs come in shuffled epochs. Of each consecutive `ranks` × `batch` pairs, rank r gets the r-th `batch`. Together
+    the ranks see the same pairs as one process with a batch of `ranks` × `batch`.
+    """
+
+    pairs: int
+    batch: int
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+    _orders: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
+
+    def micro_batch(self, number: int) -> list[int]:
+        """Return the indices of the pairs in micro-batch `number`; 0 is the first of training."""
+        first = (number * self.ranks + self.rank) * self.batch
+        return [
+            self._order(position // self.pairs)[position % self.pairs] for position in range(first, first + self.batch)
+        ]
+
+    def _order(self, epoch: int) -> list[int]:
+        if epoch not in self._orders:
+            if len(self._orders) > 1:  # a batch may end one epoch and begin the next
+                self._orders.clear()
+            order = list(range(self.pairs))
+            random.Random(f"{self.seed}:{epoch}").shuffle(order)
+            self._orders[epoch] = order
+        return self._orders[epoch]
 
 
 class PairChannel(Channel):
@@ -74,10 +107,10 @@ class PairChannel(Channel):
         trainer = self._trainer
         number = trainer.state.global_step * trainer.args.gradient_accumulation_steps + self._micro_batches
         self._micro_batches += 1
-        return self.over(model, self._sampler.micro_batch(number), inputs["completion_ids"].device)
+        return self.tally_pairs(model, self._sampler.micro_batch(number), inputs["completion_ids"].device)
 
     @abstractmethod
-    def over(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
         """Return the tally over the pairs at these indices."""
 
     def log_probabilities(

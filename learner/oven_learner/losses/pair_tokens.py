@@ -77,18 +77,20 @@ def vocabulary(tokenizer: Any) -> str:
 
 def _rendered(trainer: Any, pair: Pair, ends: Collection[int]) -> PairTokens | str:
     """Return the tokens, or the reason why the pair is unusable."""
-    words = trainer.processing_class
-    if getattr(trainer, "chat_template", None) is None and getattr(words, "chat_template", None) is None:
+    tokenizer = trainer.processing_class
+    if getattr(trainer, "chat_template", None) is None and getattr(tokenizer, "chat_template", None) is None:
         raise ConfigError("pairs are conversations, and the tokenizer has no chat template; set one")
     options = {"chat_template": trainer.chat_template, **trainer.chat_template_kwargs}
-    state, (chosen, rejected) = rendered(words, pair.state, pair.tools, (pair.chosen, pair.rejected), ends, **options)
+    state, (chosen, rejected) = rendered(
+        tokenizer, pair.state, pair.tools, (pair.chosen, pair.rejected), ends, **options
+    )
     if chosen is None or rejected is None:
         return "whose state the chat template renders otherwise when an action follows"
     return PairTokens(state, chosen, rejected)
 
 
 def rendered(
-    words: Any,
+    tokenizer: Any,
     state: Sequence[Message],
     tools: Sequence[Tool],
     actions: Sequence[Message],
@@ -103,7 +105,7 @@ def rendered(
     tool_schemas = [to_tool(tool) for tool in tools] or None
 
     def ids(messages: Sequence[Message], *, generation_prompt: bool) -> tuple[int, ...]:
-        made = words.apply_chat_template(
+        encoded = tokenizer.apply_chat_template(
             [to_template(message) for message in messages],
             tools=tool_schemas,
             add_generation_prompt=generation_prompt,
@@ -111,7 +113,7 @@ def rendered(
             return_dict=True,
             **options,
         )
-        return tuple(made["input_ids"])
+        return tuple(encoded["input_ids"])
 
     before = ids(state, generation_prompt=True)
     action_ids: list[tuple[int, ...] | None] = []
@@ -122,10 +124,10 @@ def rendered(
     return before, action_ids
 
 
-def end_tokens(words: Any, model: Any) -> frozenset[int]:
+def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
     """Return the ids that end a turn: the tokenizer's, and those at which the model's generation stops."""
     model_ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    own = getattr(words, "tokenizer", words).eos_token_id  # a processor holds a tokenizer
+    own = getattr(tokenizer, "tokenizer", tokenizer).eos_token_id  # a processor holds a tokenizer
     return frozenset(
         token for token in (own, *(model_ends if isinstance(model_ends, list) else [model_ends])) if token is not None
     )

@@ -85,7 +85,7 @@ class ReplayPreference(PairChannel):
                 "Teachers(trainer), or use anchor='start' for the starting policy"
             )
 
-    def over(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
         """Return the loss summed over the pairs, and their number."""
         before = self._reference(places, device)  # (2, pairs)
         scores = self._scores(model, places, device)  # (2, pairs)
@@ -176,7 +176,7 @@ class ReplayImitation(PairChannel):
     name = "imitation"
     unit = "nats per token of the chosen action"
 
-    def over(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
         """Return the negative log-likelihood summed over the actions' tokens, and their number."""
         pairs = [self.pairs[index] for index in places]
         log_probs, mask = self.log_probabilities(

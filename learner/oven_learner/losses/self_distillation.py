@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,6 +17,56 @@ from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.generated import Generated
 from oven_learner.losses.hints import Hints
+
+
+class MovingAverage(nn.Module):
+    """θ' ← (1 − rate)·θ' + rate·θ over a model's trainable parameters, as float32 buffers.
+
+    For a model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter.
+    """
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        for name in self._names:
+            self.register_buffer(_key(name), model.get_parameter(name).detach().float().clone())
+        self.register_buffer("follows", torch.tensor(False))
+
+    @property
+    def following(self) -> bool:
+        """Whether it is following the model. Checkpoints keep this flag, so that a resumed average continues."""
+        return bool(self.get_buffer("follows"))
+
+    def stop(self) -> None:
+        """Stop following; the next use starts afresh."""
+        self.get_buffer("follows").fill_(False)
+
+    @torch.no_grad()
+    def restart(self, model: nn.Module) -> None:
+        """Copy the model as it is now, and follow it from here on."""
+        self.get_buffer("follows").fill_(True)
+        for name in self._names:
+            self.get_buffer(_key(name)).copy_(model.get_parameter(name))
+
+    @torch.no_grad()
+    def follow(self, model: nn.Module) -> None:
+        """Take one step towards the model, if following."""
+        if not self.following:
+            return
+        for name in self._names:
+            own = self.get_buffer(_key(name))
+            own.lerp_(model.get_parameter(name).detach().to(own), self.rate)
+
+    def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Return the weights by the model's names and in its dtypes, for torch.func.functional_call."""
+        return {name: self.get_buffer(_key(name)).to(model.get_parameter(name)) for name in self._names}
+
+
+def _key(name: str) -> str:
+    """Return the buffer's name: it must not contain a dot."""
+    return name.replace(".", "/")
+
 
 HINTED = "oven_hinted"
 """Key in TRL's batch: the tokens of each row's hinted prompt, or None."""
@@ -31,7 +82,7 @@ class SelfDistillation(Channel):
     compute it. Its SDPOTrainer is not used, because it is not a GRPOTrainer and mixes its loss differently.
 
     `teacher` is "live", the current policy, or "ema", its moving average with `rate` per step. The average starts from
-    the policy when the weight rises above 0 (oven_learner.losses.moving_average). `mode` compares the whole vocabulary,
+    the policy when the weight rises above 0 (MovingAverage). `mode` compares the whole vocabulary,
     the policy's `topk` tokens plus one bucket for the rest, or only the sampled token. `beta` is 0 for the forward KL,
     1 for the reverse, and the generalized JSD in between. A sampled token supports only the reverse KL. `clip` bounds
     the importance ratio when completions are reused; None disables it.
@@ -79,8 +130,6 @@ class SelfDistillation(Channel):
         if self.topk is not None:
             self.topk = min(self.topk, rows)
         if self._averaged:
-            from oven_learner.losses.moving_average import MovingAverage
-
             self._average = MovingAverage(policy, self._rate)
             if self.weight:
                 self._average.restart(policy)
@@ -110,9 +159,11 @@ class SelfDistillation(Channel):
         if not self.weight:
             return {}
         trainer = self._trainer
-        words = trainer.processing_class
+        tokenizer = trainer.processing_class
         prompts = self.hints.prompts(
-            generated, lambda ids: str(words.decode(ids, skip_special_tokens=True)), trainer.accelerator.process_index
+            generated,
+            lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+            trainer.accelerator.process_index,
         )
         window = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
         hinted: list[list[int] | None] = []

@@ -12,8 +12,7 @@ from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_learner.losses import channel_state
-from oven_learner.losses.channel import Channel, check_channels
-from oven_learner.losses.channel_metrics import record
+from oven_learner.losses.channel import Channel, check_channels, record
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
 """Keys that channels find in the batch: the model's logits (B, T, V) and its last hidden states (B, T, H), both with

@@ -31,9 +31,9 @@ def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = 
     """
     folder = Path(folder)
     description = policy_folder.read(folder)
-    for name, known in ((description.policy, POLICIES), (description.network, NETWORKS)):
-        if name not in known:
-            raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(known)} are loaded")
+    for name, allowed in ((description.policy, POLICIES), (description.network, NETWORKS)):
+        if name not in allowed:
+            raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(allowed)} are loaded")
     try:
         with torch.device("meta"):
             network = NETWORKS[description.network](**description.network_arguments)

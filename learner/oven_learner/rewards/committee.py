@@ -24,12 +24,12 @@ from oven_learner.rewards.asker import Answers, Asker
 from oven_learner.rewards.batch_rewards import Weighing, batch_rewards
 from oven_learner.rewards.group import Evidence, Group, Judged, groups_of, spread_out, whole
 from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
+from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.live_judges import LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Verdict
-from oven_learner.rewards.watching import JudgeWatch
 from oven_runs.log.committee_view import abstains
 
 log = logging.getLogger("oven.learner")
@@ -387,7 +387,7 @@ class Committee:
                 voters = [name for name in of_group if shares[name] > 0 and name not in gone]
                 of_voting = {name: of_group[name] for name in voters}
                 shown = [completion.text for completion in request.completions]
-                self.watch.saw(shown, group.completions, of_voting, shares)
+                self.watch.add_group(shown, group.completions, of_voting, shares)
             metrics |= self.watch.metrics(self.remote.health)
         if outcome.indifferent:
             abstained[NO_DIFFERENCE] = outcome.indifferent
@@ -407,7 +407,7 @@ class Committee:
             if scored:
                 metrics[f"rewards/{member}/mean"] = math.fsum(scored) / len(scored)
             failed = Counter(verdict.kind for verdict in member_verdicts if isinstance(verdict, Abstention))
-            self._tell(member, failed, len(member_verdicts))
+            self._log_silence(member, failed, len(member_verdicts))
             kinds += failed
             if member in self.judges.members:
                 of_judges[member] = failed
@@ -420,7 +420,7 @@ class Committee:
             metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
         return metrics, kinds
 
-    def _tell(self, member: str, failed: Counter[str], groups: int) -> None:
+    def _log_silence(self, member: str, failed: Counter[str], groups: int) -> None:
         """Log when a member starts or stops abstaining, not at every step."""
         if failed and member not in self._silent:
             summary = ", ".join(f"{kind} {count}" for kind, count in failed.items())

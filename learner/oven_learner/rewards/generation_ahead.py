@@ -118,8 +118,8 @@ class GenerationAhead:
     def _following(self, inputs: Any) -> Any | None:
         """Return the next step's rows; None if unknown, or if there is no next step."""
         state = self._trainer.state
-        known = bool(self._next and self._present) and self._present[0] is inputs
-        return self._next[0] if known and state.global_step + 1 < state.max_steps else None
+        is_next = bool(self._next and self._present) and self._present[0] is inputs
+        return self._next[0] if is_next and state.global_step + 1 < state.max_steps else None
 
 
 class _Batch(threading.Thread):

@@ -24,12 +24,12 @@ def group_verdicts(evidence: Evidence, index: int) -> list[MemberVerdict]:
     for name, verdict in verdicts.items():
         weight = evidence.weights.get(name)
         of_seen = {ids[key]: reason for key, reason in reasons.get(name, {}).items() if key in ids}
-        why = {written: of_seen[seen] for seen, written in texts if seen in of_seen}
+        reasons_by_text = {written: of_seen[seen] for seen, written in texts if seen in of_seen}
         if not isinstance(verdict, Abstention):
-            shown.append(MemberVerdict(name, weight, verdict, reasons=why))
+            shown.append(MemberVerdict(name, weight, verdict, reasons=reasons_by_text))
             continue
         cells = group.cells.get(name, ())
         scores = [None if isinstance(cell, Abstention) else cell for cell in cells]
-        known = scores if any(score is not None for score in scores) else None
-        shown.append(MemberVerdict(name, weight, known, verdict.kind))
+        shown_scores = scores if any(score is not None for score in scores) else None
+        shown.append(MemberVerdict(name, weight, shown_scores, verdict.kind))
     return shown

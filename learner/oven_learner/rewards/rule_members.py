@@ -33,12 +33,13 @@ def score_rows(
     if not (open_ := _without_reference(rule, arguments, rows, references)):
         return _scored(name, rule, arguments, rows)
     cells: list[Cell] = [Abstention(scores.NOT_APPLICABLE)] * rows
-    known = [row for row in range(rows) if row not in open_]
-    if known:
+    complete_rows = [row for row in range(rows) if row not in open_]
+    if complete_rows:
         part = {
-            key: [value[row] for row in known] if _is_column(value, rows) else value for key, value in arguments.items()
+            key: [value[row] for row in complete_rows] if _is_column(value, rows) else value
+            for key, value in arguments.items()
         }
-        for row, cell in zip(known, _scored(name, rule, part, len(known)), strict=True):
+        for row, cell in zip(complete_rows, _scored(name, rule, part, len(complete_rows)), strict=True):
             cells[row] = cell
     return cells
 
@@ -67,10 +68,10 @@ def _without_reference(
     if not columns or not (lacking := {row for name in columns for row in range(rows) if arguments[name][row] is None}):
         return set()
     try:
-        named = set(inspect.signature(rule).parameters).intersection(columns)
+        used_columns = set(inspect.signature(rule).parameters).intersection(columns)
     except (TypeError, ValueError):  # no signature: it may use all columns
-        named = set(columns)
-    return {row for row in lacking if any(arguments[name][row] is None for name in named)}
+        used_columns = set(columns)
+    return {row for row in lacking if any(arguments[name][row] is None for name in used_columns)}
 
 
 def _is_column(value: object, rows: int) -> bool:

@@ -53,12 +53,12 @@ class SamplingLogProbs:
         rows, tokens = completion_ids.shape
         if not self._whole or self._last is None or self._last.shape[0] != rows or tokens > len(self._known) + 1:
             return None
-        known = (
+        recorded = (
             self._known
             if tokens <= len(self._known)
             else [*self._known, self._newest_log_probs(completion_ids[:, -1:])]
         )
-        return torch.cat(known[:tokens], dim=1) * mask
+        return torch.cat(recorded[:tokens], dim=1) * mask
 
 
 @contextlib.contextmanager

@@ -54,8 +54,8 @@ class Cost:
     """None: no price is known."""
 
     def __add__(self, addend: Cost) -> Cost:
-        known = [usd for usd in (self.usd, addend.usd) if usd is not None]
-        return Cost(self.tokens + addend.tokens, math.fsum(known) if known else None)
+        prices = [usd for usd in (self.usd, addend.usd) if usd is not None]
+        return Cost(self.tokens + addend.tokens, math.fsum(prices) if prices else None)
 
 
 def checked(values: Iterable[object]) -> Verdict:

@@ -24,13 +24,13 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
     if tokenizer is not None:
         config = config.model_copy(update={"tokenizer": tokenizer})
     form = chosen_form(config, accelerator.device, limit)
-    words = model_and_tokenizer.load_tokenizer(config)
-    if words is None:
+    own_tokenizer = model_and_tokenizer.load_tokenizer(config)
+    if own_tokenizer is None:
         raise TeacherRefusedError("it has no tokenizer in its folder; pass one, Distillation(teacher=…, tokenizer=…)")
     model = model_and_tokenizer.load_model(config, form, accelerator.device)
     checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
     checks.check_size(model, 0, limit, form)
-    rows, last = checks.rows(model), max(words.get_vocab().values())
+    rows, last = checks.rows(model), max(own_tokenizer.get_vocab().values())
     if last >= rows:
         raise TeacherRefusedError(
             f"its tokenizer has ids up to {last:,} and it has {rows:,} rows; use its own tokenizer"
@@ -46,4 +46,4 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
     if not bool(torch.isfinite(logits).all()):
         raise TeacherRefusedError("it gives a probe logits that are not finite; check its weights")
     memory.return_freed()
-    return ready, words
+    return ready, own_tokenizer

@@ -26,7 +26,7 @@ from oven_learner.hf import rollback
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayPreference, SelfDistillation
 from oven_learner.losses.generated import Generated
-from oven_learner.losses.pair_sampler import PairSampler
+from oven_learner.losses.pair_channel import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
 from oven_learner.losses.replay_preference import StartingPolicy
 from oven_learner.losses.self_distillation import HINTED
@@ -145,7 +145,7 @@ def test_preferences_have_trls_dpo_loss_and_gradient(tmp_path: Path) -> None:
     channel = ReplayPreference(given, 1.0, beta=0.3, anchor="reference", batch=5)
     job = grpo(tmp_path, ChannelTrainer, channels=[channel], model=str(tmp_path / "start"), beta=0.1)
     job.model.load_state_dict(policy.state_dict())
-    found = channel.over(job.model.train(), range(5), torch.device("cpu"))
+    found = channel.tally_pairs(job.model.train(), range(5), torch.device("cpu"))
     assert (found.total / found.number).item() == pytest.approx(wanted.item(), abs=1e-5)
     theirs = differentiated(oracle, wanted)
     assert theirs.norm() > 1e-2
@@ -353,7 +353,7 @@ def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog:
     with pytest.raises(ConfigError, match="no source of hints"):
         Hints(sibling=False, feedback=None)
     asked = game(tmp_path, ChannelTrainer, channels=[SelfDistillation(0.1, hints=Hints(template="{tests}"))])
-    with pytest.raises(ConfigError, match=r"the template asks for 'tests', and a row has"):
+    with pytest.raises(ConfigError, match=r"the template uses 'tests', and the row has"):
         asked.train()
 
 

@@ -165,11 +165,13 @@ def test_reliability_finds_the_judge_that_is_not_to_be_believed(adversary: str) 
 def test_reliability_is_not_learnt_of_two_that_disagree_nor_of_rules() -> None:
     reliability = Reliability("ab")
     for _ in range(50):
-        reliability.saw({"a": [0.0, 0.5, 1.0], "b": [1.0, 0.5, 0.0]}, EQUAL)
-        reliability.saw({"a": [0.5] * 3, "b": [1.0, 0.5, 0.0], "c": [0.0, 0.5, 1.0]}, EQUAL)
+        reliability.add_group({"a": [0.0, 0.5, 1.0], "b": [1.0, 0.5, 0.0]}, EQUAL)
+        reliability.add_group({"a": [0.5] * 3, "b": [1.0, 0.5, 0.0], "c": [0.0, 0.5, 1.0]}, EQUAL)
     assert reliability.values() == {"a": 1.0, "b": 1.0}
     for _ in range(50):
-        reliability.saw({"a": [0.0, 0.5, 1.0], "b": [1.0, 0.5, 0.0], "rule": [0.0, 0.4, 1.0]}, EQUAL | {"rule": 0.25})
+        reliability.add_group(
+            {"a": [0.0, 0.5, 1.0], "b": [1.0, 0.5, 0.0], "rule": [0.0, 0.4, 1.0]}, EQUAL | {"rule": 0.25}
+        )
     assert reliability.values() == {"a": 1.0, "b": FLOOR}
     assert reliability.weights(EQUAL) == EQUAL | {"b": 0.25 * FLOOR}, "what is not judged keeps its weight"
 
@@ -183,7 +185,7 @@ def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume
     resumed.load_state_dict(json.loads(json.dumps(reliability.state_dict())))
     assert resumed.values() == reliability.values() | {"d": 1.0}
     for _ in range(300):
-        resumed.saw(agreed, EQUAL)
+        resumed.add_group(agreed, EQUAL)
     assert resumed.values()["c"] == 1.0
     resumed.begin("a")
     resumed.begin("e")

@@ -56,7 +56,7 @@ class Reliability:
             return dict.fromkeys(agreed, FLOOR if len(agreed) > 1 else 1.0)
         return {name: min(1.0, max(FLOOR, value / (FULL * best))) for name, value in agreed.items()}
 
-    def saw(self, scores: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> None:
+    def add_group(self, scores: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> None:
         """Learn from the voting members' scores of one group, if at least WITNESSES members see a difference."""
         seeing = {name: standardised(values) for name, values in scores.items() if sees_difference(values)}
         if len(seeing) < WITNESSES:

@@ -12,7 +12,69 @@ from oven_core.protocol.committee_requests import JudgeHealth
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.rewards.aggregation import Reliability, sees_difference, standardised
 from oven_learner.rewards.scores import Abstention, Verdict
-from oven_learner.rewards.watching.bias_test import BiasTest, correlation
+
+ALPHA: Final = 0.001
+"""False-alarm probability of one test on one judge per run. A committee of five with two tests each then has one false
+alarm in a hundred runs."""
+TUNED: Final = 10.0
+"""ρ, the V for which the test is tuned: 70 groups of eight completions."""
+SMALLEST: Final = 0.1
+"""Smallest mean correlation for an alarm. Long runs detect smaller ones that change no advantage."""
+
+
+class BiasTest:
+    """A sequential test whether scores follow something that they should not, such as the position of an answer.
+
+    Each group yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for
+    n completions, whatever the scores are, because positions are random. The sum over groups S with variance V then has
+    the e-value of a normal mixture (Robbins 1970; Howard et al. 2021, arXiv 1810.08240, eq. 14):
+
+        √(ρ / (V + ρ)) · exp(S² / (2 (V + ρ)))
+
+    It exceeds 1/α with probability at most α in a whole run, for any length and any number of looks. `smallest` is the
+    smallest mean correlation that can raise an alarm.
+    """
+
+    def __init__(self, smallest: float = SMALLEST) -> None:
+        self._smallest = smallest
+        self._sum = self._variance = 0.0
+        self.groups = 0
+
+    def add_group(self, scores: Sequence[float], followed: Sequence[float]) -> None:
+        """Add one group: its scores, and the values that they should not follow. Ignored if either is constant."""
+        measured = correlation(scores, followed)
+        if measured is not None:
+            self._sum += measured
+            self._variance += 1 / (len(scores) - 1)
+            self.groups += 1
+
+    @property
+    def mean(self) -> float | None:
+        """The mean correlation; None before the first group."""
+        return self._sum / self.groups if self.groups else None
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the bias is significant and large enough to matter."""
+        mean = self.mean
+        return mean is not None and abs(mean) >= self._smallest and self._evidence() >= -math.log(ALPHA)
+
+    def _evidence(self) -> float:
+        """Return the logarithm of the e-value."""
+        wide = self._variance + TUNED
+        return self._sum**2 / (2 * wide) - 0.5 * math.log(wide / TUNED)
+
+
+def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return the correlation; None if either is constant."""
+    mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
+    spread_a = math.sqrt(math.fsum((x - mean_a) ** 2 for x in a))
+    spread_b = math.sqrt(math.fsum((y - mean_b) ** 2 for y in b))
+    if min(spread_a, spread_b) < 1e-9:
+        return None
+    together = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    return max(-1.0, min(1.0, together / (spread_a * spread_b)))
+
 
 log = logging.getLogger("oven.learner")
 
@@ -45,7 +107,7 @@ class JudgeWatch:
     def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
         self._weigh = weigh
         self.reliability = Reliability(judges)
-        self._seen = {judge: _Seen() for judge in judges}
+        self._evidence_of = {judge: _JudgeEvidence() for judge in judges}
         self._numbers = itertools.count(1)
         self._begun = dict.fromkeys(judges, 0)
         self._reported: set[tuple[str, str]] = set()
@@ -54,7 +116,7 @@ class JudgeWatch:
         """Return its metrics of each judge."""
         return tuple(
             MetricSpec(name=f"committee/{judge}/{name}", unit=unit, better="down" if name in _DOWN else "neither")
-            for judge in self._seen
+            for judge in self._evidence_of
             for name, unit in _METRICS.items()
         )
 
@@ -62,7 +124,7 @@ class JudgeWatch:
         """Return the members' weights, multiplied by reliability for judges."""
         return self.reliability.weights(weights) if self._weigh else dict(weights)
 
-    def saw(
+    def add_group(
         self, shown: Sequence[str], texts: Sequence[str], rows: Mapping[str, Verdict], weights: Mapping[str, float]
     ) -> None:
         """Add one group.
@@ -76,13 +138,13 @@ class JudgeWatch:
         }
         z = {name: standardised(values) for name, values in scores.items() if sees_difference(values)}
         places, lengths = [float(n) for n in range(len(shown))], [math.log1p(len(text)) for text in shown]
-        for judge, seen in self._seen.items():
+        for judge, evidence in self._evidence_of.items():
             verdict = rows.get(judge)
             if isinstance(verdict, Abstention) and verdict.kind == FOOLED:
                 self.reliability.failed_control(judge)
             if judge in z:
-                seen.saw(z[judge], [z[name] for name in z if name != judge], places, lengths)
-        self.reliability.saw(scores, weights)
+                evidence.add_group(z[judge], [z[name] for name in z if name != judge], places, lengths)
+        self.reliability.add_group(scores, weights)
 
     @property
     def begun(self) -> dict[str, int]:
@@ -91,14 +153,14 @@ class JudgeWatch:
 
     def begin(self, judge: str) -> None:
         """Start afresh for a new judge, or for a name that another judge takes over."""
-        self._seen[judge] = _Seen()
+        self._evidence_of[judge] = _JudgeEvidence()
         self._begun[judge] = next(self._numbers)
         self.reliability.begin(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
     def leave(self, judge: str) -> None:
         """Stop watching a judge."""
-        del self._seen[judge], self._begun[judge]
+        del self._evidence_of[judge], self._begun[judge]
         self.reliability.leave(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
@@ -106,28 +168,35 @@ class JudgeWatch:
     def alarms(self) -> dict[str, frozenset[str]]:
         """Judge → its active alarms: order, length, change, reliability, quarantine, cut."""
         return {
-            judge: frozenset(kind.split()[0] for name, kind in self._reported if name == judge) for judge in self._seen
+            judge: frozenset(kind.split()[0] for name, kind in self._reported if name == judge)
+            for judge in self._evidence_of
         }
 
     def metrics(self, health: Mapping[str, JudgeHealth]) -> dict[str, float]:
         """Return the current metrics, and log new findings. `health`: the reports of the judges' members."""
         metrics: dict[str, float] = {}
         reliability = self.reliability.values()
-        for judge, seen in self._seen.items():
-            values = seen.values() | {"reliability": reliability[judge]} | _values(health.get(judge))
+        for judge, evidence in self._evidence_of.items():
+            values = evidence.values() | {"reliability": reliability[judge]} | _values(health.get(judge))
             metrics |= {f"committee/{judge}/{name}": value for name, value in values.items() if value is not None}
-            self._tell(judge, values, seen)
+            self._log_findings(judge, values, evidence)
         return metrics
 
-    def _tell(self, judge: str, values: Mapping[str, float | None], seen: _Seen) -> None:
+    def _log_findings(self, judge: str, values: Mapping[str, float | None], evidence: _JudgeEvidence) -> None:
         """Log each finding once when it appears, and once when it ends."""
         shaky = (values["reliability"] or 1.0) < UNRELIABLE
         order, beyond = values["order_bias"] or 0.0, values["length_bias"] or 0.0
         changes = values.get("changes") or 0.0
         standing = {
             "quarantine": (bool(values.get("quarantined")), "is in quarantine: it failed tests with known answers"),
-            "order": (seen.order.alarm, f"scores by the place in which an answer is shown (correlation {order:+.2f})"),
-            "length": (seen.length.alarm, f"scores by length, unlike the others (correlation {beyond:+.2f} beyond)"),
+            "order": (
+                evidence.order.alarm,
+                f"scores by the place in which an answer is shown (correlation {order:+.2f})",
+            ),
+            "length": (
+                evidence.length.alarm,
+                f"scores by length, unlike the others (correlation {beyond:+.2f} beyond)",
+            ),
             "reliability": (shaky, "disagrees with the others; its weight is lowered"),
             f"change {changes:.0f}": (changes > 0, "scores old groups otherwise than before: its model has changed"),
             "cut": (bool(values.get("cut_texts")), "was shown long texts cut; committee.characters is the limit"),
@@ -141,7 +210,7 @@ class JudgeWatch:
                 log.info("committee member %s: no longer so: it %s", judge, message)
 
 
-class _Seen:
+class _JudgeEvidence:
     """The evidence on one judge."""
 
     def __init__(self) -> None:
@@ -149,7 +218,7 @@ class _Seen:
         self.length = BiasTest(LENGTH)
         self.lengths = _Mean()
 
-    def saw(
+    def add_group(
         self,
         own: Sequence[float],
         others: Sequence[Sequence[float]],
@@ -157,12 +226,12 @@ class _Seen:
         lengths: Sequence[float],
     ) -> None:
         """Add its standard scores of one group and those of the other members."""
-        self.order.saw(own, places)
+        self.order.add_group(own, places)
         if (with_length := correlation(own, lengths)) is not None:
             self.lengths.append(with_length)
         if others:
             beyond = [mine - math.fsum(theirs) / len(others) for mine, *theirs in zip(own, *others, strict=True)]
-            self.length.saw(beyond, lengths)
+            self.length.add_group(beyond, lengths)
 
     def values(self) -> dict[str, float | None]:
         return {"length": self.lengths.value, "length_bias": self.length.mean, "order_bias": self.order.mean}

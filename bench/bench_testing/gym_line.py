@@ -99,8 +99,8 @@ class Line:
     def _own(self) -> dict[str, float]:
         return {"learning_rate": RATE}
 
-    def _points(self, of: tuple[object, ...], count: int) -> torch.Tensor:  # float32 [count, 5]
-        drawn = generator(self.seed, *of)
+    def _points(self, key: tuple[object, ...], count: int) -> torch.Tensor:  # float32 [count, 5]
+        drawn = generator(self.seed, *key)
         inputs = torch.randn(count, 4, generator=drawn)
         noise = 0.3 * torch.randn(count, generator=drawn)
         return torch.cat([inputs, (inputs @ self._truth + noise)[:, None]], dim=1)

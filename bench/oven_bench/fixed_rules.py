@@ -6,15 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from oven_core.protocol.messages import (
-    Decision,
-    LearnerMessage,
-    LogMessage,
-    Observation,
-    Receipt,
-    RunStarted,
-    Value,
-)
+from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, RunStarted, Value
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 

@@ -34,11 +34,11 @@ NEEDED = 81
 
 
 def test_the_table_has_enough_configurations_with_names_of_their_own() -> None:
-    names = [one.name for one in load(DEFAULT)]
+    names = [configuration.name for configuration in load(DEFAULT)]
     assert len(names) == len(set(names)) >= NEEDED
     families = {name.partition("/")[0] for name in names}
     assert {"trainer", "sft", "dpo", "kto", "reward", "grpo", "rloo", "distillation"} <= families
-    assert sum(bool(one.on_purpose) for one in load(DEFAULT)) == 2
+    assert sum(bool(configuration.on_purpose) for configuration in load(DEFAULT)) == 2
 
 
 def test_a_name_that_is_not_there_and_a_table_that_is_not_there(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_numbers_are_compared_by_their_bits() -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", ["trainer/resume_dropout", "grpo/rewards_weighted", "dpo/loss_sigmoid", "a2po/plain"])
 def test_attached_in_observe_is_the_same_training(name: str) -> None:
-    result = play(next(one for one in load(DEFAULT) if one.name == name))
+    result = play(next(configuration for configuration in load(DEFAULT) if configuration.name == name))
     assert (result.outcome, result.why) == ("equal", "")
     assert result.steps in (3, 4) and result.gradient > 0 and result.ticks >= result.steps and result.compared > 50
 

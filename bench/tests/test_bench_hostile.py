@@ -131,10 +131,14 @@ def test_what_is_no_harm_of_a_guests(harmless: Any) -> None:
 
 
 def test_the_weight_is_looked_at_twenty_decisions_after_the_first_harm() -> None:
-    def lines(at: int) -> list[TallyLine]:
-        return [proposed("evil", 10.0, 1 - at / 100), proposed("twin", 10.0, 0.1), proposed("lr", 2.0, 1 + at / 100)]
+    def lines(offset: int) -> list[TallyLine]:
+        return [
+            proposed("evil", 10.0, 1 - offset / 100),
+            proposed("twin", 10.0, 0.1),
+            proposed("lr", 2.0, 1 + offset / 100),
+        ]
 
-    after = [decided(10 + at, *lines(at)) for at in range(1, LATER + 5)]
+    after = [decided(10 + offset, *lines(offset)) for offset in range(1, LATER + 5)]
     result = log(decided(1, *lines(0)), judged(2, -0.1, "evil"), *after, judged(90, -0.1, "evil"))
     assert (result.harm_tick, result.decided_since) == (2, 20)
     assert result.reputation == pytest.approx(0.8) and result.honest_reputation == pytest.approx(1.2)
@@ -161,7 +165,7 @@ def row(attack: str, start: str, seed: int, accuracy: float | None, **changes: A
 WITHOUT = [row("", "tuned", 1, 0.95), row("", "tuned", 2, 0.96), row("", "drill", 1, 0.96), row("", "drill", 2, 0.95)]
 
 
-def of(result: Report, kind: str = "attacks") -> list[dict[str, Any]]:
+def entries(result: Report, kind: str = "attacks") -> list[dict[str, Any]]:
     rows = result.figures[kind]
     assert isinstance(rows, list)
     return rows
@@ -175,8 +179,8 @@ def test_each_attack_stands_beside_the_run_without_of_its_start_and_seed() -> No
     ]
     busy = replace(WITHOUT[0], log=replace(WITHOUT[0].log, remedy_tick=60))
     result = report([*attacked, busy, *WITHOUT[1:]], 1536)
-    tuned, drill, silencer = of(result)
-    assert [one["name"] for one in of(result)] == ["pair", "pair", "silencer"]
+    tuned, drill, silencer = entries(result)
+    assert [attack["name"] for attack in entries(result)] == ["pair", "pair", "silencer"]
     assert (tuned["start"], tuned["without"], tuned["within_noise"], tuned["log_ratio"]) == ("tuned", 0.95, False, 1.0)
     assert tuned["remedy_windows"] is None, "nothing was to be remedied"
     assert (tuned["processes_left"], tuned["exit"]) == (2, 1)
@@ -185,7 +189,7 @@ def test_each_attack_stands_beside_the_run_without_of_its_start_and_seed() -> No
     assert silencer["accuracy"] is None and silencer["exit"] is None, "what failed has no figure"
     assert silencer["remedy_windows"] is silencer["remedy_tick"] is None and not silencer["within_noise"]
     assert silencer["log_ratio"] == 40.0
-    assert of(result, "newcomer") == []
+    assert entries(result, "newcomer") == []
     json.dumps(result.figures, allow_nan=False)
 
 
@@ -195,8 +199,8 @@ def test_the_newcomer_is_counted_apart() -> None:
         row("newcomer_granted", "drill", 1, 0.96, own_tick=8),
     ]
     result = report([*WITHOUT, *rows], 1536)
-    assert of(result) == []
-    alone, granted = of(result, "newcomer")
+    assert entries(result) == []
+    alone, granted = entries(result, "newcomer")
     assert (alone["granted"], alone["scored_outcomes"], alone["first_decision_tick"]) == (False, 4, None)
     assert (granted["granted"], granted["scored_outcomes"], granted["first_decision_tick"]) == (True, 0, 8)
     assert granted["remedy_tick_without"] == 8 and granted["without"] == 0.96

@@ -21,16 +21,16 @@ def results(*draws: dict[str, float]) -> list[Result]:
 
 
 def test_regret_is_paired_and_the_worst_loss_is_against_nobody() -> None:
-    one = {"tuned": 0.9, "swarm": 0.88, "alone": 0.5, "blind": 0.7, "plateau": 0.4}
+    first = {"tuned": 0.9, "swarm": 0.88, "alone": 0.5, "blind": 0.7, "plateau": 0.4}
     two = {"tuned": 0.95, "swarm": 0.90, "alone": 0.93, "blind": 0.9, "plateau": 0.93}
-    result = figures(results(one, two))
+    result = figures(results(first, two))
     assert result["draws"] == 2
     assert result["median_regret_swarm"] == pytest.approx(0.035)
     assert result["median_regret_alone"] == pytest.approx(0.21)
     assert result["worst_loss"] == pytest.approx(0.03)
     assert (result["draws_better"], result["draws_worse"]) == (1, 1)
     assert all(isinstance(value, int | float) for value in result.values()), "one flat object"
-    assert rows(results(one, two))[1]["swarm"] == 0.9
+    assert rows(results(first, two))[1]["swarm"] == 0.9
 
 
 def test_a_draw_that_lacks_an_arm_does_not_count() -> None:

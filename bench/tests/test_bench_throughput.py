@@ -12,17 +12,17 @@ from oven_bench.performance.throughput import Lag, keeps_up
 
 
 def lags(ticks: Callable[[float], float], seconds: float = 4.0) -> list[Lag]:
-    return [Lag("one", 100 + at / 20, round(ticks(at / 20))) for at in range(int(20 * seconds))]
+    return [Lag("one", 100 + second / 20, round(ticks(second / 20))) for second in range(int(20 * seconds))]
 
 
 @pytest.mark.parametrize(
     ("ticks", "followed"),
     [
-        (lambda at: 5, True),
-        (lambda at: 400 if 3.2 < at < 3.4 else 5, True),  # a hiccup
-        (lambda at: 300 - 60 * at, True),  # it catches up
-        (lambda at: 100 * at, False),
-        (lambda at: 600, False),  # more than half a second behind for good
+        (lambda second: 5, True),
+        (lambda second: 400 if 3.2 < second < 3.4 else 5, True),  # a hiccup
+        (lambda second: 300 - 60 * second, True),  # it catches up
+        (lambda second: 100 * second, False),
+        (lambda second: 600, False),  # more than half a second behind for good
     ],
 )
 def test_a_rung_is_followed_unless_the_lag_grows(ticks: Callable[[float], float], followed: bool) -> None:
@@ -30,7 +30,7 @@ def test_a_rung_is_followed_unless_the_lag_grows(ticks: Callable[[float], float]
 
 
 def test_who_says_nothing_any_more_follows_nothing() -> None:
-    assert not keeps_up([lag for lag in lags(lambda at: 0) if lag.time < 102.5], 100, 4.0, 1000)
+    assert not keeps_up([lag for lag in lags(lambda second: 0) if lag.time < 102.5], 100, 4.0, 1000)
 
 
 def test_the_ratio_of_the_medians_and_its_interval() -> None:

@@ -132,7 +132,7 @@ def test_a_run_that_diverged_is_worse_than_any_that_ended() -> None:
 
 def test_the_table_has_a_row_per_start_and_cell_and_the_totals_figures_per_start() -> None:
     tuned = [seed(2.1, 2.0), seed(2.1, 2.0), replace(seed(2.0, 2.0, 0), cell="grpo/adamw")]
-    high = [replace(one, start="high", rates_checked=2, rates_wrong=1, same_place=3) for one in tuned[:2]]
+    high = [replace(result, start="high", rates_checked=2, rates_wrong=1, same_place=3) for result in tuned[:2]]
     rows = [(row.start, row.cell, row.seeds) for row in cell_results([*tuned, *high])]
     assert rows == [("tuned", "clm-plain/sgd", 2), ("tuned", "grpo/adamw", 1), ("high", "clm-plain/sgd", 2)]
     figures = totals([*tuned, *high])
@@ -172,7 +172,7 @@ def test_a_run_that_failed_is_in_no_figure() -> None:
 
 
 def played(kind: str, case: Case) -> Pair:
-    script = next(one.script for one in KINDS if one.name == kind)
+    script = next(candidate.script for candidate in KINDS if candidate.name == kind)
     return play_pair(Task(f"{kind}/{case.optimizer}", "tuned", str(SCRIPTS / f"{script}.py"), case, True), both=True)
 
 
@@ -180,7 +180,7 @@ def played(kind: str, case: Case) -> Pair:
 @pytest.mark.parametrize("kind", ["clm-warmup", "nanogpt-cosine", "accelerate"])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])
 def test_without_a_change_both_arms_are_the_same_training(kind: str, optimizer: str) -> None:
-    recipe = next(one for one in KINDS if one.name == kind)
+    recipe = next(candidate for candidate in KINDS if candidate.name == kind)
     case = Case(optimizer, 1e-3, recipe.schedule, 0.25, width=16, seed=100, steps=4)  # type: ignore[arg-type]
     result = played(kind, case)
     assert result.controlled.error == "" and result.alone is not None
@@ -190,8 +190,8 @@ def test_without_a_change_both_arms_are_the_same_training(kind: str, optimizer: 
     measured_first = [] if kind.startswith("clm") else [0]  # `connect` evaluates once before the first step
     assert result.controlled.actions.steps == [[*measured_first, 1, 2, 3, 4]]
     if optimizer == "adamw":  # once for each script: it draws by its seed, whatever the optimizer is
-        other = played(kind, replace(case, seed=101))
-        assert other.controlled.final != result.controlled.final, "a seed is another training"
+        second = played(kind, replace(case, seed=101))
+        assert second.controlled.final != result.controlled.final, "a seed is another training"
 
 
 @pytest.mark.usefixtures("installed")
@@ -199,12 +199,12 @@ def test_without_a_change_both_arms_are_the_same_training(kind: str, optimizer: 
     ("kind", "optimizer", "steps"), [("grpo", "sgd", [[1, 2, 3]]), ("two-trainers", "adamw", [[1], [1, 2]])]
 )
 def test_grpo_and_a_second_trainer_are_the_same_training_too(kind: str, optimizer: str, steps: list[list[int]]) -> None:
-    recipe = next(one for one in KINDS if one.name == kind)
+    recipe = next(candidate for candidate in KINDS if candidate.name == kind)
     case = Case(optimizer, 1e-4, recipe.schedule, width=16, seed=100, steps=3)  # type: ignore[arg-type]
     result = played(kind, case)
     assert result.controlled.error == "" and result.controlled.metric == "held-out reward" and result.same_bits
     assert result.controlled.actions.steps == steps, "one incarnation per trainer"
-    assert [len(used) for used in result.controlled.rates] == [len(of) for of in steps], (
+    assert [len(used) for used in result.controlled.rates] == [len(steps_of_trainer) for steps_of_trainer in steps], (
         "the warm-up does not count as training"
     )
     assert result.controlled.actions.first_ticks == [0, 1][: len(steps)]

@@ -37,7 +37,7 @@ def test_a_tuned_trainer_is_left_alone_with_and_without_a_warm_up(warmup: float)
 def test_at_ten_times_the_rate_no_run_is_sent_back_again_and_again() -> None:
     """There a rollback came every five ticks, and its cut was refused each time as no change."""
     result = played("clm_trainer", Case("adamw", 2e-2, "linear", 0.0, width=32, steps=60))
-    back = [one for one in result.controlled.actions.changes if one.actuator == "run.rollback"]
+    back = [change for change in result.controlled.actions.changes if change.actuator == "run.rollback"]
     assert len(back) <= 2 and max(result.controlled.actions.steps[-1]) == 60
 
 
@@ -56,7 +56,7 @@ def test_a_loop_at_a_tenth_of_its_rate_is_raised_and_ends_better() -> None:
     """By README's lines: without the gauges of `connect` no agent could say anything of it."""
     result = played("nanogpt_loop", Case("adamw", 4e-4, "constant", 0.0, width=32, init_std=0.02, seed=101, steps=120))
     changed = result.controlled.actions.changes
-    assert changed and all(one.agent == "learning_rate" for one in changed)
+    assert changed and all(change.agent == "learning_rate" for change in changed)
     assert result.result.gain is not None and result.result.gain > 0
     assert not {"learning_rate", "divergence", "weight_decay", "best_checkpoint"} & set(
         result.controlled.actions.cannot_fire

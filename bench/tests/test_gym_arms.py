@@ -53,10 +53,10 @@ def seen(tick: int, metrics: Mapping[str, float]) -> Observation:
     return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0, metrics=dict(metrics))
 
 
-def run_rule(rule: Rule, of: Gauges, ticks: int, run: RunStarted | None = None) -> dict[int, list[Change]]:
+def run_rule(rule: Rule, gauges: Gauges, ticks: int, run: RunStarted | None = None) -> dict[int, list[Change]]:
     """Tick → what it set."""
     rule.start(run or started("loss"))
-    changes_by_tick = {tick: rule.look(seen(tick, of(tick))) for tick in range(1, ticks + 1)}
+    changes_by_tick = {tick: rule.look(seen(tick, gauges(tick))) for tick in range(1, ticks + 1)}
     return {tick: changes for tick, changes in changes_by_tick.items() if changes}
 
 
@@ -69,9 +69,9 @@ def from_(onset: int, **after: float) -> Gauges:
     return lambda tick: {**steady(tick), **(after if tick >= onset else {})}
 
 
-def alarms(of: Gauges, ticks: int, *metrics: str) -> list[int]:
+def alarms(gauges: Gauges, ticks: int, *metrics: str) -> list[int]:
     alarm = Alarm(started(*(metrics or ("loss",))))
-    return [tick for tick in range(1, ticks + 1) if alarm.goes_off(seen(tick, of(tick)))]
+    return [tick for tick in range(1, ticks + 1) if alarm.goes_off(seen(tick, gauges(tick)))]
 
 
 def test_a_spike_gives_the_alarm_at_its_second_step() -> None:

@@ -107,7 +107,7 @@ ARMS = [
 @pytest.mark.parametrize(
     ("family", "arm"),
     [*((BadStretch, arm) for arm in ARMS), *((family, ARMS[0]) for family in FAMILIES), (NaN, ARMS[2])],
-    ids=lambda one: one.name,
+    ids=lambda parameter: parameter.name,
 )
 def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(family: type[Fault], arm: Arm) -> None:
     shared, weights = played(family, arm, alone(family))

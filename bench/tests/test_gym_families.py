@@ -44,8 +44,8 @@ def numbers(trainee: Trainee) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in (*parameters, *moments)]
 
 
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(first, second, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -125,19 +125,20 @@ def test_a_family_acts_from_its_onset_on_and_not_before(family: type[Fault], sou
 @every
 def test_runs_can_share_a_case_be_copied_and_roll_back(family: type[Fault]) -> None:
     case = family.draw(Random(2), ONSET)
-    one = make(family.kind, SEED)
-    stepped(one, ONSET + 1, case)
-    early = one.state()
-    stepped(one, ONSET + 3, case)
-    one.restore(early)  # the data position goes back, the number of computed steps does not
-    other = make(family.kind, SEED)
-    stepped(other, ONSET + 2, case)
-    other.restore(early)
-    other.gradient_steps = one.gradient_steps
-    expected = stepped(other, END, family.draw(Random(2), ONSET))
-    assert repr(stepped(one, END, case)) == repr(expected)
+    first = make(family.kind, SEED)
+    stepped(first, ONSET + 1, case)
+    early = first.state()
+    stepped(first, ONSET + 3, case)
+    first.restore(early)  # the data position goes back, the number of computed steps does not
+    second = make(family.kind, SEED)
+    stepped(second, ONSET + 2, case)
+    second.restore(early)
+    second.gradient_steps = first.gradient_steps
+    expected = stepped(second, END, family.draw(Random(2), ONSET))
+    assert repr(stepped(first, END, case)) == repr(expected)
     assert all(
-        torch.equal(a, b) or (a.isnan() == b.isnan()).all() for a, b in zip(numbers(one), numbers(other), strict=True)
+        torch.equal(a, b) or (a.isnan() == b.isnan()).all()
+        for a, b in zip(numbers(first), numbers(second), strict=True)
     )
 
 

@@ -55,7 +55,7 @@ class Judged(Fault):
 
     def rewards(self, rewards: Rewards, step: Step) -> Rewards:
         """Of one group, or of all."""
-        changed = {name: one.clone() for name, one in rewards.items()}
+        changed = {name: scores.clone() for name, scores in rewards.items()}
         size = step.completions.group
         rows = slice(None) if self._group is None else slice(self._group * size, (self._group + 1) * size)
         for name, value in self._scores.items():

@@ -46,9 +46,9 @@ def test_a_ratio_that_went_far_enough_is_pushed_no_further(ratio: float, credit:
 
 
 @given(st.lists(st.floats(-8, 0), min_size=1, max_size=8), st.lists(st.floats(-8, 0), min_size=8, max_size=8))
-def test_the_kl_term_is_never_negative_and_pulls_to_the_reference(own: list[float], other: list[float]) -> None:
+def test_the_kl_term_is_never_negative_and_pulls_to_the_reference(own: list[float], theirs: list[float]) -> None:
     log_probs = torch.tensor(own, dtype=torch.float64, requires_grad=True)
-    reference = torch.tensor(other[: len(own)], dtype=torch.float64)
+    reference = torch.tensor(theirs[: len(own)], dtype=torch.float64)
     result = kl(log_probs, reference)
     assert float(result.detach()) >= 0
     result.backward()  # type: ignore[no-untyped-call]
@@ -66,7 +66,7 @@ class Terms(Fault):
         self.gradient = torch.zeros(0)
 
     def rewards(self, rewards: Rewards, step: Step) -> Rewards:
-        return rewards if self.judged else {name: torch.ones_like(one) for name, one in rewards.items()}
+        return rewards if self.judged else {name: torch.ones_like(scores) for name, scores in rewards.items()}
 
     def gradients(self, step: Step) -> None:
         self.gradient = torch.cat([p.grad.flatten() for p in step.model.parameters() if p.grad is not None])

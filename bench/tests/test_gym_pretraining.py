@@ -9,14 +9,7 @@ import torch
 
 from oven_bench.gym.fault import Fault, Step
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
-from oven_bench.gym.tasks.pretraining.trainee import (
-    CLIP,
-    LEARNING_RATE,
-    WARMUP,
-    WEIGHT_DECAY,
-    WORST,
-    Pretraining,
-)
+from oven_bench.gym.tasks.pretraining.trainee import CLIP, LEARNING_RATE, WARMUP, WEIGHT_DECAY, WORST, Pretraining
 
 BEGUN = 30
 

@@ -34,13 +34,13 @@ from oven_bench.gym.score import (
 from oven_bench.gym.task_table import TASKS
 
 
-def arm_score(of: Sequence[Row]) -> ArmScore:
-    [result] = arm_scores(of).values()
+def arm_score(rows_of_arm: Sequence[Row]) -> ArmScore:
+    [result] = arm_scores(rows_of_arm).values()
     return result
 
 
-def healthy(of: Sequence[Row]) -> HealthyCost:
-    [result] = healthy_costs(of).values()
+def healthy(rows_of_arm: Sequence[Row]) -> HealthyCost:
+    [result] = healthy_costs(rows_of_arm).values()
     return result
 
 
@@ -94,8 +94,8 @@ finite = st.floats(0.05, 9)
 def test_a_score_is_monotone_bounded_below_and_0_for_doing_nothing(
     a: float, b: float, nothing: float, twin: float
 ) -> None:
-    better, other = (row(loss, nothing=nothing, twin=twin) for loss in sorted((a, b)))
-    assert score(better) >= score(other) >= -1
+    better, worse_row = (row(loss, nothing=nothing, twin=twin) for loss in sorted((a, b)))
+    assert score(better) >= score(worse_row) >= -1
     assert score(row(nothing, nothing=nothing, twin=twin)) == 0
     if better.nothing - better.twin > noise("pretraining", better.twin):
         assert score(row(twin, nothing=nothing, twin=twin)) == pytest.approx(1)
@@ -103,9 +103,9 @@ def test_a_score_is_monotone_bounded_below_and_0_for_doing_nothing(
 
 @given(finite, finite)
 def test_worse_than_nothing_is_beyond_noise_and_never_a_positive_score(loss: float, nothing: float) -> None:
-    one = row(loss, nothing=nothing, twin=1.0)
-    assert worse(one) == (loss > nothing + noise("pretraining", nothing))
-    assert not (worse(one) and score(one) > 0)
+    episode = row(loss, nothing=nothing, twin=1.0)
+    assert worse(episode) == (loss > nothing + noise("pretraining", nothing))
+    assert not (worse(episode) and score(episode) > 0)
 
 
 def test_a_solved_task_is_no_division_by_zero() -> None:
@@ -174,9 +174,9 @@ def test_inconclusive_with_few_families_or_without_the_subject() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_a_verdict_says_no_more_than_its_interval(scores: list[tuple[float, ...]], costs: list[float]) -> None:
-    mine, one, two = zip(*scores, strict=True)
+    mine, first, second = zip(*scores, strict=True)
     subject, calm_ = arm_score(rows("s", mine)), healthy(calm("s", costs))
-    baselines = {"one": arm_score(rows("one", one)), "two": arm_score(rows("two", two))}
+    baselines = {"one": arm_score(rows("one", first)), "two": arm_score(rows("two", second))}
     result = verdict(subject, baselines, calm_)
     assert result.difference is not None
     assert result.difference.low <= result.difference.mean + 1e-9

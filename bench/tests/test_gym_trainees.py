@@ -99,8 +99,8 @@ def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(kind: Kind) -> N
     assert shared == live
     assert shared.interventions == 3
     assert shared.loss != alone.losses[100]
-    one, other = ([p.tolist() for p in trainee.model.parameters()] for trainee in trainees)
-    assert one == other
+    first, second = ([p.tolist() for p in trainee.model.parameters()] for trainee in trainees)
+    assert first == second
 
 
 @pytest.mark.parametrize("kind", TASKS)

@@ -186,8 +186,8 @@ def test_a_slowdown_that_every_block_shows_has_a_narrow_interval() -> None:
     off = [[0.005 + block / 1e5] * 10 for block in range(20)]
     every = ratio_of_blocks([[step * 1.02 for step in block] for block in off], off, draws=500)
     assert (every.mean, every.low, every.high) == pytest.approx((1.02, 1.02, 1.02))
-    one = ratio_of_blocks([[0.005] * 10] * 19 + [[0.05] * 10], [[0.005] * 10] * 20, draws=2000)
-    assert one.mean == pytest.approx(1.45) and one.low == pytest.approx(1.0) and one.high > 1.8
+    outlier = ratio_of_blocks([[0.005] * 10] * 19 + [[0.05] * 10], [[0.005] * 10] * 20, draws=2000)
+    assert outlier.mean == pytest.approx(1.45) and outlier.low == pytest.approx(1.0) and outlier.high > 1.8
 
 
 def test_quantiles_are_values_that_were_observed() -> None:

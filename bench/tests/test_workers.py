@@ -41,10 +41,10 @@ def test_the_workers_end_with_their_parent(tmp_path: Path, number: signal.Signal
     parent.send_signal(number)
     parent.wait(WAIT_S)
     parent.stdout.close()
-    left = psutil.wait_procs(processes, timeout=WAIT_S)[1]
-    for process in left:
+    survivors = psutil.wait_procs(processes, timeout=WAIT_S)[1]
+    for process in survivors:
         process.kill()
-    assert left == []
+    assert survivors == []
 
 
 def test_only_a_worker_has_a_spawner() -> None:

@@ -1,1 +1,1 @@
-"""What decides and what carries: messages, the mesh, signatures, the bus and the replica that joins them."""
+"""The core that decides and transports: messages, the mesh, signatures, the bus and the replica that joins them."""

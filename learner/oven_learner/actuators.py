@@ -85,7 +85,7 @@ class Seats(Protocol):
 
 
 Outcome = Value | tuple[Value, Value]
-"""What an action returns: a value, or (before, after)."""
+"""The result of an action: a value, or (before, after)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from oven_core.protocol.messages import (
 KEPT = 512
 """The most observations that a window holds."""
 HEARTBEAT_TICKS = 10
-"""How often an agent without votes reports that it is alive. The mesh counts it as lost after `silent_ticks`."""
+"""Ticks between the heartbeats of an agent without votes. The mesh counts it as lost after `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that the log already has: on an open ballot, or rejected a moment ago."""
 PATIENCE = 20

@@ -1,4 +1,5 @@
-"""What the judges of one member share over their lives: the budget that they spend, and the cache of their verdicts."""
+"""Resources that the successive judges of one member share: the budget that they spend, and the cache of their
+verdicts."""
 
 from __future__ import annotations
 

@@ -26,15 +26,15 @@ from oven_runs.settings.committee_settings import Role
 log = logging.getLogger("oven.member")
 
 MAX_QUESTIONS: Final = 3
-"""How often a group is asked about if the replies contain no usable verdict."""
+"""Maximum requests for a group whose replies contain no usable verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """How a member's judges are shown texts and checked."""
+    """Settings for the texts that a member's judges see, and for their checks."""
 
     characters: int = LIMIT
-    """How much of a text a judge is shown."""
+    """Maximum characters of a text that a judge sees."""
     swapped: float = 0.0
     """See SelfChecks, as for `asked_again_every`."""
     asked_again_every: int = 0
@@ -122,7 +122,7 @@ class Judge:
 
     @property
     def health(self) -> JudgeHealth:
-        """What the checks have found so far."""
+        """The results of the checks so far."""
         controls, findings = self.controls, self.checks.findings
         return JudgeHealth(
             controls=controls.count if controls else 0,

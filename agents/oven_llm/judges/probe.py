@@ -36,7 +36,7 @@ ANSWERS: Final = ("Seven.", "A week has nine days.")
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What one call showed. It contains no text of the endpoint's."""
+    """The result of one call. It contains no text of the endpoint's."""
 
     provider: str
     """As in the settings."""
@@ -47,7 +47,7 @@ class ProbeResult:
     detail: str = ""
     remedy: str = ""
     schema: SchemaMode | None = None
-    """What its replies are held to; None if unknown, because there was no complete reply."""
+    """The schema mode of its replies; None if unknown, because there was no complete reply."""
     top_logprobs: int = 0
     """Alternatives per token that it returned; 0: none, or not requested."""
     usd_per_million: tuple[float, float] | None = None
@@ -55,7 +55,7 @@ class ProbeResult:
     lacks: tuple[str, ...] = ()
     """A sentence for each requested feature that it does not provide."""
     usage: Usage | None = None
-    """What the call was billed for; None if the endpoint did not report it or did not reply."""
+    """The billed usage of the call; None if the endpoint did not report it or did not reply."""
 
     @property
     def can_judge(self) -> bool:
@@ -145,7 +145,7 @@ def _failed(result: ProbeResult, model: ModelEndpoint, failure: ModelFailure) ->
 
 
 def _remedy(kind: Kind, model: ModelEndpoint) -> str:
-    """What a person can do about a failure."""
+    """Return the remedy for a failure, for a person."""
     match kind:
         case "auth" if not model.key_env:
             return "the endpoint needs a key: name the variable that holds it with key_env"

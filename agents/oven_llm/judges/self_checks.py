@@ -55,12 +55,12 @@ class _OldGroup:
 
 @dataclass(slots=True)
 class Findings:
-    """What the checks have found so far."""
+    """The results of the checks so far."""
 
     pairs: int = 0
     flipped: int = 0
     p: float | None = None
-    """Of the newest pass over the old groups (`change_p_value`)."""
+    """P-value of the newest pass over the old groups (`change_p_value`)."""
     changes: int = 0
 
     @property

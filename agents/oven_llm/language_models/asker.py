@@ -63,7 +63,7 @@ class Asker:
 
     @property
     def status(self) -> str:
-        """What it has spent and how often it failed, for a notice."""
+        """Return the money spent and the number of failures, for a notice."""
         spent = self._budget.spent
         cost = f", {spent.usd:.4f} USD" if spent.usd else ""
         return f"{spent.calls} calls{cost}; abstained: {counted(self.failures)}"

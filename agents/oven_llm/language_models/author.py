@@ -55,7 +55,7 @@ EXPECTED: Final = 0.02
 HORIZON: Final = 60
 """Ticks until the change shows, after each prompt has been answered some dozens of times."""
 MAX_TOKENS: Final = 1024
-"""Of a reply, for reasoning."""
+"""Maximum tokens of a reply, including reasoning."""
 TOKENS_PER_PROMPT: Final = 400
 """Further tokens for each requested prompt."""
 EXAMPLE_CHARACTERS: Final = 800
@@ -78,7 +78,7 @@ Rules:
 
 @dataclass(frozen=True)
 class Mastery:
-    """How well the trained model does in a topic."""
+    """The trained model's performance in a topic."""
 
     topic: str
     mastery: float | None

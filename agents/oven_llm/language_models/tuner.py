@@ -27,7 +27,7 @@ OFF: Final = "no model is configured: set tuner.llm, e.g. tuner: {llm: {provider
 MIN_OBSERVATIONS: Final = 12
 """Observations before the first question: ten newest ones and some to compare them with."""
 MAX_TOKENS: Final = 2048
-"""Of a reply: a vote of about a hundred, and room to reason."""
+"""Maximum tokens of a reply: about a hundred for the vote, the rest for reasoning."""
 REASON_CHARACTERS: Final = 300
 """Length limit of a reason, which the log stores and a decision quotes."""
 MAX_HORIZON: Final = 1000

@@ -1,4 +1,4 @@
-"""What a model is sent and what it replies, independent of any API. Messages and tools are those of recorded traces."""
+"""Requests to a model and its replies, independent of any API. Messages and tools are those of recorded traces."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Completion:
-    """What one request returned: one or more samples, billed together."""
+    """The result of one request: one or more samples, billed together."""
 
     samples: tuple[Sample, ...]
     usage: Usage | None
-    """Of all samples together; None if the endpoint did not report it."""
+    """Usage of all samples together; None if the endpoint did not report it."""
     model: str
 
 

@@ -59,7 +59,7 @@ class CallRecord:
     cost_usd: float | None = None
     """None if it is unknown."""
     evaluation: str = ""
-    """What was judged, e.g. "critic"."""
+    """The judged role, e.g. "critic"."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Completion id → 0..1; empty without a verdict."""
 

@@ -1,4 +1,5 @@
-"""What both SDKs share: they use httpx2, retry within one call, and raise the same family of exceptions."""
+"""The common base of both SDK clients: the SDKs use httpx2, retry within one call, and raise the same family of
+exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls to models use and cost: tokens, US dollars, HTTP attempts and their faults."""
+"""Usage and cost of calls to models: tokens, US dollars, HTTP attempts and their faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Usage:
     """Tokens that one reply was billed for."""
 
     input_tokens: int
-    """Of the whole prompt, including what came from a cache."""
+    """Tokens of the whole prompt, including cached ones."""
     output_tokens: int
     cached_tokens: int = 0
     """Part of the input: read from a cache."""
@@ -83,9 +83,9 @@ class CallTally:
     """A judge's reason for each score, by the id that the judge was shown, controls included. Cached scores have
     none."""
     last_fault: Kind | None = None
-    """How the newest attempt failed; None while it is under way or if it succeeded."""
+    """The fault of the newest attempt; None while it is under way or if it succeeded."""
     health: JudgeHealth | None = None
-    """What the checks of the judge found so far; None if it is not checked."""
+    """The results of the judge's checks so far; None if it is not checked."""
 
     def begin_attempt(self) -> None:
         self.attempts += 1

@@ -47,7 +47,7 @@ class CapReachedError(Exception):
 
 @dataclass
 class Account:
-    """What the calls of one model have used."""
+    """The usage of one model's calls."""
 
     usage: Usage = NONE
     """Tokens of the calls that reported them."""

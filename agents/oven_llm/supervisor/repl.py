@@ -14,7 +14,7 @@ from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.session import Sandbox, open_sandbox
 
 Context = str | list[Any] | dict[str, Any]
-"""What the supervisor's programs read as `context`."""
+"""The type of the variable `context` in the supervisor's programs."""
 
 _OPENING: Final = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,}) *(?P<mark>[\w+-]*)[^`]*")
 MARK: Final = "repl"

@@ -1,4 +1,4 @@
-"""What a replay will cost, forecast before it is paid for. Pure.
+"""Forecasts the cost of a replay before any call is paid for. Pure.
 
 Tokens per text, the share of a state that comes from a provider's cache, and the length of answers differ between
 models. So ask about a few traces first (`traces replay --first 3`), into the same file, where nothing is paid twice.
@@ -98,7 +98,7 @@ class Forecast:
 
 @dataclass
 class _Bill:
-    """What one state was billed, over its samples."""
+    """The bill of one state, over its samples."""
 
     size: StateSize
     tokens_in: int = 0

@@ -45,11 +45,7 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": trainer.lr_scheduler.state_dict(),
         "state": {name: getattr(trainer.state, name) for name in STATE},
-        "random": {
-            "python": repr(random.getstate()),
-            "numpy": np.random.get_state(),
-            "torch": torch.get_rng_state(),
-        },
+        "random": {"python": repr(random.getstate()), "numpy": np.random.get_state(), "torch": torch.get_rng_state()},
         "checkpoints": checkpoints(folder),
     }
     return dict(_flat(parts, ""))

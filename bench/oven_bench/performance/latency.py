@@ -66,10 +66,10 @@ def _alternate(started: Swarm, agents: int, blocks: int, trips: int) -> tuple[li
     def decide() -> float:
         start = time.perf_counter()
         learner.observe(ask=True)
-        while learner.asked not in learner.stamped.times:
+        while learner.requests not in learner.stamped.times:
             learner.client.poll()
             _wait(start, f"a decision of {agents} agents in run {RUN}")
-        return learner.stamped.times.pop(learner.asked) - start
+        return learner.stamped.times.pop(learner.requests) - start
 
     def pass_on() -> float:
         nonlocal relayed
@@ -145,8 +145,4 @@ def bench(
     return Report(figures)
 
 
-STUDY = Study(
-    "latency",
-    bench,
-    "--json",
-)
+STUDY = Study("latency", bench, "--json")

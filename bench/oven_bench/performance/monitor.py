@@ -87,13 +87,7 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.start = time.monotonic()
         self.process = subprocess.Popen(
-            command,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=env,
-            start_new_session=True,
-            pass_fds=pass_fds,
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True, pass_fds=pass_fds
         )
         os.close(theirs)
         self.output = bytearray()

@@ -143,8 +143,7 @@ async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dic
 
 
 def bench(
-    events: Annotated[int, Option(min=10_000, help="Events of the long log.")] = 1_000_000,
-    home: HomeFolder = None,
+    events: Annotated[int, Option(min=10_000, help="Events of the long log.")] = 1_000_000, home: HomeFolder = None
 ) -> Report:
     with home_folder(home) as path:
         return Report(asyncio.run(measure(Home(path), events, lambda line: print(line, file=sys.stderr))))

@@ -262,8 +262,4 @@ def bench(
     return Report(asyncio.run(_measure(pairs // block, block, agents_per_process)))
 
 
-STUDY = Study(
-    "overhead",
-    bench,
-    "--json",
-)
+STUDY = Study("overhead", bench, "--json")

@@ -86,9 +86,4 @@ def bench(seconds: Annotated[float, Option(help="Seconds of training at each siz
     return Report(figures | {"limit": SHARE}, failures=above)
 
 
-STUDY = Study(
-    "snapshots",
-    bench,
-    "--seconds 60 --json",
-    "Exit code 1: copies take more than the limit.",
-)
+STUDY = Study("snapshots", bench, "--seconds 60 --json", "Exit code 1: copies take more than the limit.")

@@ -158,14 +158,14 @@ class Learner:
         metrics = tuple(MetricSpec(name=name) for name in (ASKED, *GAUGES))
         keys = load_keys(swarm.folder.server.creds / KEYS)
         self.client = OvenClient(self.stamped, actuators, rules=RULES, metrics=metrics, keys=keys)
-        self.asked = 0
+        self.requests = 0
 
     @property
     def answered(self) -> bool:
         """Whether the newest request was decided. Agents propose nothing while a request is open, so the next would be
         lost."""
-        return self.asked == 0 or self.asked in self.stamped.times
+        return self.requests == 0 or self.requests in self.stamped.times
 
     def observe(self, ask: bool) -> None:
-        self.asked += ask
-        self.client.observe(self.client.tick + 1, GAUGES | {ASKED: float(self.asked)})
+        self.requests += ask
+        self.client.observe(self.client.tick + 1, GAUGES | {ASKED: float(self.requests)})

@@ -166,8 +166,7 @@ def bench(
     device: Annotated[str, one_of(get_args(Device), "Where to train.")] = "cpu",
     dtype: Annotated[str, one_of(get_args(Dtype), "Type of the weights.")] = "f32",
     model_size: Annotated[
-        str,
-        one_of(DEFAULTS, "The recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights."),
+        str, one_of(DEFAULTS, "The recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights.")
     ] = "recipe",
     prompts: Annotated[int | None, Option(min=1, help="Prompts per step.", show_default=BY_SIZE)] = None,
     group: Annotated[int | None, Option(help="Completions per prompt.", show_default=BY_SIZE)] = None,
@@ -190,8 +189,4 @@ def bench(
     return Report(asyncio.run(measure(order, rounds, block)))
 
 
-STUDY = Study(
-    "step",
-    bench,
-    "--json",
-)
+STUDY = Study("step", bench, "--json")

@@ -105,9 +105,9 @@ async def _climb(running: Swarm, ladder: Sequence[int], seconds: float, lag_step
 
     await running.bus.subscribe(names.Subjects(RUN).vote("*"), receive)
     await running.bus.flush()
-    found = await asyncio.to_thread(climber.run, ladder, seconds, lag_steps, running.agents)
+    lags_and_rate = await asyncio.to_thread(climber.run, ladder, seconds, lag_steps, running.agents)
     running.check()
-    return found
+    return lags_and_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,10 @@ class Climber:
         while True:
             began = time.perf_counter()
             learner.observe(ask=True)
-            while learner.asked not in learner.stamped.times and time.perf_counter() < began + 0.25:
+            while learner.requests not in learner.stamped.times and time.perf_counter() < began + 0.25:
                 learner.client.poll()
                 time.sleep(SLICE_S)
-            if learner.asked in learner.stamped.times:
+            if learner.requests in learner.stamped.times:
                 return
             if began > limit:
                 raise ProcessError(f"no decision came within {CAUGHT_UP_S:g} s, with nothing else to do")

@@ -67,7 +67,7 @@ def shown(attacks: Sequence[Attack]) -> tuple[list[Attack], list[str]]:
 def stopped(attack: Attack, profile: Profile, backend: str) -> bool:
     """Whether the attack missed its goal, its block ended in time, and the next block worked."""
     with Targets() as targets, open_sandbox(profile, {"worker": _worker(targets)}, ATTACKED, backend) as sandbox:
-        sandbox.assign("T", targets.told | FRAMES)
+        sandbox.assign("T", targets.facts | FRAMES)
         began = time.monotonic()
         block = sandbox.run(attack.code)
         in_time = time.monotonic() - began < DEADLINE_S + LATE_S

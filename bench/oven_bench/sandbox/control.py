@@ -32,7 +32,7 @@ ENVIRONMENT_SECRET = "SECRET_API_KEY"
 
 def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
     """Run the attack without a sandbox for at most `limit_s`, then kill all of its processes."""
-    job = json.dumps({"code": attack.code, "T": targets.told | CONTROL_FRAMES, "key": targets.memory_secret})
+    job = json.dumps({"code": attack.code, "T": targets.facts | CONTROL_FRAMES, "key": targets.memory_secret})
     process = subprocess.Popen(
         [sys.executable, "-m", "oven_bench.sandbox.control"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,

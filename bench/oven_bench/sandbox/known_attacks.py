@@ -50,11 +50,7 @@ FILES: Final = (
     Attack(
         "list a folder", "held", 'import os\nprint("HELD" if "secret.txt" in os.listdir(T["folder"]) else "nothing")'
     ),
-    Attack(
-        "/proc of the parent",
-        "secret",
-        'import os\nprint(open(f"/proc/{os.getppid()}/environ").read())',
-    ),
+    Attack("/proc of the parent", "secret", 'import os\nprint(open(f"/proc/{os.getppid()}/environ").read())'),
     Attack(
         "/proc of itself",
         "secret",
@@ -85,11 +81,7 @@ internet(2, T["udp"], query)
 )
 
 PROCESSES: Final = (
-    Attack(
-        "subprocess",
-        "marker",
-        'import subprocess\nsubprocess.run(["touch", T["marker"]], check=True)',
-    ),
+    Attack("subprocess", "marker", 'import subprocess\nsubprocess.run(["touch", T["marker"]], check=True)'),
     Attack(
         "os.fork",
         "marker",

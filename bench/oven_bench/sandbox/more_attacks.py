@@ -52,11 +52,7 @@ print(data.value.decode())
     Attack("truncation", "damage", 'import os\nos.truncate(T["secret_file"], 0)'),
     Attack("renaming", "marker", 'import os\nos.rename(T["secret_file"], T["marker"])'),
     Attack("a named pipe", "marker", 'import os\nos.mkfifo(T["marker"])'),
-    Attack(
-        "another root",
-        "held",
-        CALL + 'call(161, 51, T["folder"].encode())\nprint("HELD")',
-    ),
+    Attack("another root", "held", CALL + 'call(161, 51, T["folder"].encode())\nprint("HELD")'),
 )
 
 DOORS: Final = (

@@ -41,7 +41,7 @@ class Targets:
         self._datagram = self._listen(socket.AF_UNIX, socket.SOCK_DGRAM, str(folder / "datagram.sock"))
         self._abstract = f"oven-{self.knock[:8]}"
         self._listen(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self._abstract)
-        self.told: dict[str, Any] = {
+        self.facts: dict[str, Any] = {
             "secret_file": str(self._secret),
             "folder": str(folder),
             "marker": str(self._marker),

@@ -99,8 +99,4 @@ def _rounded(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
 
 
-STUDY = Study(
-    "rates",
-    bench,
-    "--draws 10 --json",
-)
+STUDY = Study("rates", bench, "--draws 10 --json")

@@ -70,8 +70,4 @@ def bench(
     return Report(figures(results), rows(results))
 
 
-STUDY = Study(
-    "starts",
-    bench,
-    "--draws 20 --json",
-)
+STUDY = Study("starts", bench, "--draws 20 --json")

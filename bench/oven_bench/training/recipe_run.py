@@ -41,8 +41,6 @@ class Episode:
     home: str
     factor: float = 1.0
     """The blind schedule's factor."""
-    label: str = ""
-    """Distinguishes runs of one start and seed."""
     options: tuple[tuple[str, object], ...] = ()
     """More settings of the recipe."""
     recipe: str = "grpo"
@@ -121,7 +119,7 @@ def up_command(episode: Episode, run: str) -> list[str]:
 
 
 def _stack(episode: Episode) -> tuple[float, int]:
-    name = f"{episode.label or episode.start.replace(':', '-')}-{episode.seed}"
+    name = f"{episode.start.replace(':', '-')}-{episode.seed}"
     done = subprocess.run(
         [*up_command(episode, name), "--set", "lockstep=true"],
         env={**os.environ, "OVEN_HOME": episode.home},

@@ -77,7 +77,7 @@ def resumed(incarnations: int) -> str:
 
 
 def source_lines(summary: dict[str, Any]) -> list[str]:
-    """What the import skipped, and hints."""
+    """Return the rows and fields that the import skipped, and hints."""
     out = [f"  left out: {count} {kind}" for kind, count in summary["skipped"].items()]
     if summary["untimed"]:
         out.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")

@@ -112,7 +112,7 @@ def _vocabulary(path: Path) -> list[str]:
 
 
 def _token_counts(path: Path, size: int) -> tuple[int, ...]:
-    """How often each of the `size` token ids occurs in a file."""
+    """Count the occurrences of each of the `size` token ids in a file."""
     counts = Counter(_read_text(path).split())
     if invalid := [word for word in counts if not word.isdecimal() or int(word) >= size]:
         raise ConfigError(f"{path} holds {invalid[0][:40]!r}, which is not a token id below {size}")

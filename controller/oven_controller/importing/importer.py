@@ -46,7 +46,7 @@ class Importer(Protocol):
     """A reader of one format, listed in IMPORTERS. `find` is called before `open`."""
 
     summary: str
-    """What it reads, for people: "the log history of a Hugging Face trainer"."""
+    """The source in words: "the log history of a Hugging Face trainer"."""
 
     def find(self, source: Path) -> Path | None:
         """Return the file or folder to read for `source`, an existing path; None if it is another format."""

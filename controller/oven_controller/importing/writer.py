@@ -37,7 +37,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass
 class Totals:
-    """What all rows of a source have in common."""
+    """Totals over all rows of a source."""
 
     observations: int = 0
     first_step: int = 0

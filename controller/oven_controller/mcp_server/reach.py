@@ -13,7 +13,7 @@ from oven_runs.access.run_finder import find_run
 
 @dataclass(frozen=True)
 class Reach:
-    """What the command line allows."""
+    """The runs and actions that the command line allows."""
 
     run: str | None = None
     """The only run that tools may use; None: any run of this machine."""

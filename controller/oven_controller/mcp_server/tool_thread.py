@@ -29,7 +29,7 @@ class CancelledCallError(Exception):
 
 
 class Progress:
-    """How far a tool has read a log. The tool's thread calls `hear` and `count`."""
+    """A tool's progress in reading a log. The tool's thread calls `hear` and `count`."""
 
     def __init__(self, context: Context | None) -> None:
         """`context`: the call's; None: nothing is reported."""

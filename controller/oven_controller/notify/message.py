@@ -52,7 +52,7 @@ class Message:
 
     @property
     def merged(self) -> int:
-        """How many notices the message has besides the newest."""
+        """Number of notices in the message besides the newest."""
         return len(self.others) + self.omitted
 
     @property
@@ -69,7 +69,7 @@ class Message:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What a webhook gets in addition to title and text."""
+        """Fields for a webhook in addition to title and text."""
         return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
 
 

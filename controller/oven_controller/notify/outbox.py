@@ -67,7 +67,7 @@ class Outbox(BaseModel):
         return [n for n in self.waiting if n.kind != kind] + lead if kind in FINAL_KINDS else lead
 
     def omitted_with(self, notices: list[Notice]) -> int:
-        """How many omitted notices a message with these notices stands for."""
+        """Count the omitted notices that a message with these notices stands for."""
         return sum(self.omitted.get(kind, 0) for kind in {n.kind for n in notices})
 
     def sent(self, notices: list[Notice], now: float) -> None:

@@ -10,7 +10,7 @@ from oven_core.terminal_text import clean
 from oven_runs.log.run_summary import text
 
 REASON_CHARACTERS: Final = 300
-"""Of a reason that a notice repeats."""
+"""Maximum characters of a reason in a notice."""
 NAMED_AGENTS: Final = 4
 """Agents that a notice names. It counts the others."""
 _MENTION: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])", re.IGNORECASE)

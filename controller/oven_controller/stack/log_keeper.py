@@ -34,7 +34,7 @@ class LogKeeper:
 
     def __init__(self, folder: RunFolder, report: Headless, out: Callable[[str], None]) -> None:
         self.missing = ""
-        """What the log lacks at the end, in words."""
+        """Description of the messages that the log lacks at the end."""
         self.kept_end: RunEnded | None = None
         """The learner's last message, if it still waits to be appended."""
         self._folder, self._report, self._out = folder, report, out

@@ -33,7 +33,7 @@ LOAD_S = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """The request from the command line."""
 
     resolved: Resolved
     run: str | None = None

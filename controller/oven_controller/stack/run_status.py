@@ -246,7 +246,7 @@ def _is_mesh(name: str) -> bool:
 
 @dataclass
 class _FolderFacts:
-    """What the run's folder adds to its log."""
+    """Facts from the run's folder that the log does not contain."""
 
     status: str
     last_words: Callable[[str], str]

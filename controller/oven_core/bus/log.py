@@ -100,7 +100,7 @@ class LogClient:
         self.signer = signer
         """Signs appended messages. Readers verify who may sign what."""
         self.losses = 0
-        """How often the connection was lost. nats-py reconnects and subscribes again. A plain subscriber misses the
+        """Number of lost connections. nats-py reconnects and subscribes again. A plain subscriber misses the
         messages in between, and can request them from `history`."""
         self.closed = asyncio.Event()
         """Set when the connection is closed for good: by `close`, or by an error after which nats-py does not

@@ -9,7 +9,7 @@ from typing import Literal
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
-"""How far the sum of a simplex's shares may be from 1 before they are normalised."""
+"""Maximum distance of the sum of a simplex's shares from 1 before they are normalised."""
 
 Direction = Literal["up", "down", "keep", "set"]
 """`set` if the effective value is unknown or the kind has no order."""

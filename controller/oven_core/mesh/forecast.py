@@ -41,7 +41,7 @@ class Stake:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a decision is judged by."""
+    """The forecast that a decision is judged by."""
 
     target: str
     sign: int

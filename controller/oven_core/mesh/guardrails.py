@@ -30,7 +30,7 @@ class Ruling:
     verdict: Literal["adopted", "rejected", "advised"]
     value: Value
     note: str
-    """What a guardrail rejected or limited; empty if none did."""
+    """The reason if a guardrail rejected or limited it; empty if none did."""
 
 
 def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[str] = ()) -> Ruling:

@@ -118,9 +118,9 @@ class _FailedBallots:
 
     count: int
     tick: int
-    """Of the newest."""
+    """Tick of the newest one."""
     argument: _Argument | None
-    """Of the newest; None where the agent may repeat it."""
+    """Argument of the newest one; None if the agent may repeat it."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class _NewestChange:
     direction: str
     before: Value
     reversals: int = 0
-    """How often the direction was reversed in quick succession."""
+    """Number of reversals of direction in quick succession."""
 
 
 @dataclass

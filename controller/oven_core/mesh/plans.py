@@ -28,7 +28,7 @@ class BallotResult:
     direction: str
     reason: str
     note: str
-    """What rejected it; empty if nothing did."""
+    """The reason for rejecting it; empty if nothing did."""
     lines: tuple[TallyLine, ...]
     newcomers: bool = False
     """Only newcomers are for it, so it is advised whatever becomes of the ballots that it is tied to."""
@@ -125,7 +125,7 @@ def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, BallotR
 
 
 def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
-    """What the rest of the plan lacks; empty if nothing."""
+    """Return what the rest of the plan lacks; empty if nothing."""
     by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
         if part not in results or agent not in by_actuator[part].casts:

@@ -36,7 +36,7 @@ LEAST_GAP_S: Final = 0.001
 
 @dataclass(slots=True)
 class Agent:
-    """What the mesh stores of an agent that joined."""
+    """The mesh's record of an agent that joined."""
 
     needs: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()

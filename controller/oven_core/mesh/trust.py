@@ -18,7 +18,7 @@ from oven_core.protocol.rules import ALL, Rules
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an agent's vote on one actuator counts for when the ballot closes."""
+    """The standing of an agent on one actuator when the ballot closes. It decides how its vote counts."""
 
     reputation: float = 1.0
     shadow: bool = False

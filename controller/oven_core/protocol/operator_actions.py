@@ -34,9 +34,9 @@ class Action:
     title: str
     """Its name in the monitor."""
     summary: str
-    """What it does, in one line without a full stop."""
+    """One line without a full stop."""
     detail: str
-    """What else there is to know, in sentences; may be empty."""
+    """Further explanation in sentences; may be empty."""
     answer: Answer
     arguments: tuple[Argument, ...] = ()
     examples: tuple[str, ...] = ("",)

@@ -1,4 +1,4 @@
-"""What a run's remote judges have cost so far, for `status`."""
+"""The costs of a run's remote judges so far, for `status`."""
 
 from __future__ import annotations
 

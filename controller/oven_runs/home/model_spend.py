@@ -44,7 +44,7 @@ _SUMS = ", ".join(f"SUM({field})" for field in _FIELDS.split(", "))
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What calls cost. The fields have the order of the tables' columns."""
+    """The cost of calls. The fields have the order of the tables' columns."""
 
     calls: int = 0
     """Calls that were or may have been billed."""
@@ -140,7 +140,7 @@ class ModelSpend:
                 self._book(cost, row[0])
 
     def spent(self, scope: str = "") -> dict[str, Spend]:
-        """What each account within `scope` has spent in all processes, without calls under way. Raises
+        """Return the spending of each account within `scope` in all processes, without calls under way. Raises
         sqlite3.Error."""
         with self._lock:
             return _spent(self._file, scope)
@@ -184,8 +184,8 @@ class ModelSpend:
 
 
 def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
-    """What each account within `scope` has spent in the run with this folder, without calls under way; empty without
-    a file. Raises ConfigError if the file cannot be read."""
+    """Return the spending of each account within `scope` in the run with this folder, without calls under way; empty
+    without a file. Raises ConfigError if the file cannot be read."""
     path = run / NAME
     if not path.exists():
         return {}

@@ -46,7 +46,7 @@ _OBSERVATION: Final = b"Obse"
 
 
 class LogDigest:
-    """What a row needs from one log. Each call of `advance` reads on.
+    """The facts that a row needs from one log. Each call of `advance` reads on.
 
     Votes, closed steps, agents' statuses and most observations are skipped by their type, without decoding, so that a
     megabyte takes about a millisecond.

@@ -24,7 +24,7 @@ class CommandResult:
     run: str
     command: OperatorCommand
     waited: str = ""
-    """How long the client waited, to complete "no receipt from the learner"; empty while it still waits."""
+    """The client's waiting time, to complete "no receipt from the learner"; empty while it still waits."""
     logged: int = 0
     """Sequence of the command itself."""
     answer: CommandAnswer | None = None
@@ -74,7 +74,7 @@ class CommandResult:
 
     @property
     def stage(self) -> Stage:
-        """How far the command got."""
+        """The stage that the command reached."""
         if self.whole:
             return "refused" if self.code else "done"
         if self.failed:

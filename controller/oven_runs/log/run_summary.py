@@ -92,7 +92,7 @@ class RunSummary:
     injected: int = 0
     """Prompts added to the training data."""
     evicted: int = 0
-    """How many of them were removed again to make room."""
+    """Number of them that were removed again to make room."""
     judge_tokens: float = 0.0
     """Tokens that remote judges reported, including those of steps that a rollback discarded."""
     judge_usd: float = 0.0

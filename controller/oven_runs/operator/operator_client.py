@@ -41,7 +41,7 @@ LONG_STEPS: Final = 3.0
 
 
 class ReceiptWait:
-    """How long one command waits for its receipt: for step boundaries, or for a limit in seconds.
+    """The wait of one command for its receipt: for step boundaries, or for a limit in seconds.
 
     All times are from the same clock, in seconds.
     """

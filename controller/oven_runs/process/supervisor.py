@@ -43,7 +43,7 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Restartable:
-    """How to start one process."""
+    """Instructions for starting one process."""
 
     name: str
     start: Callable[[], Awaitable[Child]]

@@ -12,7 +12,8 @@ from oven_core.errors import UnknownNameError
 from oven_runs.settings.variable_name import Variable
 
 AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
-"""How several members' scores become one reward; oven_learner/rewards/aggregation/rules.py describes each."""
+"""The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation/rules.py describes
+each."""
 
 
 def _one_of(kind: str, names: tuple[str, ...]) -> BeforeValidator:

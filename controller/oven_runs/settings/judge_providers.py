@@ -28,7 +28,7 @@ from oven_runs.settings.variable_name import Variable
 Wire: TypeAlias = Literal["openai", "anthropic"]
 """A wire format. Each is named after the SDK package that speaks it."""
 SchemaMode: TypeAlias = Literal["strict", "json_object", "none"]
-"""What an endpoint can enforce: our JSON Schema, any JSON object, or nothing."""
+"""The strictest schema that an endpoint can enforce: our JSON Schema, any JSON object, or nothing."""
 Catalogue: TypeAlias = Mapping[str, "ProviderEntry"]
 
 PACKAGED: Final = "judge_providers.yaml"
@@ -52,7 +52,7 @@ class Price(BaseModel):
 
 
 class ModelException(BaseModel):
-    """How one model differs from its provider's other models."""
+    """Differences of one model from its provider's other models."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -82,7 +82,7 @@ class ProviderEntry(BaseModel):
     models: dict[str, ModelException] = Field(default_factory=dict)
 
     def exception(self, model: str) -> ModelException:
-        """How this model differs."""
+        """Return the differences of this model."""
         if model in self.models:
             return self.models[model]
         patterns = [pattern for pattern in self.models if fnmatchcase(model, pattern)]
@@ -201,7 +201,7 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
 
 
 def _named(name: str, setting: str) -> tuple[str, str]:
-    """How errors call a model's owner and its setting."""
+    """Return the names of a model's owner and its setting for error messages."""
     if setting == CALIBRATOR:
         return "the frontier calibrator", setting
     if setting:

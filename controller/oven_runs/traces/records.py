@@ -17,8 +17,8 @@ VERSION: Final = 1
 """Version of the records. A reader refuses any other, because an unknown field may change the meaning."""
 
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
-"""How a trace ended: the policy submitted; a text was cut or dropped, so the states may not be what the policy saw; the
-turn limit; the time limit; the environment or the generation failed; the source does not say."""
+"""The end of a trace: the policy submitted; a text was cut or dropped, so the states may not be what the policy saw;
+the turn limit; the time limit; the environment or the generation failed; the source does not say."""
 Rule: TypeAlias = Literal["teachers_over_student", "student_over_minority"]
 """The rule that made a pair. Pairs are counted by rule."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]

@@ -15,7 +15,7 @@ MOST_ISOLATED: Final = 0.5
 """Share of nodes without an edge above which a graph is only a list of labels. 500,000 nodes with 121,000 edges, the
 counts of the source that this project began with, have at least 0.52."""
 SHOWN_NODES: Final = 6
-"""How many nodes of a cycle are named."""
+"""Maximum nodes of a cycle in an error message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ class Node:
     phase: tuple[str, ...] = ()
     """Kinds of training that it applies to: pretrain, sft, grpo; empty for all."""
     prior: float = 0.0
-    """Of a cause: its probability before any symptom."""
+    """For a cause: its probability before any symptom."""
     changes: tuple[str, ...] = ()
-    """Of a remedy: what the controller does for it, all of it together, e.g. "optimizer.lr_scale:down"."""
+    """For a remedy: the changes that the controller makes together, e.g. "optimizer.lr_scale:down"."""
     advisory: bool = False
-    """Of a remedy: only a person can do it."""
+    """For a remedy: only a person can do it."""
 
     def applies(self, phase: str) -> bool:
         return not phase or not self.phase or phase in self.phase

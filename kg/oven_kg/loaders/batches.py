@@ -94,7 +94,7 @@ class Options:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """Of ConceptNet: both ends of an edge must be in one of these languages; empty for all."""
+    """For ConceptNet: both ends of an edge must be in one of these languages; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Selection:
     relations: RelationMap = field(default_factory=RelationMap)
     least_weight: float = 0.0
     cycles: Literal["refuse", "cut", "keep"] = "refuse"
-    """What to do with cycles of requirements."""
+    """The treatment of cycles of requirements."""
     licence: str = ""
     """The graph's licence; empty for the one of the files' format."""
 
@@ -42,7 +42,7 @@ class Imported:
     repeated: int
     """Repetitions of edges; the largest weight counts."""
     skipped: dict[str, int]
-    """What was skipped → how many rows."""
+    """Kind of skipped row → their number."""
     unused_relations: tuple[str, ...]
     """Relations of the map that no file had."""
 

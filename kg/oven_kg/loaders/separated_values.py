@@ -26,7 +26,7 @@ BLOCK: Final = 2**21
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a file separates its values."""
+    """The separator, quoting and header of a file."""
 
     delimiter: str
     quoted: bool

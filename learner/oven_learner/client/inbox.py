@@ -20,7 +20,7 @@ from oven_learner.ranks import Ranks
 log = logging.getLogger("oven.learner")
 
 LOCKSTEP_S = 30.0
-"""How long a learner in lockstep waits for a tick to close before it continues without."""
+"""Seconds that a learner in lockstep waits for a tick to close before it continues."""
 AFTER_TIMEOUT_S = 0.2
 """The wait after a timeout, until a tick closes again: one agent that hangs must not cost LOCKSTEP_S at every tick."""
 
@@ -29,7 +29,7 @@ Order = Decision | OperatorCommand
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What rank 0 received before a step, for all ranks."""
+    """The messages that rank 0 received before a step, for all ranks."""
 
     orders: tuple[Order, ...]
     is_time_spent: bool

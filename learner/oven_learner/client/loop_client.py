@@ -31,7 +31,7 @@ class LoopClient(OvenClient):
     rate: RateReadback | None = None
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
-    """How completions are shown; None if they are not, as on all ranks but the first."""
+    """Settings for showing completions; None if they are not, as on all ranks but the first."""
     _last_step = 0
     """The step that the loop passed last."""
     _loop_rolls_back = False

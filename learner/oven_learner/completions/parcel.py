@@ -28,7 +28,7 @@ MESSAGE_CHARACTERS = 262_144
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How much is shown, and the redaction."""
+    """The limits on shown completions, and the redaction."""
 
     settings: CompletionsSettings
     redact: Redact | None = None

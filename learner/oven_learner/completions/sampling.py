@@ -38,7 +38,7 @@ class SampleSchedule:
 
 
 class Sampling:
-    """How one trainer shows its completions, over all its trainings."""
+    """Settings by which one trainer shows its completions, in all its trainings."""
 
     def __init__(self, shown: Shown) -> None:
         settings = shown.settings

@@ -74,7 +74,7 @@ class Options:
     mixture: Mixture | None
     stateful: Mapping[str, Stateful]
     sampling: Sampling | None
-    """How completions are shown; None if they are not."""
+    """Settings for showing completions; None if they are not."""
 
 
 class Attachment(TrainerCallback):
@@ -86,7 +86,7 @@ class Attachment(TrainerCallback):
         """The knobs of the current training."""
         self.client: OvenClient | None = None
         self.rollback: Rollback | None = None
-        """How the current training rolls back."""
+        """The rollback mechanism of the current training."""
         self.resumable = False
         """Whether checkpoints are taken regularly although copies in memory suffice for rollback."""
         run = connection.run if connection else ""

@@ -40,7 +40,7 @@ log = logging.getLogger("oven.learner")
 
 @dataclass
 class Origin:
-    """What this training resumes from."""
+    """The checkpoint that this training resumes from."""
 
     path: Path | None = None
     record: Record | None = None

@@ -1,4 +1,4 @@
-"""How long an attached trainer trains: its budget of steps, and the epochs that rollbacks make it need."""
+"""The length of an attached training: its budget of steps, and the epochs that rollbacks make it need."""
 
 from __future__ import annotations
 

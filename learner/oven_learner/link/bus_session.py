@@ -21,7 +21,7 @@ SILENT_TURNS = 3
 """The server is pinged each turn. After so many turns without an answer the connection is given up, within 2 s. Turns
 are counted instead of seconds: a learner that was suspended itself counts one turn, and does not blame the server."""
 HANGING_TURNS = 20
-"""How long one call may take while pings are answered: a log that elects a leader needs seconds."""
+"""Maximum turns of one call while pings are answered: a log that elects a leader needs seconds."""
 
 
 class BusSession:

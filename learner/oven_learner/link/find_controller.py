@@ -73,7 +73,7 @@ class RunSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach the controller, and the run's settings that the learner needs."""
+    """The controller's address and credentials, and the run's settings that the learner needs."""
 
     url: str
     run: str

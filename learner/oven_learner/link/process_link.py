@@ -60,7 +60,7 @@ SOON_S = 0.0005
 LOOKS = 10
 """Number of short pauses. A message that is later than that has changed its pace, and the pause is POLL_S again."""
 EARLY_S = 0.0005
-"""How long before a message is due the relay looks, because steps are not perfectly regular."""
+"""Seconds by which the relay looks before a message is due, because steps are not perfectly regular."""
 NEWEST_WEIGHT = 0.25
 """Weight of the newest interval in the running mean of intervals."""
 AGAIN_S = 0.25
@@ -70,7 +70,7 @@ CLOSING_S = 0.001
 KEEPING_S = 5.0
 """After the time for sending is over, the time for the process to disconnect and to write the rest to the disk."""
 STATUS_POLL_S = 0.05
-"""How often the relay reads the process's status, and whether it is alive."""
+"""Seconds between two checks of the process's status and liveness."""
 
 
 class PollSchedule:

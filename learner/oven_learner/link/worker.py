@@ -37,7 +37,7 @@ from oven_runs.home.spool import Spool, append
 log = logging.getLogger("oven.learner")
 
 STATUS_S = 0.5
-"""How often a changed status is sent. The last one is sent at once."""
+"""Seconds between two messages with a changed status. The last one is sent at once."""
 
 
 def main(args: list[str]) -> int:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from oven_learner.optim.lr_scale import LearningRateScale
 
 LIMIT_BYTES = 512 * 1024 * 1024
-"""Of all snapshots together. A model that needs more has no snapshots in memory."""
+"""Maximum size of all snapshots together. Larger models have no snapshots in memory."""
 
 
 def size(model: torch.nn.Module) -> int:

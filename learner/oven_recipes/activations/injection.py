@@ -44,7 +44,7 @@ def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
 
 
 class Control(enum.Enum):
-    """What a row may have instead of vectors, on purpose."""
+    """Replacements for a row's vectors in control experiments."""
 
     UNCHANGED = "unchanged"
     """The placeholders stay as they are, to measure what the question alone tells the oracle."""

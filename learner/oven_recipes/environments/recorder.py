@@ -40,7 +40,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the trainer knows about one rollout beyond its messages."""
+    """The trainer's facts about one rollout beyond its messages."""
 
     prompt: Sequence[int]
     ids: Sequence[int]

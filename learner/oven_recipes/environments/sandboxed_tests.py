@@ -22,7 +22,7 @@ belong to a run that did not finish: it timed out, or its process ended."""
 OUTCOMES: Final = ("passed", "failed", "missing")
 
 Framework: TypeAlias = Literal["functions", "pytest"]
-"""How tests are found and called: plain functions by name, or by pytest's ids, which needs pytest."""
+"""The convention for finding and calling tests: plain functions by name, or by pytest's ids, which needs pytest."""
 LIMITS: Final[Mapping[Framework, Limits]] = {
     "functions": Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, file_bytes=10 * MB),
     "pytest": Limits(block_s=300, memory_bytes=4096 * MB, output_bytes=20_000),

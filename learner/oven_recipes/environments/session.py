@@ -120,7 +120,7 @@ class ToolResult:
     failed: bool
     """Whether the call could not be carried out."""
     digest: str
-    """Of the workspace after the call, and whether it was submitted. Equal digests are equal states of the
+    """Digest of the workspace after the call, and whether it was submitted. Equal digests are equal states of the
     environment."""
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_of, binned, brier, null
 
 RESAMPLES = 1000
-"""Of the bootstrap. Percentiles of 2.5 % rest on 25 of them."""
+"""Resamples of the bootstrap; 25 of them lie beyond each 2.5 % percentile."""
 
 
 class Scored(NamedTuple):

@@ -28,7 +28,7 @@ CONSTANT_SHARE = 0.95
 """Share of the answers for `drill:constant-confidence` that state the one confidence. The others state any confidence:
 if the policy never samples another one, no reward can change it, and the drill would have no remedy."""
 CONSTANT, OVERCONFIDENT = 50, (90, 100)
-"""What the drills' answers state, of 100."""
+"""Confidence that the drills' answers state, 0 to 100."""
 
 
 def _file(path: Path) -> Path:

@@ -47,7 +47,7 @@ class Tokens:
 
     @property
     def counts(self) -> Tensor:
-        """How often each token occurs in the training text, int64 [vocabulary]."""
+        """Return the count of each token in the training text, int64 [vocabulary]."""
         streams = torch.cat([stream.long() for stream in self.train.values()])
         return torch.bincount(streams, minlength=len(self.tokenizer))
 

@@ -38,7 +38,7 @@ SLIPS: Final = 20
 
 @dataclass(frozen=True)
 class Habits:
-    """How demonstrations proceed; each value is a probability."""
+    """Probabilities of the demonstrations' actions."""
 
     right: float = 0.5
     """The first edit is right; otherwise it inserts a wrong line."""

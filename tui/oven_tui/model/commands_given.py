@@ -78,7 +78,7 @@ class CommandsGiven:
 
 
 def request_text(command: OperatorCommand) -> str:
-    """What an operator asked for, in a few words."""
+    """Return an operator's request in a few words."""
     words = " ".join(part for part in (command.action, object_of(command), value_of(command)) if part)
     return f"{words}: {command.reason}" if command.reason else words
 

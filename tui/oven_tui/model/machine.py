@@ -33,7 +33,7 @@ class Machine:
 
     @classmethod
     def from_view(cls, view: MonitorView) -> Machine:
-        """What the view has of it."""
+        """Return the machine's figures from the view."""
         values = {
             name: series.last
             for name, series in view.series.items()

@@ -1,4 +1,4 @@
-"""What other rules would have made of a decision, as rows: rules with the same result share one, every other rule has
+"""Shows a decision's verdicts under other rules as rows: rules with the same result share one, every other rule has
 its own."""
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Player:
 
     @property
     def view(self) -> MonitorView:
-        """What the live monitor showed here."""
+        """The state that the live monitor showed at this point."""
         return self.fold.view
 
     @property

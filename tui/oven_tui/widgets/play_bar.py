@@ -17,7 +17,7 @@ class PlayBar(Lines):
         self.player = player
         self.playing = False
         self.busy = ""
-        """What the player is waiting for; empty if nothing."""
+        """The operation that the player is waiting for; empty if nothing."""
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
         player = self.player

@@ -39,7 +39,7 @@ class Shard:
     end: float
 
     @classmethod
-    def of(cls, share: float, rng: Random) -> Shard:
+    def draw(cls, share: float, rng: Random) -> Shard:
         """A shard of this size at a random position."""
         begin = rng.uniform(0.0, 1.0 - share)
         return cls(begin, begin + share)
@@ -196,7 +196,7 @@ class SilentCorruption(Fault):
     neither clipping nor a chart of the norm shows it (Dixit et al. 2021, arXiv 2102.11245; Hochschild et al. 2021,
     HotOS; Llama 3, arXiv 2407.21783, table 5)."""
 
-    shard: Shard = drawn(lambda rng: Shard.of(rng.uniform(0.1, 0.5), rng))
+    shard: Shard = drawn(lambda rng: Shard.draw(rng.uniform(0.1, 0.5), rng))
     length: int = integer(20, 100)
     share: float = uniform(0.3, 1.0)  # of the steps
     seed: int = random_seed()
@@ -227,7 +227,7 @@ class CarelessResume(Fault):
     """After a pre-emption some layers are freshly initialised, the optimizer state is lost, and the schedule restarts
     its warm-up towards a peak that the run had left long ago."""
 
-    missing: Shard = drawn(lambda rng: Shard.of(rng.uniform(0.03, 0.5), rng))
+    missing: Shard = drawn(lambda rng: Shard.draw(rng.uniform(0.03, 0.5), rng))
     warmup: int = integer(1, 50)
     peak: float = uniform(1.0, 6.0)
     seed: int = random_seed()

@@ -214,10 +214,7 @@ class Pretraining:
             high=max(10 * WEIGHT_DECAY, 0.5),
         )
         knobs.simplex(
-            "data.mixture",
-            lambda: self._shares,
-            lambda shares: self._shares.update(shares),
-            moves_own_metric=True,
+            "data.mixture", lambda: self._shares, lambda shares: self._shares.update(shares), moves_own_metric=True
         )
         knobs.action("data.skip", self._skip, unit="batches to pass over")
         knobs.action(EVALUATE, self._request_evaluation, effect="measures")

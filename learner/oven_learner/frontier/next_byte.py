@@ -33,7 +33,7 @@ class FirstBytes:
 
     def __init__(self, tokenizer: Any, rows: int) -> None:
         """`rows`: number of logits, at least the number of tokens."""
-        inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor holds one
+        inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
         special = set(inside.all_special_ids)
         first_bytes = [END] * rows
         for token, number in inside.get_vocab().items():

@@ -160,11 +160,11 @@ class Distillation(Channel):
         """Return the tally for a teacher with another tokenizer. A completion's mean is weighted by its text tokens."""
         entries = []  # per row with text: row, token positions, teacher's prompt and tokens, both ends
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), counted.tolist(), strict=True)):
-            places = [position for position, counts in enumerate(mask) if counts]
-            text, text_positions, ends = across.text([ids[position] for position in places])
+            indices = [position for position, counts in enumerate(mask) if counts]
+            text, text_positions, ends = across.text([ids[position] for position in indices])
             tokens, teacher_ends = across.read(text)
             if text_positions and tokens:
-                own = [places[position] for position in text_positions]
+                own = [indices[position] for position in text_positions]
                 entries.append((row, own, across.prompt(inputs[PROMPTS][row]), tokens, ends, teacher_ends))
         total = student_logits.sum() * 0.0
         if not entries:

@@ -28,9 +28,8 @@ class Head(nn.Module):
 
     def __init__(self, width: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(
-            seed
-        )  # a separate one, so that training's random numbers do not change
+        # A separate generator, so that training's random numbers do not change.
+        generator = torch.Generator().manual_seed(seed)
         up = torch.randn(WIDTH * width, width, generator=generator) * SPREAD
         self.scale = nn.Parameter(torch.ones(width, device=device, dtype=dtype))
         self.up = nn.Parameter(up.to(device, dtype))

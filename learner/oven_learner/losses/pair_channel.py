@@ -110,7 +110,7 @@ class PairChannel(Channel):
         return self.tally_pairs(model, self._sampler.micro_batch(number), inputs["completion_ids"].device)
 
     @abstractmethod
-    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+    def tally_pairs(self, model: Any, indices: Sequence[int], device: torch.device) -> Tally:
         """Return the tally over the pairs at these indices."""
 
     def log_probabilities(

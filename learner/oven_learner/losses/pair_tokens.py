@@ -127,7 +127,7 @@ def rendered(
 def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
     """Return the ids that end a turn: the tokenizer's, and those at which the model's generation stops."""
     model_ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    own = getattr(tokenizer, "tokenizer", tokenizer).eos_token_id  # a processor holds a tokenizer
+    own = getattr(tokenizer, "tokenizer", tokenizer).eos_token_id  # a processor contains a tokenizer
     return frozenset(
         token for token in (own, *(model_ends if isinstance(model_ends, list) else [model_ends])) if token is not None
     )

@@ -85,33 +85,33 @@ class ReplayPreference(PairChannel):
                 "Teachers(trainer), or use anchor='start' for the starting policy"
             )
 
-    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+    def tally_pairs(self, model: Any, indices: Sequence[int], device: torch.device) -> Tally:
         """Return the loss summed over the pairs, and their number."""
-        before = self._reference(places, device)  # (2, pairs)
-        scores = self._scores(model, places, device)  # (2, pairs)
+        before = self._reference(indices, device)  # (2, pairs)
+        scores = self._scores(model, indices, device)  # (2, pairs)
         gained = self.beta * (scores - before)
         apart = gained[0] - gained[1]
         total = -logsigmoid(apart).sum()
-        count = torch.tensor(len(places), device=device)
+        count = torch.tensor(len(indices), device=device)
         margins = apart.detach()
         return Tally(total, count, {"accuracy": ((margins > 0).float().sum(), count), "margin": (margins.sum(), count)})
 
-    def _scores(self, model: Any, places: Sequence[int], device: torch.device) -> Tensor:
+    def _scores(self, model: Any, indices: Sequence[int], device: torch.device) -> Tensor:
         """Return (2, pairs): the log-probabilities of the chosen and the rejected actions, in nats."""
-        pairs = [self.pairs[index] for index in places]
+        pairs = [self.pairs[index] for index in indices]
         actions = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]
         log_probs, _ = self.log_probabilities(model, [pair.state for pair in pairs] * 2, actions, device)
         return log_probs.sum(-1).view(2, len(pairs))
 
     @torch.no_grad()
-    def _reference(self, places: Sequence[int], device: torch.device) -> Tensor:
+    def _reference(self, indices: Sequence[int], device: torch.device) -> Tensor:
         """Return the same for the reference."""
         if self._start is None:
             with reference(self._trainer) as model:
-                return self._scores(model, places, device)
+                return self._scores(model, indices, device)
         if not self._start.measured:
             self._start.store(self._measured(device))
-        start_scores: Tensor = self._start.select(places)
+        start_scores: Tensor = self._start.select(indices)
         return start_scores
 
     def _measured(self, device: torch.device) -> Tensor:
@@ -124,8 +124,8 @@ class ReplayPreference(PairChannel):
         policy.eval()
         try:
             for first in range(0, len(own), AT_ONCE):
-                places = list(own[first : first + AT_ONCE])
-                whole[:, places] = self._scores(policy, places, device)
+                indices = list(own[first : first + AT_ONCE])
+                whole[:, indices] = self._scores(policy, indices, device)
         finally:
             policy.train(was_training)
         summed: Tensor = accelerator.reduce(whole, reduction="sum")
@@ -162,9 +162,9 @@ class StartingPolicy(nn.Module):
         """Store the log-probabilities, (2, pairs)."""
         self.get_buffer("nats").copy_(nats)
 
-    def select(self, places: Sequence[int]) -> Tensor:
+    def select(self, indices: Sequence[int]) -> Tensor:
         """Return (2, indices)."""
-        return self.get_buffer("nats")[:, list(places)]
+        return self.get_buffer("nats")[:, list(indices)]
 
 
 class ReplayImitation(PairChannel):
@@ -176,9 +176,9 @@ class ReplayImitation(PairChannel):
     name = "imitation"
     unit = "nats per token of the chosen action"
 
-    def tally_pairs(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
+    def tally_pairs(self, model: Any, indices: Sequence[int], device: torch.device) -> Tally:
         """Return the negative log-likelihood summed over the actions' tokens, and their number."""
-        pairs = [self.pairs[index] for index in places]
+        pairs = [self.pairs[index] for index in indices]
         log_probs, mask = self.log_probabilities(
             model, [pair.state for pair in pairs], [pair.chosen for pair in pairs], device
         )

@@ -2,10 +2,10 @@
 
     policy = GaussianTrajectory(TrajectoryNetwork(intent_dim=8, frames=32, dims=72))
     trainer = PolicyTrainer(policy, {"reach": reach}, intents, PolicyTrainerConfig(max_steps=200))
-    trainer.train()                                # connected to the controller, as `oven.connect` says
+    trainer.train()                                # connects to the controller like `oven.connect`
 
-A policy is a torch module with `sample` and `step_log_probs` (policies/base.py). TextEncoder makes vectors of
-conditions that are texts. DiffusionPolicy needs the extra `diffusion`.
+A policy is a torch module with `sample` and `step_log_probs` (policies/policy.py). TextEncoder turns text conditions
+into vectors. DiffusionPolicy needs the extra `diffusion`.
 """
 
 from oven_learner.policies.causal import CausalPolicy

@@ -92,9 +92,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def _admit(self, candidate: Candidate[Policy]) -> Policy:
         teacher = candidate.model
-        checks.check_size(
-            teacher, self._held, self._limit, candidate.form
-        )  # another teacher may have been added meanwhile
+        # Check again: another teacher may have been added meanwhile.
+        checks.check_size(teacher, self._held, self._limit, candidate.form)
         with undisturbed(self._policy), torch.no_grad():
             self._policy.eval()
             probe = self._policy.sample(self._conditions, 2)

@@ -41,10 +41,8 @@ def with_verifier(
     if isinstance(description, ModelDescription) and description.modality != TEXT:
         log.warning("the verifier %s is off: it compares texts, and the modality is %s", name, description.modality)
         return rules, weights
-    from oven_learner.rewards.draft_verifier import (
-        DraftVerifier,
-        sentence_encoder,
-    )  # imports torch, which rules do not need
+    # Imports torch, which rules do not need.
+    from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
 
     judges = [judge for judge, member in members.items() if member.kind != "verifier" and judge not in rules]
     weights.setdefault(name, verifier_weight(weights.get(member, 1.0) for member in (*rules, *judges)))

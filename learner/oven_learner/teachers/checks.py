@@ -77,9 +77,10 @@ def check_vocabulary(
         )
     if teacher_tokenizer is None:
         return
+    # A processor contains a tokenizer.
     ours, theirs = (
         getattr(tokenizer, "tokenizer", tokenizer).get_vocab() for tokenizer in (policy_tokenizer, teacher_tokenizer)
-    )  # a processor contains one
+    )
     if ours != theirs:
         differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
         token = differing[0]

@@ -158,9 +158,8 @@ class Teachers(NamedTeachers[Any]):
 
     def _admit(self, candidate: Candidate[Any]) -> Any:
         accelerator = self._trainer.accelerator
-        checks.check_size(
-            candidate.model, self._held, self._limit, candidate.form
-        )  # another teacher may have been added meanwhile
+        # Check again: another teacher may have been added meanwhile.
+        checks.check_size(candidate.model, self._held, self._limit, candidate.form)
         try:
             ready = as_trainer_asks(candidate.model, accelerator, candidate.form)
             checks.check_scores(self._trainer, ready)

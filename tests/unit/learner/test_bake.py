@@ -56,7 +56,7 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
         ({"settings": {"rules": {"autonomie": "auto"}}}, "autonomie"),
     ],
 )
-def test_it_is_turned_down_before_the_first_step(
+def test_invalid_arguments_are_refused_before_the_first_step(
     wrong: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
@@ -67,7 +67,7 @@ def test_it_is_turned_down_before_the_first_step(
 
 
 @pytest.mark.parametrize("unfit", ["name", "large", "endless"])
-def test_a_tokenizer_that_does_not_fit_is_turned_down(unfit: str) -> None:
+def test_unsuitable_tokenizers_are_refused(unfit: str) -> None:
     words: Any = tokenizer()
     if unfit == "large":
         words.add_tokens([f"word{number}" for number in range(400)])
@@ -179,7 +179,7 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
     assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
 
 
-def test_a_stack_that_is_there_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_refused_for_an_existing_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("OVEN_RUN", "there")
     with pytest.raises(ConfigError, match="the environment names a stack"):

@@ -51,7 +51,7 @@ def test_members_see_text_question_and_an_answer_without_its_mark() -> None:
     assert rewards == [pytest.approx(1 - 0.5 * 0.01), pytest.approx(-0.5 * 0.01), FORMAT_COST, pytest.approx(-0.5)]
 
 
-def test_what_is_measured_leaves_out_what_is_not_in_the_form() -> None:
+def test_unparsed_answers_are_excluded_from_metrics() -> None:
     written = [stated(90, "cooking"), stated(10, "law"), "cooking", stated(50, "cooking")]
     rewards, metrics = judged(committee(CalibratedReward()), written)
     assert metrics["confidence/mean"] == pytest.approx(0.5)

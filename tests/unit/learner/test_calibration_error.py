@@ -76,6 +76,6 @@ def test_the_null_of_a_perfect_forecaster() -> None:
 
 
 @pytest.mark.parametrize("given", [([], []), ([0.5], [0.5, 1]), ([1.5], [1]), ([0.5], [math.nan])])
-def test_what_is_no_probability_is_refused(given: tuple[list[float], list[float]]) -> None:
+def test_values_outside_0_to_1_are_refused(given: tuple[list[float], list[float]]) -> None:
     with pytest.raises(ValueError, match=r"confidence"):
         binned(*given)

@@ -59,7 +59,7 @@ TRL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("documented", TRL)
-def test_at_weight_0_it_is_trls_trainer_bit_for_bit(tmp_path: Path, documented: str) -> None:
+def test_weight_0_equals_trl_bit_for_bit(tmp_path: Path, documented: str) -> None:
     ends = []
     for cls, channels in ((GRPOTrainer, {}), (ChannelTrainer, {"channels": both()})):
         options: dict[str, Any] = dict(TRL[documented])
@@ -116,7 +116,7 @@ def explicit(job: Any, inputs: dict[str, Any], reference: Any, beta: float, temp
 
 
 @pytest.mark.parametrize(("beta", "temperature"), [(1.0, None), (0.0, 2.0), (0.3, 0.7)])
-def test_distillation_has_the_active_teachers_gradient(tmp_path: Path, beta: float, temperature: float | None) -> None:
+def test_distillation_gradient_uses_the_active_teacher(tmp_path: Path, beta: float, temperature: float | None) -> None:
     channel = Distillation(0.7, beta=beta, temperature=temperature)
     job, teachers = channelled(tmp_path, channel, temperature=1.3)
     found = {}
@@ -131,7 +131,7 @@ def test_distillation_has_the_active_teachers_gradient(tmp_path: Path, beta: flo
     assert (found["one"] - found["two"]).norm() > 0.1 * found["one"].norm()
 
 
-def test_what_tools_wrote_is_not_distilled(tmp_path: Path) -> None:
+def test_tool_output_is_not_distilled(tmp_path: Path) -> None:
     job, _ = channelled(tmp_path, Distillation(1.0))
     inputs = batch(job)
     mask = torch.ones_like(inputs["completion_mask"])
@@ -142,7 +142,7 @@ def test_what_tools_wrote_is_not_distilled(tmp_path: Path) -> None:
     )
 
 
-def test_supervision_has_the_gradient_of_the_references_likelihood(tmp_path: Path) -> None:
+def test_supervision_gradient_is_that_of_the_reference_likelihood(tmp_path: Path) -> None:
     job, _ = channelled(tmp_path, Supervised(0.4))
     inputs = batch(job)
     found = gradient(job, inputs)
@@ -175,7 +175,7 @@ def test_terms_are_exactly_absent_at_weight_0_and_scale_with_it(tmp_path: Path) 
     assert not gradient(job, inputs).any()
 
 
-def test_accumulated_micro_batches_make_one_mean(tmp_path: Path) -> None:
+def test_accumulated_micro_batches_are_averaged_once(tmp_path: Path) -> None:
     job, _ = channelled(tmp_path, *both(distill=0.5, sft=0.5))
     inputs = batch(job)
     inputs["completion_mask"][:] = 1  # as many tokens in each half
@@ -195,7 +195,9 @@ def test_accumulated_micro_batches_make_one_mean(tmp_path: Path) -> None:
     scale=st.floats(0.1, 8.0),
     seed=st.integers(0, 99),
 )
-def test_the_divergence_is_trls_and_is_one(beta: float, temperature: float, scale: float, seed: int) -> None:
+def test_the_divergence_matches_trl_and_is_a_divergence(
+    beta: float, temperature: float, scale: float, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     hidden = [torch.randn(1, 5, 4, generator=generator) * scale for _ in range(2)]
     heads = [torch.randn(7, 4, generator=generator) for _ in range(2)]
@@ -211,7 +213,7 @@ def test_the_divergence_is_trls_and_is_one(beta: float, temperature: float, scal
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
-def test_rows_that_both_models_mask_are_no_part_of_the_divergence(beta: float) -> None:
+def test_rows_masked_by_both_models_do_not_count(beta: float) -> None:
     generator = torch.Generator().manual_seed(1)
     student, other = (torch.randn(3, 7, generator=generator) for _ in range(2))
     padding = torch.full((3, 2), float("-inf"))
@@ -256,7 +258,7 @@ def test_a_swap_inside_a_generation_changes_what_is_distilled(tmp_path: Path) ->
     assert first == pytest.approx(second, rel=1e-4) and third != pytest.approx(second, rel=1e-2)
 
 
-def test_without_a_teacher_a_decision_is_refused_and_a_start_too(tmp_path: Path) -> None:
+def test_without_a_teacher_decisions_and_starts_are_refused(tmp_path: Path) -> None:
     job = grpo(tmp_path, ChannelTrainer, channels=[Distillation()])
     line = FakeLink({1: ("channel.distill", 0.5)})
     attach(job, link=line)
@@ -269,7 +271,7 @@ def test_without_a_teacher_a_decision_is_refused_and_a_start_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize("sharded", ["is_fsdp_enabled", "is_deepspeed_enabled"])
-def test_sharded_policies_are_refused_with_channels_alone(tmp_path: Path, sharded: str) -> None:
+def test_sharded_policies_are_refused_only_with_channels(tmp_path: Path, sharded: str) -> None:
     class Sharded(ChannelTrainer):
         def create_accelerator_and_postprocess(self) -> None:
             super().create_accelerator_and_postprocess()
@@ -280,7 +282,7 @@ def test_sharded_policies_are_refused_with_channels_alone(tmp_path: Path, sharde
         grpo(tmp_path, Sharded, channels=[Supervised()])
 
 
-def test_an_adapters_base_is_the_teacher_where_there_is_no_other(tmp_path: Path) -> None:
+def test_the_base_model_of_an_adapter_is_the_default_teacher(tmp_path: Path) -> None:
     job = grpo(tmp_path, ChannelTrainer, channels=[Distillation(1.0)], peft_config=lora())
     with torch.no_grad():
         for name, parameter in job.model.named_parameters():
@@ -297,7 +299,7 @@ def test_an_adapters_base_is_the_teacher_where_there_is_no_other(tmp_path: Path)
     torch.testing.assert_close(found, explicit(job, inputs, base.eval(), 1.0, 1.0), rtol=1e-3, atol=1e-6)
 
 
-def test_what_a_committee_left_out_is_not_distilled(tmp_path: Path) -> None:
+def test_skipped_groups_are_not_distilled(tmp_path: Path) -> None:
     def judge(prompts: list[str], **_: Any) -> list[float | None]:
         return [None if prompt == ROWS[0]["prompt"] else index / 8 for index, prompt in enumerate(prompts)]
 

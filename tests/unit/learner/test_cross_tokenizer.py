@@ -65,7 +65,7 @@ def channelled(folder: Path, weight: float = 1.0, **given: Any) -> Any:
     return grpo(folder, ChannelTrainer, channels=[channel], processing_class=letters(), lr_scheduler_type="constant")
 
 
-def test_the_same_model_under_other_ids_is_no_distance_away(tmp_path: Path) -> None:
+def test_the_same_model_with_permuted_ids_has_distance_0(tmp_path: Path) -> None:
     set_seed(3)
     policy = llama()  # as the trainer's, which is made from that seed
     other = letters(LETTERS[::-1])
@@ -109,7 +109,7 @@ def test_the_policy_comes_closer_to_the_teacher(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet="abcdefgh", min_size=1, max_size=12))
-def test_texts_are_cut_where_both_end_a_token(text: str) -> None:
+def test_texts_are_cut_where_both_tokenizers_end_a_token(text: str) -> None:
     across = CrossTokenizer(letters(), pairs(), beta=0.5, temperature=1.0, device=torch.device("cpu"))
     written, places, ends = across.text([*letters()(text)["input_ids"], 2])
     assert (written, places, ends) == (text, list(range(len(text))), list(range(1, len(text) + 1)))

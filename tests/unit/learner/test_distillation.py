@@ -72,7 +72,7 @@ def test_a_swap_is_announced_applied_and_seen_in_the_loss(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kept", [{"strategy": "quantized"}, {"strategy": "offload"}], ids=["8 bits", "offload"])
-def test_a_teacher_that_is_kept_otherwise_distils_as_the_same_one_does(tmp_path: Path, kept: dict[str, Any]) -> None:
+def test_offloaded_and_resident_teachers_distil_alike(tmp_path: Path, kept: dict[str, Any]) -> None:
     losses = []
     for options in ({}, kept):
         job = distilling(tmp_path, learning_rate=1e-9, logging_steps=1, max_steps=2)

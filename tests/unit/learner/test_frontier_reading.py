@@ -81,7 +81,7 @@ def of(*probes: Probe) -> ProbeSet:
     st.integers(0, 5),
     st.lists(st.floats(0, 1), min_size=6, max_size=6),
 )
-def test_the_bound_is_below_the_divergence_whatever_the_tail_is(
+def test_the_bound_is_below_the_divergence_for_any_tail(
     theirs: list[float], ours: list[float], kept: int, tail: list[float]
 ) -> None:
     """A whole distribution of which the `kept` likeliest are known; and any other that agrees on those."""
@@ -152,7 +152,7 @@ def test_with_other_tokens_only_places_where_both_end_one_count_and_fewer_altern
     assert kls[0] is not None and 0 <= kls[0] <= (kls[1] or 0) <= (kls[2] or 0)
 
 
-def test_reading_changes_no_bit_and_texts_alone_give_bits_alone() -> None:
+def test_reading_changes_no_state() -> None:
     words = bpe(270)
     policy = model(words, 2).train()
     before = {name: value.clone() for name, value in policy.state_dict().items()}

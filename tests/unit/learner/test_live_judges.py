@@ -109,7 +109,7 @@ class Run:
         return self.remote.named[-1]
 
 
-def test_what_answers_a_probe_becomes_a_choice_and_no_step_waits_for_it() -> None:
+def test_a_successful_probe_adds_a_choice_without_delaying_steps() -> None:
     run = Run("critic")
     said = run.say("offer", judge=OTHER)
     run.step(3)
@@ -134,7 +134,7 @@ def test_what_answers_a_probe_becomes_a_choice_and_no_step_waits_for_it() -> Non
     assert run.committee.weights == {"exact": 0.5, "critic": 0.5}, "the weight stays"
 
 
-def test_what_gives_no_verdict_is_refused_and_the_one_before_stays() -> None:
+def test_a_failed_probe_is_refused_and_the_old_judge_stays() -> None:
     run = Run("critic")
     said = run.say("offer", judge=OTHER)
     run.step()
@@ -153,7 +153,7 @@ def test_what_gives_no_verdict_is_refused_and_the_one_before_stays() -> None:
     assert len(run.remote.probes) == 1 and run.ask() == {"critic": Named()}
 
 
-def test_a_run_that_ends_answers_what_is_still_probed() -> None:
+def test_pending_probes_expire_when_the_run_ends() -> None:
     run = Run("critic")
     said = run.say("offer", judge=OTHER)
     run.step()
@@ -235,7 +235,7 @@ def test_a_muted_member_is_not_asked_and_the_quorum_does_not_count_it() -> None:
     assert run.ask() == {"critic": Named(None, 1)}, "back, and its controls start anew"
 
 
-def test_what_a_judge_gave_before_it_was_swapped_is_not_held_against_the_next_one() -> None:
+def test_a_new_judge_is_not_blamed_for_its_predecessor() -> None:
     run = Run("critic", "tone")
     texts = ["a", "bbb"]
     run.committee(["p", "p"], texts)
@@ -258,7 +258,7 @@ def test_what_a_judge_gave_before_it_was_swapped_is_not_held_against_the_next_on
     assert "committee/critic/length" in run.committee.last.metrics, "the next one is watched from its own first verdict"
 
 
-def test_a_quorum_that_was_set_is_not_undercut_and_somebody_has_to_score() -> None:
+def test_muting_cannot_break_the_quorum() -> None:
     run = Run("critic", quorum=2)
     refused = run.actuators.apply(CRITIC, OFF)
     assert refused.status == "rejected" and "without critic 1 members would score, and committee.quorum is 2" in (

@@ -22,7 +22,7 @@ def sampled(policy: Any, kind: str, n: int = 3) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sample_is_scored_alike_alone_and_in_any_order(kind: str) -> None:
+def test_scores_do_not_depend_on_the_batch_order(kind: str) -> None:
     policy = made(kind)
     samples, rows = sampled(policy, kind)
     whole = policy.log_prob(samples, rows)
@@ -35,7 +35,7 @@ def test_a_sample_is_scored_alike_alone_and_in_any_order(kind: str) -> None:
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in samples.tensors.items())
 
 
-def test_tokens_have_the_probabilities_that_they_were_drawn_with() -> None:
+def test_token_probabilities_match_sampling() -> None:
     policy: Any = made("causal")
     samples, rows = sampled(policy, "causal")
     said = policy.step_log_probs(samples, rows)
@@ -48,7 +48,7 @@ def test_tokens_have_the_probabilities_that_they_were_drawn_with() -> None:
             ids.append(token)
 
 
-def test_an_end_token_is_the_last_that_counts() -> None:
+def test_tokens_after_the_end_token_do_not_count() -> None:
     policy: Any = made("causal")
     with torch.no_grad():
         policy.model.lm_head.weight[policy.tokenizer.eos_token_id] += 0.5
@@ -70,7 +70,7 @@ def test_a_trajectory_has_the_density_of_its_gaussians() -> None:
 
 @pytest.mark.parametrize("library_scheduler", ["DDIMScheduler", "DDPMScheduler"])
 @pytest.mark.parametrize("clip", [False, True])
-def test_a_chain_is_the_schedulers_own(library_scheduler: str, clip: bool) -> None:
+def test_denoising_matches_the_scheduler(library_scheduler: str, clip: bool) -> None:
     """Every step of it is the scheduler's mean and noise of known size, by the scheduler's own `step`."""
     library = pytest.importorskip("diffusers")
     scheduler = getattr(library, library_scheduler)(num_train_timesteps=40, clip_sample=clip)
@@ -101,7 +101,7 @@ def test_a_chain_is_the_schedulers_own(library_scheduler: str, clip: bool) -> No
 
 
 @pytest.mark.parametrize(("kind", "h"), [("causal", 1e-4), ("gaussian", 1e-4), ("diffusion", 1e-7)])
-def test_its_gradient_is_what_finite_differences_say(kind: str, h: float) -> None:
+def test_the_gradient_matches_finite_differences(kind: str, h: float) -> None:
     """Along the gradient; Llama normalises in float32 whatever its weights are, and a UNet of 16 channels is curved."""
     policy = made(kind).double()
     samples, rows = sampled(policy, kind)
@@ -116,7 +116,7 @@ def test_its_gradient_is_what_finite_differences_say(kind: str, h: float) -> Non
     assert (found[0] - found[1]) / (2 * h) == pytest.approx(slope, rel=1e-3)
 
 
-def test_denoising_is_learnt_from_clips() -> None:
+def test_the_denoising_loss_falls_on_clips() -> None:
     policy: Any = made("diffusion")
     clips = torch.linspace(-1, 1, 4)[None, :, None].expand(24, 4, 2)
     optimizer = torch.optim.Adam(policy.parameters(), 0.003)

@@ -59,7 +59,7 @@ def config(name: str = "big", **values: Any) -> TeacherConfig:
 
 
 @pytest.mark.parametrize("kind", SAVED)
-def test_a_saved_policy_is_the_policy_and_loading_draws_no_number(kind: str, folders: Path) -> None:
+def test_saved_policies_load_without_using_random_numbers(kind: str, folders: Path) -> None:
     before = random_state.take()
     found: Any = load_policy(folders / kind, encode=lambda rows: as_vectors(rows))
     assert same_state(before, random_state.take()), "a training in another thread would have gone another way"
@@ -103,7 +103,7 @@ OTHER = {"intent_dim": 3, "frames": 4, "dims": 2, "hidden": 9, "waves": 8}
         ("diffusion", described(arguments={"frames": 4, "dims": 2, "steps": 99, "eta": 1.0}), "steps=99: give 2 to 40"),
     ],
 )
-def test_a_folder_that_holds_no_policy_is_refused_in_a_sentence(
+def test_invalid_policy_folders_are_refused(
     kind: str, change: Callable[[Path], object], said: str, folders: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(folders / kind, tmp_path / "big")
@@ -146,7 +146,7 @@ def broken() -> GaussianTrajectory:
     ],
     ids=["shares", "other kind", "NaN", "no policy", "too large"],
 )
-def test_a_policy_that_cannot_teach_is_refused_and_the_old_one_stays(
+def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
     form: str, make: Callable[[Any], Any], said: str, tmp_path: Path
 ) -> None:
     policy = made("gaussian")
@@ -172,7 +172,7 @@ def test_a_policy_that_cannot_teach_is_refused_and_the_old_one_stays(
 
 
 @pytest.mark.parametrize("kind", SAVED)
-def test_a_hybrid_policy_goes_to_disk_where_memory_does_not_allow_it(
+def test_hybrid_policies_are_offloaded_when_memory_is_short(
     kind: str, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teachers = taught(kind, offload_folder=tmp_path)
@@ -185,7 +185,7 @@ def test_a_hybrid_policy_goes_to_disk_where_memory_does_not_allow_it(
     assert torch.equal(*both) and len(teachers["offload"].sample(conditions(kind), 1)) == 3
 
 
-def test_a_full_disk_refuses_the_teacher_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_the_teacher_and_leaves_no_files(tmp_path: Path) -> None:
     teachers, big = taught(offload_folder=tmp_path), GaussianTrajectory(TrajectoryNetwork(3, 4, 2))
     with file_limit(4096), pytest.raises(TeacherRefusedError, match=r"cannot be written to .*offload_folder"):
         teachers.register(config(model=big, strategy="offload"))

@@ -54,7 +54,7 @@ class Replayed(CausalPolicy):
 @pytest.mark.parametrize(
     ("loss_type", "beta", "updates"), [("dapo", 0.1, 2), ("grpo", 0.1, 1), ("grpo", 0.0, 5), ("dapo", 0.0, 1)]
 )
-def test_the_loss_is_trls_over_ten_updates(tmp_path: Path, loss_type: str, beta: float, updates: int) -> None:
+def test_the_loss_matches_trl_over_ten_updates(tmp_path: Path, loss_type: str, beta: float, updates: int) -> None:
     settings: dict[str, Any] = {"loss_type": loss_type, "beta": beta, "num_iterations": updates, "max_steps": 10}
     job = tiny_grpo.grpo(tmp_path, lr_scheduler_type="constant", logging_steps=1, epsilon_high=0.3, **settings)
     set_seed(3)
@@ -121,7 +121,7 @@ def beside(kind: str, seed: int) -> Policy:
 
 @pytest.mark.parametrize("strategy", ["resident", "offload", "hybrid"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_kl_term_has_the_active_teachers_gradient(
+def test_the_kl_gradient_uses_the_active_teacher(
     kind: str, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -163,7 +163,7 @@ def test_the_kl_term_has_the_active_teachers_gradient(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_resumes_within_a_batch_is_the_run(kind: str, tmp_path: Path) -> None:
+def test_resuming_within_a_batch_continues_bit_for_bit(kind: str, tmp_path: Path) -> None:
     def job() -> PolicyTrainer:
         teachers = {"small": made(kind, 1), "strong": made(kind, 2)}
         settings = {"max_steps": 7, "updates_per_batch": 2, "rows_per_pass": 3}
@@ -186,7 +186,7 @@ def test_a_run_that_resumes_within_a_batch_is_the_run(kind: str, tmp_path: Path)
     assert all(map(torch.equal, straight.policy.parameters(), resumed.policy.parameters()))
 
 
-def test_a_checkpoint_of_something_else_or_cut_is_refused(tmp_path: Path) -> None:
+def test_damaged_or_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     trainer("gaussian", output_dir=tmp_path, max_steps=2).train(link=FakeLink())
     folder = checkpoint.newest(tmp_path)
     assert folder is not None and folder.name == "checkpoint-2"
@@ -209,7 +209,7 @@ def faulty(of: Sequence[int], value: float | None = math.nan) -> Any:
 
 
 @pytest.mark.parametrize(("value", "counted"), [(math.nan, "unscored"), (None, "unscored"), (math.inf, "infinite")])
-def test_a_group_without_a_reward_is_left_out_and_counted(value: float | None, counted: str) -> None:
+def test_groups_without_a_reward_are_skipped_and_counted(value: float | None, counted: str) -> None:
     job = trainer("gaussian", {"liked": faulty([1], value)}, max_steps=1, conditions_per_step=3, beta=0.1)
     line = FakeLink()
     job.train(link=line)
@@ -227,7 +227,7 @@ def test_a_group_without_a_reward_is_left_out_and_counted(value: float | None, c
     assert all(map(torch.equal, job.policy.parameters(), other.policy.parameters()))
 
 
-def test_a_step_that_no_one_scored_trains_nothing_and_enough_of_them_hold_the_run() -> None:
+def test_unscored_steps_train_nothing_and_hold_the_run() -> None:
     rewards = {"liked": faulty(range(8)), "other": faulty(range(8), None)}
     job = trainer("gaussian", rewards, max_steps=3, hold_after=2)
     before = copy.deepcopy(job.policy.state_dict())
@@ -260,7 +260,7 @@ def test_a_committee_judges_and_its_weights_are_a_knob() -> None:
     assert {"rewards/liked/mean", "rewards/low/mean", "committee/agreement"} <= line.observed()[1].metrics.keys()
 
 
-def test_knobs_are_trls_and_a_rollback_goes_back() -> None:
+def test_actuators_have_trls_names_and_roll_back() -> None:
     teachers = {"small": made("gaussian", 1), "strong": made("gaussian", 2)}
     job = trainer("gaussian", teachers=teachers, beta=0.1, updates_per_batch=2, epsilon_high=0.3, max_steps=6)
     line = FakeLink({2: ("grpo.epsilon", 0.1), 3: ("run.rollback", 0.0), 5: ("teacher.active", "strong")})
@@ -325,7 +325,7 @@ def test_log_probabilities_without_a_gradient_are_refused_before_the_first_step(
         ({"trained": 80}, "different noise"),
     ],
 )
-def test_a_diffusion_teacher_denoises_as_the_policy_does(options: dict[str, Any], said: str) -> None:
+def test_diffusion_teachers_need_the_policys_noise_schedule(options: dict[str, Any], said: str) -> None:
     library, job = pytest.importorskip("diffusers"), trainer("diffusion", beta=0.1)
 
     def teacher(trained: int = 40, **given: Any) -> TeacherConfig:
@@ -342,7 +342,7 @@ def test_a_diffusion_teacher_denoises_as_the_policy_does(options: dict[str, Any]
     assert job.teachers.active == alike.name and not any(p.requires_grad for p in alike.model.parameters())
 
 
-def test_ratios_beyond_float_are_held_without_a_gradient() -> None:
+def test_overflowing_ratios_are_constant_without_a_gradient() -> None:
     now = torch.tensor([[0.0, 3000.0, -3000.0]], requires_grad=True)
     terms = objective(
         now,

@@ -77,7 +77,7 @@ def of_keys(weight: float) -> list[Any]:
 
 
 @pytest.mark.parametrize("made", [grpo, game], ids=["completions", "environment"])
-def test_twenty_steps_at_weights_0_are_trls_bit_for_bit(tmp_path: Path, made: Any) -> None:
+def test_twenty_steps_at_weight_0_equal_trl_bit_for_bit(tmp_path: Path, made: Any) -> None:
     ends = []
     for cls in (GRPOTrainer, ChannelTrainer):
         own = {"channels": of_texts(0.0) if made is grpo else of_keys(0.0)} if cls is ChannelTrainer else {}
@@ -91,7 +91,7 @@ def test_twenty_steps_at_weights_0_are_trls_bit_for_bit(tmp_path: Path, made: An
     assert made is grpo or max(entry.get("tools/call_frequency", 0) for entry in logs) > 0.5, "no tool was called"
 
 
-def test_each_term_has_a_gradient_when_it_is_on_and_none_when_it_is_off(tmp_path: Path) -> None:
+def test_each_term_has_a_gradient_only_while_it_is_on(tmp_path: Path) -> None:
     job = game(tmp_path, ChannelTrainer, channels=of_keys(0.0))
     job.model.train()
     job.current_gradient_accumulation_steps = 1
@@ -120,7 +120,7 @@ def test_each_term_has_a_gradient_when_it_is_on_and_none_when_it_is_off(tmp_path
     assert not gradient(job, inputs).any()
 
 
-def test_preferences_have_trls_dpo_loss_and_gradient(tmp_path: Path) -> None:
+def test_preference_loss_and_gradient_match_trl_dpo(tmp_path: Path) -> None:
     rows = [dict(zip(("prompt", "chosen", "rejected"), one, strict=True)) for one in TEXTS]
     start, policy = llama(), llama()
     start.save_pretrained(tmp_path / "start")
@@ -162,7 +162,7 @@ MODES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", MODES, ids=lambda one: f"{one['mode']}-{one.get('beta', 0.5)}")
-def test_self_distillation_has_trls_loss_and_gradient(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_self_distillation_loss_and_gradient_match_trl(tmp_path: Path, options: dict[str, Any]) -> None:
     from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
 
     model = llama()
@@ -203,14 +203,14 @@ def test_self_distillation_has_trls_loss_and_gradient(tmp_path: Path, options: d
     )
 
 
-def test_the_start_of_a_training_is_measured_once_also_with_a_pair_that_has_no_number() -> None:
+def test_the_starting_policy_is_measured_once_even_if_a_pair_is_nan() -> None:
     start = StartingPolicy(pairs(), torch.device("cpu"))
     assert not start.measured
     start.store(torch.tensor([[math.nan, *[-1.0] * 4], [-2.0] * 5]))
     assert start.measured
 
 
-def test_completions_are_gathered_where_a_siblings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completions_are_gathered_only_for_sibling_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """On several ranks that is a collective over all completions, once a step."""
     gathered: list[Any] = []
 
@@ -240,7 +240,7 @@ def test_weights_are_knobs_with_gauges(tmp_path: Path) -> None:
     assert {"channel/sdpo/margin", "channel/replay/accuracy"} <= seen[3]
 
 
-def test_a_resumed_training_is_the_one_that_went_on(tmp_path: Path) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """The moving average, the reference and the next pairs are those that it would have had."""
     options: dict[str, Any] = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     options |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
@@ -264,7 +264,7 @@ def test_a_resumed_training_is_the_one_that_went_on(tmp_path: Path) -> None:
         others.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
-def test_the_moving_average_follows_and_begins_anew_with_the_weight(tmp_path: Path) -> None:
+def test_the_moving_average_restarts_when_the_weight_rises(tmp_path: Path) -> None:
     channel = SelfDistillation(0.5, rate=0.25, topk=4)
     job = grpo(tmp_path, ChannelTrainer, channels=[channel])
     average: Any = channel.module
@@ -281,7 +281,7 @@ def test_the_moving_average_follows_and_begins_anew_with_the_weight(tmp_path: Pa
     torch.testing.assert_close(average.weights(job.model)[name], before + 1)
 
 
-def test_of_an_adapter_the_average_is_the_adapters_and_the_reference_the_model_below(tmp_path: Path) -> None:
+def test_with_an_adapter_only_the_adapter_is_averaged(tmp_path: Path) -> None:
     hinted = SelfDistillation(0.5, hints=Hints(sibling=False), topk=8)
     preferred = ReplayPreference(pairs(), 0.5, anchor="reference", batch=5)
     model = llama()
@@ -303,7 +303,7 @@ def test_of_an_adapter_the_average_is_the_adapters_and_the_reference_the_model_b
     count=st.integers(1, 23), size=st.integers(1, 5), ranks=st.integers(1, 4), seed=st.integers(0, 5),
     first=st.integers(0, 40),
 )  # fmt: skip
-def test_ranks_share_what_one_process_would_have(count: int, size: int, ranks: int, seed: int, first: int) -> None:
+def test_ranks_together_see_the_pairs_of_one_process(count: int, size: int, ranks: int, seed: int, first: int) -> None:
     whole = PairSampler(count, size * ranks, seed)
     parts = [PairSampler(count, size, seed, rank, ranks) for rank in range(ranks)]
     assert whole.micro_batch(first) == [place for part in parts for place in part.micro_batch(first)]
@@ -312,7 +312,7 @@ def test_ranks_share_what_one_process_would_have(count: int, size: int, ranks: i
     assert all(sorted(epoch) == list(range(count)) for epoch in epochs), "an epoch has each pair once"
 
 
-def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog: Any) -> None:
+def test_unusable_pairs_are_refused_or_counted(tmp_path: Path, caplog: Any) -> None:
     def made(*channels: Any, trainer: Any = grpo, **options: Any) -> Any:
         return trainer(tmp_path, ChannelTrainer, channels=channels, **options)
 

@@ -110,7 +110,7 @@ def test_a_quorum_of_two_needs_two_that_see_a_difference_unless_none_does() -> N
     st.floats(0, 4),
     st.lists(score, min_size=4),
 )
-def test_what_no_judge_puts_below_another_completion_has_no_lower_reward(
+def test_rewards_are_monotone_in_every_judges_score(
     scores: dict[str, list[float]], rule: str, weights: list[float], caution: float, lead: list[float]
 ) -> None:
     """The second completion is the first one with a lead, of another size with each judge."""

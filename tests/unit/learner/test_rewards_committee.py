@@ -202,7 +202,7 @@ def test_a_reply_is_scores_for_exactly_what_was_asked_or_nothing(reply: dict[str
     assert read_reply(json.dumps(said).encode(), "judge", REQUEST)[0] == expected
 
 
-def test_what_judges_cost_is_told_once_a_step_and_only_what_is_known() -> None:
+def test_known_costs_are_reported_once_per_step() -> None:
     class Costly(Remote):
         cost = Cost(120, 0.5)
 
@@ -265,7 +265,7 @@ def by_letters(completions: list[str], **_: Any) -> list[float | None]:
     return [len(text) / 10 for text in completions]
 
 
-def test_what_members_found_about_their_judges_is_logged_once_and_measured(caplog: pytest.LogCaptureFixture) -> None:
+def test_findings_about_judges_are_logged_once_and_measured(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     remote = Remote(judge=ranked)
     committee = Committee({"a": by_letters}, remote=remote)

@@ -17,7 +17,7 @@ from oven_learner.rewards.scores import Abstention, Cost
 from oven_recipes.grpo.task import RULES, WEIGHTS
 
 
-def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:
+def test_descriptions_read_sizes_from_the_model() -> None:
     model: Any = torch.nn.Linear(1000, 1000)
     found = ModelDescription.from_model(
         model, description="Sort digits.", scoring_guidance="A good answer is the digits, sorted."

@@ -277,7 +277,7 @@ def test_what_a_batch_measures_is_announced_and_published(tmp_path: Path, caplog
     assert "All reward functions returned None" not in caplog.text, "TRL would log the prompt"
 
 
-def test_what_was_learnt_of_the_judges_comes_back_with_a_checkpoint(tmp_path: Path) -> None:
+def test_reliability_is_restored_from_checkpoints(tmp_path: Path) -> None:
     def early(request: ScoreRequest) -> Verdict:
         return tuple(sum(letter < "o" for letter in completion.text) / 4 for completion in request.completions)
 
@@ -296,7 +296,7 @@ def test_what_was_learnt_of_the_judges_comes_back_with_a_checkpoint(tmp_path: Pa
     assert learnt[1]["bad"] > 4, "of one step it would have been two groups"
 
 
-def test_it_refuses_what_it_cannot_keep_still(tmp_path: Path) -> None:
+def test_unsupported_trainers_are_refused(tmp_path: Path) -> None:
     trainer, committee = grpo(tmp_path, Judge())
     with pytest.raises(ConfigError, match="only reward function"):
         Skipping(trainer, Committee({"other": Judge()}))

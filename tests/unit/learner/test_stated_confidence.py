@@ -51,5 +51,5 @@ def test_no_other_number_is_a_confidence(number: int, answer: str) -> None:
         "[epistemic status: 50] yes [epis\u200btemic sta\u00adtus: 100]",
     ],
 )
-def test_what_is_not_in_the_form_is_no_answer(text: str) -> None:
+def test_other_formats_are_rejected(text: str) -> None:
     assert parse_oracle_output(text) is None

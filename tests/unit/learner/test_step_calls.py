@@ -39,7 +39,7 @@ def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised(
         asked[1].result()
 
 
-def test_training_that_ends_turns_down_what_waits_and_what_comes_later() -> None:
+def test_calls_are_rejected_when_training_ends() -> None:
     calls, seen = StepCalls(), []
     with calls.during_training():
         waiting = ask_from_another_thread(calls, lambda: seen.append(1))
@@ -88,7 +88,7 @@ def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever
         asked[1].result()
 
 
-def test_the_trainings_own_thread_is_told_that_it_would_wait_for_itself() -> None:
+def test_calls_from_the_trainings_own_thread_are_refused() -> None:
     calls = StepCalls()
     with calls.during_training(), pytest.raises(ConfigError, match="would wait for itself"):
         calls.ask(lambda: None)

@@ -27,7 +27,7 @@ from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
         ({"kind": "diffusion", "joint_dim": 72, "intent_dim": 3, "tokenizer": "t"}, "uses no tokens"),
     ],
 )
-def test_what_does_not_fit_is_an_error_that_names_it(values: dict[str, Any], said: str) -> None:
+def test_invalid_values_are_named_in_the_error(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         TeacherConfig(**({"name": "strong", "model_name": "folder"} | values))
     assert str(raised.value).startswith(f"teacher {values.get('name', 'strong')!r}: ") and said in str(raised.value)

@@ -140,7 +140,7 @@ def test_a_swap_to_each_form_takes_no_step_of_a_run(tmp_path: Path) -> None:
     assert len(line.series("kl")) == job.args.max_steps and all(value > 0 for value in line.series("kl"))
 
 
-def test_bytes_are_counted_where_they_are(tmp_path: Path) -> None:
+def test_bytes_in_memory_are_counted(tmp_path: Path) -> None:
     _, teachers = beside(tmp_path)
     one = wide(1)
     whole = own_bytes(one)
@@ -252,7 +252,7 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
     ],
 )
 @pytest.mark.parametrize("form", ["8 bits", "4 bits", "offload"])
-def test_what_is_refused_however_it_is_kept(
+def test_unsuitable_teachers_are_refused_in_every_form(
     tmp_path: Path, form: str, make: Callable[[Path, Any], dict[str, Any]], said: str
 ) -> None:
     job, teachers = beside(tmp_path, limit_bytes=300_000)

@@ -84,7 +84,7 @@ def kl_gradient(job: Any, reference: Any, inputs: dict[str, torch.Tensor]) -> to
 
 
 @pytest.mark.parametrize("corrected", [True, False])
-def test_the_term_has_the_active_teachers_gradient(tmp_path: Path, corrected: bool) -> None:
+def test_the_kl_gradient_uses_the_active_teacher(tmp_path: Path, corrected: bool) -> None:
     job, teachers = anchored(tmp_path, use_bias_correction_kl=corrected)
     found = {}
     for name, seed in (("one", 11), ("two", 12)):
@@ -190,7 +190,7 @@ def test_without_a_reference_model_neither_is_announced_and_with_one_alone_no_ch
         (lambda: (poisoned(), None), "log-probability nan"),
     ],
 )
-def test_a_teacher_that_does_not_fit_is_refused_and_the_old_one_stays(
+def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
     tmp_path: Path, make: Callable[[], tuple[Any, Any]], said: str
 ) -> None:
     job, _ = anchored(tmp_path)

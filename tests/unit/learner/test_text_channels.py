@@ -53,7 +53,7 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("documented", DOCUMENTED)
-def test_off_it_is_transformers_trainer_bit_for_bit(tmp_path: Path, documented: str) -> None:
+def test_inactive_channels_equal_transformers_bit_for_bit(tmp_path: Path, documented: str) -> None:
     ends = []
     for plain in (True, False):
         made = job(tmp_path / str(plain), *both(), plain=plain, **DOCUMENTED[documented])
@@ -67,7 +67,7 @@ def test_off_it_is_transformers_trainer_bit_for_bit(tmp_path: Path, documented: 
     assert files == files_too and bool(files) == (documented == "saved")
 
 
-def test_gradients_of_two_halves_are_those_of_the_whole(tmp_path: Path) -> None:
+def test_gradients_of_two_halves_equal_the_whole_batch(tmp_path: Path) -> None:
     whole = job(tmp_path, *both(0.5, 0.3), max_steps=1, logging_steps=1)
     halves = job(
         tmp_path, *both(0.5, 0.3), max_steps=1, per_device_train_batch_size=2, gradient_accumulation_steps=2
@@ -83,12 +83,12 @@ def test_gradients_of_two_halves_are_those_of_the_whole(tmp_path: Path) -> None:
         assert told[0][name] == pytest.approx(told[1][name], rel=1e-5), name
 
 
-def test_evaluation_has_the_trainers_own_loss_whatever_is_on(tmp_path: Path) -> None:
+def test_evaluation_uses_only_the_trainers_own_loss(tmp_path: Path) -> None:
     found = [job(tmp_path, *both(*of)).evaluate()["eval_loss"] for of in ((0.0, 0.0), (0.5, 0.3))]
     assert found[0] == found[1]
 
 
-def test_a_checkpoint_that_was_saved_while_both_are_on_is_a_plain_model_and_resumes(tmp_path: Path) -> None:
+def test_checkpoints_contain_a_plain_model_and_resume(tmp_path: Path) -> None:
     straight = job(tmp_path, *both(0.5, 0.3), save_strategy="steps", save_steps=2)
     straight.train()
     resumed = job(tmp_path, *both(0.5, 0.3))
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_was_saved_while_both_are_on_is_a_plain_model_and_resu
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
-def test_a_copy_for_rollback_has_the_head(tmp_path: Path) -> None:
+def test_rollback_copies_include_the_head(tmp_path: Path) -> None:
     made = job(tmp_path, MultiToken(0.3), max_steps=2)
     made.train()
     _, state = rollback.take_snapshot(made)
@@ -120,7 +120,7 @@ class Supervision(TextChannels, SFTTrainer):
     """TRL's fused loss gives out logits without a gradient."""
 
 
-def test_trls_sft_trainer_has_them_with_their_gradient(tmp_path: Path) -> None:
+def test_channels_work_in_trls_sft_trainer(tmp_path: Path) -> None:
     ends = []
     texts = [{"input_ids": row["input_ids"].tolist()} for row in tokens(8)]
     for weight in (0.0, 0.5):

@@ -29,3 +29,12 @@ def test_delays_rise_to_the_cap_and_then_end(policy: Backoff) -> None:
     assert delays[len(waits) :] == [None] * 3 and len(waits) == policy.most - 1
     assert all(policy.first_s <= delay <= policy.cap_s for delay in waits)
     assert waits == sorted(waits) and waits[:1] == [policy.first_s][: len(waits)]
+
+
+@given(policies, st.integers(0, 100))
+def test_a_process_that_dies_at_once_is_given_up(policy: Backoff, before: int) -> None:
+    failures, starts = policy.failures(before, policy.well_s), 0
+    while policy.delay_s(failures) is not None:
+        starts += 1
+        failures = policy.failures(failures, 0.0)
+    assert starts == policy.most - 1

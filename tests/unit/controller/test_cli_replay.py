@@ -315,3 +315,9 @@ def test_an_agent_that_ends_the_process_is_an_error(
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert done.returncode == 2 and ENDING[source] in done.stderr
+
+
+def test_a_run_without_keys_has_no_signatures_to_check(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    left_behind(home, a_run())
+    assert invoke("replay", "r", "--verify") == 0
+    assert "this run is not signed" in capsys.readouterr().out

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.traces import json_values
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
@@ -147,3 +148,9 @@ def test_invalid_limits_and_missing_backends_are_refused() -> None:
     assert alone.backends == ("seccomp", "monty") and choose(alone, None, "repl") == "seccomp"
     with pytest.raises(ConfigError, match="cannot restrict access to folders"):
         choose(alone, None, "tests")
+
+
+@settings(max_examples=50)
+@given(json_values)
+def test_values_survive_a_round_trip(value: object) -> None:
+    assert decode(encode(value)) == value

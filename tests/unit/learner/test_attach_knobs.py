@@ -252,3 +252,19 @@ def test_a_failing_snapshot_does_not_stop_training_and_blocks_a_risky_change(
     job.train()
     assert len(line.observed()) == 12
     assert line.receipts()[0].status == "rejected" and "no room" in line.receipts()[0].reason
+
+
+def test_a_rollback_to_the_start_undoes_everything(tmp_path: Path) -> None:
+    line = FakeLink({11: ("run.rollback", 0.0)})
+    job = trainer(tmp_path)
+    before = weights(job)
+    seen: list[list[torch.Tensor]] = []
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            seen.append(weights(job))
+
+    job.add_callback(Watch())
+    attach(job, link=line)
+    job.train()
+    assert equal(seen[11], before) and not equal(seen[10], before)

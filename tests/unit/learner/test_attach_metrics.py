@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.optim import gauges
+from oven_learner.optim import gauges, update_norm
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -235,3 +235,22 @@ def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
     job.train()
     assert job.state.global_step == 1
     assert (ended(line).reason, ended(line).detail) == ("completed", "the time budget is spent")
+
+
+def test_a_gauge_that_raises_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauges, "alignment", lambda *_: 1 / 0)
+    job, line = trainer(tmp_path), FakeLink()
+    attach(job, link=line)
+    job.train()
+    assert len(line.observed()) == 12
+
+
+def test_the_alignment_is_the_same_in_small_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = []
+    for chunk in (2**24, 9):
+        monkeypatch.setattr(update_norm, "CHUNK", chunk)
+        job, line = trainer(tmp_path), FakeLink()
+        attach(job, link=line)
+        job.train()
+        result.append([seen.metrics.get(gauges.ALIGNMENT.name, 9.0) for seen in line.observed()])
+    assert result[0] == pytest.approx(result[1], abs=1e-6)

@@ -180,3 +180,10 @@ def test_a_completely_frozen_model_is_refused_before_the_run_begins(tmp_path: Pa
     with pytest.raises(ConfigError, match=r"none of the model's 4 parameters requires a gradient.*unfreeze"):
         job.train()
     assert not line.sent
+
+
+def test_an_actuator_of_the_user_takes_precedence(tmp_path: Path, policy: str) -> None:
+    job, knobs = dpo(tmp_path, policy), Actuators()
+    knobs.scalar("dpo.beta", lambda: job.beta, lambda value: setattr(job, "beta", value), low=0.05, high=0.15)
+    result = offered(job, knobs)["dpo.beta"]
+    assert (result.low, result.high) == (0.05, 0.15)

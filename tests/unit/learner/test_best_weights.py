@@ -127,3 +127,19 @@ def test_a_copy_holds_trained_weights_and_buffers_on_the_cpu() -> None:
     copies.restore(state)
     after = model.state_dict()
     assert all(torch.equal(after[name], before[name] + name.startswith("0.")) for name in before) and moved == [1]
+
+
+def test_without_an_evaluation_the_last_weights_stay() -> None:
+    model = Model()
+    best = model.best()
+    trained(model, best, math.nan, math.inf)
+    best.evaluated(3, 3, {"eval/other": 1.0})
+    applied, _ = best.end(4, 4)
+    assert (applied.status, applied.reason) == ("noop", "no evaluation has read eval/loss: the last weights stay")
+
+
+def test_the_best_weights_fit_beside_the_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(10, 10, bias=False)  # 400 bytes; a snapshot takes 1,200
+    for limit, snapshots, fits in ((12_800, 10, True), (12_799, 10, False), (11_999, 10, True), (799, 10, False)):
+        monkeypatch.setattr(snapshot, "LIMIT_BYTES", limit)
+        assert snapshot.best_fits(model, snapshots) is fits, limit

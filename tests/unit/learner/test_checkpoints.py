@@ -14,7 +14,7 @@ import torch
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import RunEnded, RunStarted
+from oven_core.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
@@ -342,3 +342,32 @@ def test_two_trainings_in_one_folder_roll_back_only_to_their_own_checkpoints(dis
     grpo, line, _ = disk.incarnation(past=past, max_steps=4, training="grpo")
     grpo.train()
     assert line.observed()[0].step == 1 and relaunch.read(disk.folder) is None
+
+
+def test_a_rollback_without_a_checkpoint_is_rejected(disk: Disk) -> None:
+    first = trainer(disk.output, save_strategy="steps", save_steps=4, max_steps=4)
+    first.train()
+    job, line, _ = disk.incarnation({2: ("run.rollback", 1.0)}, max_steps=7)
+    job.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
+    [receipt] = [message for message in line.sent if isinstance(message, Receipt)]
+    assert receipt.status == "rejected" and "no complete checkpoint" in receipt.reason
+
+
+def test_latest_means_the_newest_checkpoint_of_this_run(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(relaunch.RESUME_FROM, relaunch.LATEST)
+    job, line, _ = disk.incarnation(max_steps=6, lr_scheduler_type="constant")
+    job.train()
+    assert line.observed()[0].step == 1, "there was none"
+    again, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
+    again.train()
+    assert line.observed()[0].step == 7
+    own, line, _ = disk.incarnation(max_steps=8, lr_scheduler_type="constant")
+    own.train(resume_from_checkpoint=str(disk.output / "checkpoint-4"))
+    assert line.observed()[0].step == 5, "a path of the script's goes first"
+    assert equal(weights(own), weights(again))
+
+
+def test_a_missing_checkpoint_lists_those_beside_it(tmp_path: Path) -> None:
+    kept(tmp_path, 5)
+    with pytest.raises(ConfigError, match=r"there is no checkpoint .*checkpoint-6; beside it there are: checkpoint-5"):
+        checkpoint_record.checked(tmp_path / "checkpoint-6", "r", {})

@@ -184,3 +184,11 @@ def test_completions_that_are_reused_are_finished_first(tmp_path: Path) -> None:
 def numbered_prompts(mixture: Mixture) -> list[str]:
     twin = Mixture({"all": mixture.dataset}, seed=2)
     return [mixture.dataset[twin.draw(position, 1)[0]]["prompt"] for position in range(12)]
+
+
+@pytest.mark.parametrize("count", [None, 0.0, 1.5, -3.0, 1e9])
+def test_an_invalid_number_of_batches_is_refused(tmp_path: Path, count: float | None) -> None:
+    line = FakeLink({1: ("data.skip", count)})
+    assert trained(tmp_path, line, max_steps=3) == batches(3)
+    (receipt,) = line.receipts()
+    assert receipt.status == "rejected" and "not a number of batches" in receipt.reason

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner import random_state
-from oven_learner.frontier.next_byte import SYMBOLS, FirstBytes, least_divergence, token_bytes
+from oven_learner.frontier.next_byte import SYMBOLS, FirstBytes, known_mass, least_divergence, token_bytes
 from oven_learner.frontier.policy_reading import PolicyReading
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 
@@ -163,3 +163,7 @@ def test_reading_changes_no_state() -> None:
     assert policy.training and same_state(state, random_state.take())
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
     assert not any(parameter.grad is not None for parameter in policy.parameters())
+
+
+def test_probability_mass_beyond_one_is_normalised() -> None:
+    assert float(known_mass([(b"a", 0.9), (b"ab", 0.6), (b"", 0.5)]).sum()) == pytest.approx(1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
 from oven_core.protocol.events import Event
@@ -317,3 +317,39 @@ def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: l
             same = identity == chosen[member]
             assert before is None or (now == before) == same, "another number for each swap"
         chosen[member] = identity
+
+
+@pytest.mark.parametrize(
+    ("action", "member", "fields", "said"),
+    [
+        ("offer", "critik", {"judge": OTHER}, "no committee member named 'critik'; did you mean 'critic'"),
+        ("offer", "critic", {}, "no model is named"),
+        ("remove", "exact", {}, "no committee member named 'exact'"),
+        ("add", "critic", {"judge": OTHER, "value": 0.5}, "critic is a member already"),
+    ],
+)
+def test_an_invalid_change_of_a_judge_is_refused(action: str, member: str, fields: dict[str, Any], said: str) -> None:
+    run = Run("critic")
+    command = run.say(action, member, **fields)
+    run.step(2)
+    assert run.receipt(command).status == "rejected" and said in run.receipt(command).reason
+    assert run.remote.probes == []
+
+
+def test_a_member_removed_before_its_answer_does_not_join() -> None:
+    run = Run("critic")
+    added = run.say("add", "tone", judge=OTHER, value=0.2)
+    run.step()
+    removed = run.say("remove", "tone")
+    run.step(2)
+    assert [run.receipt(one).status for one in (added, removed)] == ["rejected", "rejected"]
+    assert run.remote.probes[0][3].cancelled() and "tone" not in run.committee.members
+
+
+def test_only_an_offered_judge_can_be_chosen() -> None:
+    judges = LiveJudges({"critic": FIRST})
+    with pytest.raises(ConfigError, match="is not one of the models of critic, claude/sonnet, off; offer it first"):
+        judges.choose("critic", OTHER.identity)
+    with pytest.raises(UnknownNameError, match="did you mean 'critic'"):
+        judges.choose("critics", FIRST.identity)
+    assert judges.offer("critic", FIRST) == FIRST.identity and judges.choices("critic") == (FIRST.identity, OFF)

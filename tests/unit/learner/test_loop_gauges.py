@@ -11,6 +11,7 @@ import torch
 from tests.support.attached import equal
 from tests.support.loops import STEPS, Loop
 
+from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm
@@ -312,3 +313,73 @@ def test_accumulated_gradients_are_one_observation() -> None:
             loop.optimizer.zero_grad()
             client.observe(step, {"loss": 1.0})
     assert line.series("grad_norm") == pytest.approx(norms, rel=1e-5) and len(norms) == 3
+
+
+def test_training_with_a_closure_is_unchanged() -> None:
+    def trained(line: FakeLink | None) -> list[torch.Tensor]:
+        loop = Loop(lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=4))
+
+        def step() -> float:
+            x = torch.randn(8, 4)
+
+            def closure() -> float:
+                loop.optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(loop.model(x), x.sum(1, keepdim=True))
+                loss.backward()  # type: ignore[no-untyped-call]
+                return float(loss.detach())
+
+            return float(loop.optimizer.step(closure))
+
+        loop.step = step  # type: ignore[method-assign]
+        if line is None:
+            loop.alone()
+        else:
+            loop.run(line)
+        return loop.weights()
+
+    line = FakeLink({3: ("optimizer.lr_scale", 0.5)})
+    assert equal(trained(None), trained(FakeLink()))
+    trained(line)
+    assert [receipt.status for receipt in line.receipts()] == ["applied"]
+    assert len(line.series(NORM)) == STEPS
+
+
+def test_closing_removes_the_hooks() -> None:
+    loop = Loop(clip=0.5)
+    hooks = loop.optimizer._optimizer_step_pre_hooks, loop.optimizer._optimizer_step_post_hooks
+    before = [len(result) for result in hooks]
+    loop.run(FakeLink())
+    assert [len(result) for result in hooks] == before
+    loop.optimizer.param_groups[0]["oven_lr_scale"] = 99.0
+    with pytest.raises(ConfigError, match="outside its bounds"):
+        loop.run(FakeLink())
+    assert [len(result) for result in hooks] == before
+
+
+def test_a_large_optimizer_state_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauges, "COPY_BYTES", 1 << 20)
+    run = run_of(Loop(Lion).run(FakeLink()))
+    assert not run.unmeasured
+    monkeypatch.setattr(gauges, "COPY_BYTES", 8)
+    run = run_of(Loop(Lion).run(FakeLink()))
+    assert set(run.unmeasured) == {COSINE, RATIO}
+    assert "needs torch's Adam or AdamW, and this is Lion" in run.unmeasured[RATIO]
+    assert {spec.name for spec in run.metrics} == {"loss", "grad_norm", "learning_rate", NORM}
+
+
+def test_the_clip_actuator_changes_the_gradient() -> None:
+    norms: list[float] = []
+    loop = Loop(clip=0.5)
+
+    def after(*_: Any) -> None:
+        norms.append(float(flat(loop, lambda p: p.grad).norm()))
+
+    loop.optimizer.register_step_post_hook(after)
+    line = loop.run(FakeLink({6: ("grad.clip", 0.1)}))
+    assert [(r.status, r.before, r.after) for r in line.receipts()] == [("applied", 0.5, 0.1)]
+    cut = [min(norm, 0.5 if n < 6 else 0.1) for n, norm in enumerate(line.series("grad_norm"))]
+    assert norms == pytest.approx(cut, rel=1e-3) and min(line.series("grad_norm")) > 0.1
+    assert "before clipping" in {spec.name: spec.unit for spec in run_of(line).metrics}["grad_norm"]
+    line = Loop().run(FakeLink())
+    assert "grad.clip" not in values(line)
+    assert "after clipping of the loop's own" in {m.name: m.unit for m in run_of(line).metrics}["grad_norm"]

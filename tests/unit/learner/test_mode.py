@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, rows, trainer, weights
 from tests.support.loops import STEPS, Loop
 
+import oven_learner as oven
 from oven_core.errors import ConfigError
 from oven_learner.custom_loop import connect
 from oven_learner.hf.attach import IdleAttachment, attach
@@ -114,3 +115,26 @@ def test_a_trainer_without_a_controller_is_unchanged(tmp_path: Path) -> None:
         torch.manual_seed(3)
         one.train()
     assert equal(weights(plain), weights(job))
+
+
+def test_a_mixture_without_a_controller_trains_bit_for_bit_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets import Dataset
+
+    def made(folder: Path) -> tuple[Any, Any]:
+        parts = {
+            name: Dataset.from_list([{k: v.tolist() for k, v in row.items()} for row in some])
+            for name, some in (("a", rows(32)[:16]), ("b", rows(32)[16:]))
+        }
+        mixture = oven.Mixture(parts, seed=0)
+        return trainer(folder, data=mixture.dataset.with_format("torch")), mixture
+
+    result = []
+    for mode, link in (("required", FakeLink()), ("optional", None)):
+        monkeypatch.setenv("OVEN_MODE", mode)
+        job, mixture = made(tmp_path / mode)
+        attach(job, mixture=mixture, link=link)
+        job.train()
+        result.append(weights(job))
+    assert equal(*result)

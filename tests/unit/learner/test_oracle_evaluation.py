@@ -17,6 +17,7 @@ from oven_controller.cli.main import run
 from oven_core.errors import ConfigError
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_scores import Scored, scores
 from oven_recipes.oracle.generated_answers import generated_answers
 from oven_recipes.oracle.given_model import fresh_adapter
@@ -159,3 +160,20 @@ def test_ask_prints_each_depths_answer_and_the_users_mistakes(saved: Path, capsy
             run(wrong)
         assert ended.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_evaluating_keeps_the_generator_and_the_mode(oracle: tuple[Any, Any]) -> None:
+    policy, tokenizer = oracle
+    injection = ActivationInjection(policy, tokenizer)
+    policy.train()
+    before = torch.get_rng_state()
+    evaluation = OracleEvaluation(policy, tokenizer, injection, benchmark_items(count=20), max_new_tokens=2)
+    result = evaluation.run()
+    assert torch.equal(torch.get_rng_state(), before) and policy.training
+    policy.eval()
+    injection.remove()
+    assert len(result.answers) == len(result.shuffled) == 9 * 20 * 3
+    assert result.overall.unparsed == result.overall.count and result.overall.ece is None
+    measured = result.measured()
+    assert set(measured) < {spec.name for spec in metric_specs()}  # no calibration of answers that do not parse
+    assert set(evaluation.unknown_share.values()) == {0.0}

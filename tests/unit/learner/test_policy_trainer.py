@@ -357,3 +357,11 @@ def test_overflowing_ratios_are_constant_without_a_gradient() -> None:
     terms.loss.backward()  # type: ignore[no-untyped-call]
     assert bool(terms.loss.isfinite()) and now.grad is not None
     assert now.grad[0, 1:].tolist() == [0.0, 0.0] and float(now.grad[0, 0]) != 0
+
+
+def test_rewards_of_another_length_are_refused() -> None:
+    def short(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        return liked(completions)[:-1]
+
+    with pytest.raises(ConfigError, match="'short' returned 7 numbers for 8 samples"):
+        trainer("gaussian", {"short": short}).train(link=FakeLink())

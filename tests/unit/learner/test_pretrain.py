@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, equal, weights
 
 from oven_core.errors import ConfigError
@@ -233,3 +235,13 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
             home.job(tmp_path, model=file)
     with pytest.raises(ConfigError, match="a head takes a whole, even number"):
         home.job(tmp_path, hidden=15)
+
+
+@given(st.integers(2, 9), st.lists(st.integers(0, 80), min_size=1, max_size=4), st.integers(1, 30))
+def test_held_out_rows_repeat_no_prediction(length: int, sizes: list[int], most: int) -> None:
+    streams = {str(n): torch.arange(size, dtype=torch.int32) for n, size in enumerate(sizes)}
+    result = held_out_rows(streams, length, most)
+    assert set(result) == {name for name, of in streams.items() if len(of) >= length}
+    for of in result.values():
+        predicted = of[:, 1:].flatten().tolist()
+        assert len(predicted) == len(set(predicted)) and of.shape[1] == length

@@ -28,7 +28,7 @@ from oven_learner.losses import ChannelTrainer, Hints, ReplayPreference, SelfDis
 from oven_learner.losses.generated import Generated
 from oven_learner.losses.pair_channel import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
-from oven_learner.losses.replay_preference import StartingPolicy
+from oven_learner.losses.replay_preference import ReplayImitation, StartingPolicy
 from oven_learner.losses.self_distillation import HINTED
 from oven_learner.testing import FakeLink
 from oven_runs.traces.records import Message, Pair, Tool, ToolCall
@@ -364,3 +364,30 @@ def _sharded(folder: Path, channel: Any) -> None:
             self.is_fsdp_enabled = True
 
     grpo(folder, Sharded, channels=[channel])
+
+
+def test_imitation_is_the_likelihood_of_the_chosen_action(tmp_path: Path) -> None:
+    channel = ReplayImitation(pairs(), 0.4, batch=5)
+    job = grpo(tmp_path, ChannelTrainer, channels=[channel])
+    result = channel.tally_pairs(job.model, range(5), torch.device("cpu"))
+    total, count = torch.zeros(()), 0
+    for pair in channel.pairs:
+        ids = torch.tensor([[*pair.state, *pair.chosen]])
+        log_probs = job.model(input_ids=ids).logits.log_softmax(-1)[0, :-1]
+        total = total - log_probs.gather(1, ids[0, 1:, None])[len(pair.state) - 1 :].sum()
+        count += len(pair.chosen)
+    assert int(result.number) == count
+    torch.testing.assert_close(result.total, total, rtol=1e-5, atol=1e-5)
+
+
+def test_five_steps_with_all_channels_lower_the_loss(tmp_path: Path) -> None:
+    channels = [SelfDistillation(0.5), ReplayPreference(PRESSED, 0.5, batch=4)]
+    job = game(tmp_path, ChannelTrainer, channels=channels, max_steps=5, num_iterations=5, logging_steps=1)
+    job.train()
+    seen = [entry for entry in job.state.log_history if "channel/replay" in entry]
+    whole = [entry["loss"] for entry in seen]
+    assert len(whole) == 5 and whole[-1] < whole[0]
+    assert seen[0]["channel/sdpo"] > 0 and seen[0]["channel/sdpo/hinted"] > 0.5
+    assert seen[-1]["channel/replay"] < seen[0]["channel/replay"] == pytest.approx(math.log(2))
+    assert seen[-1]["channel/replay/margin"] > seen[0]["channel/replay/margin"] == pytest.approx(0, abs=1e-6)
+    assert seen[-1]["channel/replay/accuracy"] > seen[0]["channel/replay/accuracy"]

@@ -199,3 +199,22 @@ def test_only_finite_numbers_in_0_to_1_are_scores(values: list[object]) -> None:
     verdict = checked(values)
     fine = all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 1 for v in values)
     assert fine != isinstance(verdict, Abstention)
+
+
+@given(st.lists(score, min_size=2, max_size=8), rules)
+def test_members_that_agree_give_their_common_score(said: list[float], rule: str) -> None:
+    assert aggregate(dict.fromkeys("abc", said), EQUAL, rule=rule, quorum=2) == pytest.approx(said, abs=1e-9)
+
+
+@given(group(least=2), rules)
+def test_the_mean_of_a_group_is_that_of_its_members(scores: dict[str, list[float]], rule: str) -> None:
+    rewards = aggregate(scores, EQUAL, rule=rule, quorum=1)
+    assert rewards is not None and all(map(math.isfinite, rewards))
+    assert fmean(rewards) == pytest.approx(fmean(fmean(given) for given in scores.values()), abs=1e-9)
+
+
+def test_each_rule_on_four_scores() -> None:
+    z = [(score, 0.25) for score in (3.0, -2.0, 1.0, 0.0)]
+    assert RULES["min"](z, 0.5) == -2 and RULES["median"](z, 0.5) == RULES["trimmed"](z, 0.5) == 0.5
+    assert RULES["lower_quantile"](z, 0.5) == pytest.approx((0.4 - 0.4 + 0.4 + 0) / 4), "around the second-lowest, 0"
+    assert RULES["lower_quantile"]([(-9.0, 0.03), (1.0, 0.3), (1.2, 0.3), (1.4, 0.37)], 0.5) > 0.9, "weight counts"

@@ -301,3 +301,41 @@ def test_an_answer_known_to_be_right_goes_out_with_the_request(caplog: pytest.Lo
     for _ in range(2):
         by_column(["p"] * 2, ["a", "b"])
     assert caplog.text.count("neither a rule nor a column") == 1
+
+
+def test_a_remote_member_without_weight_is_not_asked() -> None:
+    """An answer costs. It is asked as soon as it has weight."""
+    free, paid = Remote(judge=by_length), {"a": 1.0, "b": 0.0, "judge": 0.0}
+    committee = Committee({"a": share_of_a, "b": share_of_a}, remote=free, weights=paid)
+    rewards, metrics = judged(committee, ["ab", "aaa"])
+    assert not free.asked and rewards == [0.5, 1.0]
+    assert "rewards/judge/mean" not in metrics and "rewards/b/mean" in metrics, "a rule costs nothing"
+    assert metrics["committee/abstentions"] == 0, "who was not asked abstained from nothing"
+    committee.set_weights({"a": 0.5, "b": 0.0, "judge": 0.5})
+    _, metrics = judged(committee, ["ab", "aaa"])
+    assert len(free.asked) == 1 and "rewards/judge/mean" in metrics
+
+
+def test_the_quorum_is_at_most_the_members_with_weight() -> None:
+    committee = Committee({"a": share_of_a, "b": share_of_a, "c": share_of_a}, quorum=3)
+    committee.set_weights({"a": 0.5, "b": 0.5, "c": 0.0})
+    assert committee.quorum == 2
+
+
+def test_the_metrics_of_failures_are_bounded() -> None:
+    def inventive(request: ScoreRequest) -> Verdict:
+        return Abstention(f"kind_{request.prompt}")
+
+    _, metrics = judged(Committee({}, remote=Remote(judge=inventive)), ["a"] * 40, size=1)
+    assert len([name for name in metrics if name.startswith("committee/abstain/kind_")]) == 16
+    assert metrics["committee/abstain/other"] == 24
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"7/10", b"\xff\xfe", b'{"type": "ScoreReply"', b"[" * 10_000])
+def test_bytes_that_are_no_reply_are_malformed(data: bytes) -> None:
+    assert read_reply(data, "judge", REQUEST)[0] == Abstention("malformed")
+
+
+def test_a_nan_is_no_score() -> None:
+    data = ScoreReply(member="judge", group="g", scores={"x": 0.5, "y": 1.0}).wire().replace(b"1.0", b"NaN")
+    assert read_reply(data, "judge", REQUEST)[0] in (Abstention("malformed"), Abstention("out_of_range"))

@@ -286,3 +286,14 @@ def test_a_resumed_run_has_the_teacher_that_the_log_left(tmp_path: Path) -> None
     assert {s.name: s.value for s in run.actuators if s.name in ("teacher.active", "grpo.beta")} == {
         "teacher.active": "two", "grpo.beta": 1.0,
     }  # fmt: skip
+
+
+def test_the_memory_limit_counts_all_loaded_teachers(tmp_path: Path) -> None:
+    job = grpo(tmp_path)
+    one = sum(p.numel() * 4 for p in teacher(1).parameters())
+    teachers = Teachers(job, limit_bytes=2 * one)
+    teachers.add("a", teacher(1))
+    teachers.add("b", teacher(2))
+    with pytest.raises(TeacherRefusedError, match=f"makes {3 * one:,} .* limit is {2 * one:,}.*limit_bytes"):
+        teachers.add("c", teacher(3))
+    assert (teachers.names, len(teachers), list(teachers.refused)) == (("a", "b", "c"), 2, ["c"])

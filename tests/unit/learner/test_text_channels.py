@@ -146,3 +146,11 @@ def test_rows_too_short_for_a_term_add_nothing_and_publish_nothing(tmp_path: Pat
     made.train_dataset = [{"input_ids": row["input_ids"][:2], "labels": torch.tensor([20, 21])} for row in tokens(8)]
     made.train()
     assert not [name for name in made.state.log_history[0] if name.startswith("channel/")]
+
+
+def test_a_second_training_keeps_the_head(tmp_path: Path) -> None:
+    made = job(tmp_path, MultiToken(0.3), max_steps=2)
+    made.train()
+    made.train()
+    held = [parameter for group in made.optimizer.param_groups for parameter in group["params"]]
+    assert len(held) == len({id(parameter) for parameter in held})

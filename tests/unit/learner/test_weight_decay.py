@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_core.protocol.messages import RunStarted
@@ -91,3 +91,24 @@ def test_an_unchanged_decay_changes_nothing_and_a_resumed_run_keeps_the_decision
     spec = announced(line)[DECAY]
     assert (spec.value, spec.high) == (0.8, 1.0), "the bounds are the user's still"
     assert decays(resumed) == [0.8, 0.0]
+
+
+def test_adamw_subtracts_the_rate_times_the_decay() -> None:
+    optimizer = groups(0.1)
+    WeightDecay(optimizer).write(0.5)
+    (parameter,) = optimizer.param_groups[0]["params"]
+    parameter.grad = torch.zeros(2)
+    optimizer.step()
+    assert parameter.tolist() == pytest.approx([1 - 0.1 * 0.5] * 2)
+
+
+def test_parameter_groups_of_the_user_keep_their_proportions(tmp_path: Path) -> None:
+    model = Toy()
+    made = torch.optim.SGD(
+        [{"params": [p], "weight_decay": 0.01 * n} for n, p in enumerate(model.parameters())], lr=0.01
+    )
+    job, line = trainer(tmp_path, model=model, optimizers=(made, None), max_steps=4), FakeLink({2: (DECAY, 0.1)})
+    attach(job, link=line)
+    job.train()
+    assert (announced(line)[DECAY].value, announced(line)[DECAY].high) == (0.01, 0.5)
+    assert decays(job) == pytest.approx([0.0, 0.1, 0.2, 0.3])

@@ -309,3 +309,15 @@ async def test_a_tls_connection_is_cut_off_twice(own: Own, capsys: pytest.Captur
     await bus.abort()
     await bus.abort()
     assert bus.closed.is_set()
+
+
+async def test_the_environment_names_the_trusted_authority(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography")
+    assert own.make("--tls", "--host", "127.0.0.1") == 0
+    own.start()
+    monkeypatch.setenv(tls.ENVIRONMENT, str(own.folder / "tls" / "ca.pem"))
+    async with Bus.connect(f"tls://127.0.0.1:{own.port}", own.key("learning_rate")) as bus:
+        await bus.flush()
+    monkeypatch.setenv(tls.ENVIRONMENT, str(own.folder / "nats.conf"))
+    with pytest.raises(ConfigError, match="contains no certificate"):
+        await Bus.open(f"tls://127.0.0.1:{own.port}", own.key("learning_rate"))

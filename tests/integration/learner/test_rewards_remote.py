@@ -320,3 +320,13 @@ async def test_a_probe_brings_what_the_members_process_says_of_a_model(nats: Ser
             assert said == "the process of good answered for bad and deepseek/chat"
     with remote(nats) as members:
         assert "the process of good does not listen" in await asyncio.wrap_future(members.probe("good", model))
+
+
+async def test_a_closed_client_can_ask_again(nats: Server) -> None:
+    """A second `train()`. The judge answers a second question when it has heard it, and nobody asks it twice."""
+    async with listening(nats, "good", GOOD) as good, listening(nats, "bad", silent) as bad:
+        with remote(nats, deadline_s=0.5) as members:
+            for train in range(1, 3):
+                assert await ask(members, 2) == {"good": [SCORES] * 2, "bad": [Abstention("deadline")] * 2}
+                assert (len(good), len(bad)) == (2 * train, 2 * train)
+                members.close()

@@ -192,3 +192,39 @@ def test_every_numeric_constant_of_agents_says_what_it_is() -> None:
                 silent.append(f"{path.relative_to(folder)}:{one.lineno} {', '.join(named)}")
     assert not silent, "without a docstring of its own"
     assert count > 200
+
+
+def test_invalid_options_of_a_users_agent_are_refused(scout: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="agent 'scout': BARE is not an option because it has no docstring"):
+        load(scout, {"bare": 1})
+    with pytest.raises(ConfigError, match="agent 'scout' sets FIXED in its constructor"):
+        load(scout, {"fixed": 6})
+    with pytest.raises(UnknownNameError, match="no option of agent 'scout' named 'shar'; did you mean 'share'"):
+        load(scout, {"shar": 0.5})
+    plain = tmp_path / "plain.py"
+    plain.write_text("from oven_agents import Agent\nclass Plain(Agent):\n    moves = ('grad.clip',)\n")
+    with pytest.raises(ConfigError, match="agent 'plain' has no options"):
+        load(str(plain), {"share": 0.5})
+
+
+def test_options_persist_when_a_run_is_resumed() -> None:
+    result = resolve(
+        sets=["agents=[{name: learning_rate, options: {cut: 4}}, divergence]", "agent_options.divergence.own=0.4"]
+    )
+    assert result.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"own": 0.4}}
+    earlier = result.settings.model_dump(mode="json")
+    assert resolve(earlier=earlier).settings == result.settings
+    other = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
+    assert other.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"own": 0.4}}
+    without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
+    assert without.agent_options == {"divergence": {"own": 0.4}}
+
+
+def test_the_agent_process_refuses_an_unknown_option() -> None:
+    with pytest.raises(SystemExit) as ended:
+        host.main(["learning_rate", "--option", "learning_rate.cut=4", "--check"])
+    assert ended.value.code == 0
+    with pytest.raises(UnknownNameError, match="no option of agent 'mine' named 'cuts'; did you mean 'cut'"):
+        host.main(["learning_rate", "--name", "mine", "--option", "mine.cuts=4", "--check"])
+    with pytest.raises(UnknownNameError, match="no agent of this process named 'divergence'"):
+        host.main(["learning_rate", "--option", "divergence.own=4", "--check"])

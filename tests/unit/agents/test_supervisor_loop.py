@@ -152,3 +152,17 @@ def test_after_the_last_turn_only_the_answer_is_requested(repl: Repl, last: str,
 
     outcome = play(repl, model, max_iterations=2)
     assert (outcome.answer, outcome.ended, outcome.iterations) == (answer, ended, 3)
+
+
+@sandboxed
+def test_a_falsy_answer_under_a_bare_except_counts(repl: Repl) -> None:
+    outcome = play(repl, scripted(block("try:\n    FINAL('')\nexcept:\n    pass")))
+    assert (outcome.answer, outcome.ended) == ("", "final")
+
+
+@sandboxed
+def test_an_empty_or_too_large_context_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the context is empty"):
+        Repl("q", "", {})
+    with pytest.raises(ConfigError, match=r"context cannot go into the sandbox: 200\.0 MB, where 64 MB fit"):
+        Repl("q", "x" * 200_000_000, {})

@@ -411,3 +411,27 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
     assert [(o.step, o.metrics) for o in seen] == [(row.step, row.metrics) for row in measured]
     assert starts == written.incarnations
     assert replay(log_sources.exported(folder), "any").same
+
+
+@pytest.mark.filterwarnings(*THIRD_PARTY)
+def test_a_second_event_file_that_continues_is_no_restart(
+    tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any
+) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    def board(name: str, *parts: tuple[int, int]) -> str:
+        for begins, ends in parts:
+            writer = SummaryWriter(str(tmp_path / name), filename_suffix=f".{begins}")
+            for step in range(begins, ends + 1):
+                writer.add_scalar("train/loss", 1 / step, step, walltime=1000 + step)
+            writer.close()
+        return str(tmp_path / name)
+
+    for parts in (((1, 8), (9, 12)), ((1, 8), (8, 12))):  # the second says the newest step once more
+        result = imported(board(f"on-{parts[1][0]}", *parts))
+        assert result["incarnations"] == 1 and result["last_step"] == 12
+    assert invoke("import", board("back", (1, 8), (7, 12))) == 0
+    assert "steps 1 to 12, resumed once;" in " ".join(capsys.readouterr().out.split())
+    assert invoke("import", board("back-again", (1, 8), (7, 12), (2, 3))) == 0
+    assert "steps 1 to 3, resumed twice;" in " ".join(capsys.readouterr().out.split())

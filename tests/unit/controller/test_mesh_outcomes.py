@@ -348,3 +348,10 @@ def test_outcomes_are_replayed_byte_for_byte_and_a_late_replica_knows_the_reputa
     assert other.state.reputations == log.mesh.state.reputations != {} and other.divergence is None
     cut = [entry for entry in log.events if ".outcome." not in entry.subject]
     assert not replay(cut, "r").same
+
+
+def test_without_a_judging_metric_there_is_no_outcome() -> None:
+    log = running(metrics=METRICS[:1])
+    assert change(log, 0.5, target="gauge").target == ""
+    watch(log, 60, 1.0)
+    assert not log.outcomes and not log.mesh.state.reputations

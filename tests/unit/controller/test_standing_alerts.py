@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from pydantic import ValidationError
 from tests.support.mesh_log import RUN, Log, event
@@ -97,3 +99,10 @@ def test_the_mesh_ignores_alerts() -> None:
         flooded.step(one)
     assert dict(plain.state.counters) == dict(flooded.state.counters)
     assert {n: str(s) for n, s in plain.state.agents.items()} == {n: str(s) for n, s in flooded.state.agents.items()}
+
+
+def test_an_alert_is_accepted_on_its_own_subject_only() -> None:
+    good = Event.read(1, f"oven.{RUN}.alert.amy", alert().wire(), datetime.now(UTC))
+    assert good.body == alert() and good.author == "amy"
+    for kind in ("agent", "vote", "decision"):
+        assert isinstance(Event.read(1, f"oven.{RUN}.{kind}.amy", alert().wire(), datetime.now(UTC)).body, Malformed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
-from oven_core.errors import TeacherRefusedError
+from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
@@ -297,3 +298,25 @@ def test_the_memory_limit_counts_all_loaded_teachers(tmp_path: Path) -> None:
     with pytest.raises(TeacherRefusedError, match=f"makes {3 * one:,} .* limit is {2 * one:,}.*limit_bytes"):
         teachers.add("c", teacher(3))
     assert (teachers.names, len(teachers), list(teachers.refused)) == (("a", "b", "c"), 2, ["c"])
+
+
+def test_invalid_teachers_are_refused(tmp_path: Path) -> None:
+    job, teachers = anchored(tmp_path)
+    with pytest.raises(TeacherRefusedError, match="shares parameters"):
+        teachers.add("self", job.model)
+    with pytest.raises(TeacherRefusedError, match="forward runs another model"):
+        teachers.add("copy", copy.deepcopy(job.model))
+    assert all(parameter.requires_grad for parameter in job.model.parameters())
+    with pytest.raises(ConfigError, match="already exists"):
+        teachers.add("one", teacher(1))
+    with pytest.raises(UnknownNameError, match="two"):
+        teachers.swap("tow")
+    job.ref_model = teacher(4)
+    with pytest.raises(ConfigError, match="is not one of"):
+        _ = teachers.active
+    job.args.sync_ref_model = True
+    with pytest.raises(ConfigError, match="sync_ref_model"):
+        Teachers(job)
+    job.args.sync_ref_model, job.is_deepspeed_enabled = False, True
+    with pytest.raises(ConfigError, match="under FSDP or DeepSpeed"):
+        Teachers(job)

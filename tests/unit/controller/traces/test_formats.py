@@ -237,3 +237,10 @@ def test_a_field_of_unexpected_form_makes_a_bad_line_and_no_traceback(name: str,
     path.write_text(json.dumps(row) + "\n")
     (result,) = format_named(name).read(path)
     assert isinstance(result, BadLine) and result.fault == "malformed" and "an unexpected form" in result.detail
+
+
+def test_parts_other_than_text_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": parts}]}) + "\n")
+    assert read("chat", path)[0].meta == {"chat": {"lost": {"a part of type image_url": 1}}}

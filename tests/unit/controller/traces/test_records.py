@@ -105,3 +105,10 @@ def test_append_waits_for_a_line_that_another_process_writes(tmp_path: Path, mon
         monkeypatch.setattr("fcntl.flock", lambda *_: changed.write(line[10:]))  # it has the lock until it has written
         jsonl.append(path, trace(id="2"))
     assert [item.id for item in jsonl.read(path, Trace)] == ["1", "2"]
+
+
+def test_digests_distinguish_states_only() -> None:
+    made, other = trace(step("a", "1"), step("b", "2")), trace(step("a", "1"), step("c", "9"), id="u")
+    assert made.digests() == other.digests(), "the last step's action and result are in no state"
+    assert len(set(made.digests())) == 2
+    assert made.digests()[1] != trace(step("a", "2"), step("b", "2")).digests()[1]

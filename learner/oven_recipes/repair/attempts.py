@@ -83,7 +83,7 @@ def _sampled(
 ) -> list[list[int]]:
     """Sample an answer to each context, up to its end-of-turn token."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-    ids, mask = padded(contexts, model.device, left=True)  # (B, P)
+    ids, mask = padded(contexts, model.device, pad_left=True)  # (B, P)
     chosen = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     with torch.no_grad():
         out = model.generate(  # type: ignore[misc]

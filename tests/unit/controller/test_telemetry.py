@@ -193,3 +193,11 @@ def test_a_verdict_is_an_event_for_each_completion_without_its_text(spans: InMem
         ("gen_ai.evaluation.result", {name: "critic", score: value, answer: completion})
         for completion, value in (("a1", 0.5), ("b2", 1.0))
     ]
+
+
+def test_contexts_are_bounded() -> None:
+    contexts = tracing.Contexts(size=2)
+    for key in ("a", "b", "c"):
+        contexts.add(key, f"of {key}")
+    contexts.add("d", "")
+    assert [contexts.get(key) for key in "abcd"] == ["", "of b", "of c", ""]

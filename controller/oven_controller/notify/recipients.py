@@ -113,7 +113,7 @@ def _name(entry: RecipientSettings, earlier: Sequence[str]) -> str:
     name = shown(entry.url)
     if entry.url.startswith(SAVED_PREFIX):
         name = entry.url.partition(" ")[2] or entry.url
-    same = sum(other == name or other.startswith(f"{name} (") for other in earlier)
+    same = sum(earlier_name == name or earlier_name.startswith(f"{name} (") for earlier_name in earlier)
     return f"{name} ({same + 1})" if same else name
 
 

@@ -17,9 +17,9 @@ def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
     try:
         # NORMAL: what a process wrote is there when it dies; a power cut may lose the last moments.
         file.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {tables}")
-        (found,) = file.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
+        (result,) = file.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(result)
     except sqlite3.Error:
         file.close()
         raise

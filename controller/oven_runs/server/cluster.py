@@ -44,7 +44,7 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
     paths = []
     for number, node in enumerate(nodes, 1):
         home = folder.folder / f"node-{number}"
-        others = [f"{other.host}:{other.route_port}" for other in nodes if other is not node]
+        others = [f"{peer.host}:{peer.route_port}" for peer in nodes if peer is not node]
         conf = base | {
             "server_name": f"{base['server_name']}-{number}",
             "listen": f"{node.host}:{node.port}",

@@ -32,7 +32,7 @@ COLOURS = {"false alarm": "late", "harm": "harm", "unknown": "open"}
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    place: int
+    column: int
     low: float
     high: float
 
@@ -53,8 +53,8 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
     wide = max(1, last - first) / COLUMNS
-    tops = [f"{x(first + (s.place + 0.5) * wide):.1f},{y(s.high):.1f}" for s in stretches]
-    bottoms = [f"{x(first + (s.place + 0.5) * wide):.1f},{y(s.low):.1f}" for s in reversed(stretches)]
+    tops = [f"{x(first + (s.column + 0.5) * wide):.1f},{y(s.high):.1f}" for s in stretches]
+    bottoms = [f"{x(first + (s.column + 0.5) * wide):.1f},{y(s.low):.1f}" for s in reversed(stretches)]
     ticks = "".join(
         f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>'
         f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
@@ -73,22 +73,22 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
 
 
 def _mark(number: int, flag: Flag, x: float) -> str:
-    told = escape(f"{number}: {flag.agent}, step {flag.step:,}: {flag.first.vote.rationale}"[:200])
+    tooltip = escape(f"{number}: {flag.agent}, step {flag.step:,}: {flag.first.vote.rationale}"[:200])
     return (
-        f'<g class="{COLOURS[flag.likely]}"><title>{told}</title>'
+        f'<g class="{COLOURS[flag.likely]}"><title>{tooltip}</title>'
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         f'<text x="{x:.1f}" y="{TOP - 5}" text-anchor="middle">{number}</text></g>'
     )
 
 
 def _stretches(series: Series, first: int, last: int) -> list[_Stretch]:
-    found: dict[int, tuple[float, float]] = {}
+    extremes: dict[int, tuple[float, float]] = {}
     for tick, value in zip(series.ticks, series.values, strict=True):
         if math.isfinite(value):
-            place = min(COLUMNS - 1, COLUMNS * (tick - first) // max(1, last - first))
-            low, high = found.get(place, (value, value))
-            found[place] = min(low, value), max(high, value)
-    return [_Stretch(place, low, high) for place, (low, high) in sorted(found.items())]
+            column = min(COLUMNS - 1, COLUMNS * (tick - first) // max(1, last - first))
+            low, high = extremes.get(column, (value, value))
+            extremes[column] = min(low, value), max(high, value)
+    return [_Stretch(column, low, high) for column, (low, high) in sorted(extremes.items())]
 
 
 def _axis(stretches: Sequence[_Stretch]) -> tuple[float, float]:

@@ -21,34 +21,34 @@ SPARE = 4096
 class _Column:
     """One metric's measurements: at which observation (counted from the run's first), at which tick, and the value."""
 
-    __slots__ = ("at", "ticks", "values")
+    __slots__ = ("indices", "ticks", "values")
 
     def __init__(self) -> None:
-        self.at: list[int] = []
+        self.indices: list[int] = []
         self.ticks: list[int] = []
         self.values: list[float] = []
 
-    def add(self, at: int, tick: int, value: float, oldest: int) -> None:
-        self.at.append(at)
+    def add(self, index: int, tick: int, value: float, oldest: int) -> None:
+        self.indices.append(index)
         self.ticks.append(tick)
         self.values.append(value)
-        if len(self.at) > SPARE and self.at[SPARE // 2] < oldest:
-            for column in (self.at, self.ticks, self.values):
+        if len(self.indices) > SPARE and self.indices[SPARE // 2] < oldest:
+            for column in (self.indices, self.ticks, self.values):
                 del column[: SPARE // 2]
 
     def first(self, oldest: int, after: int, last: int | None) -> int:
         """Where an answer begins: not before observation `oldest`, after tick `after`, at most the `last` ones."""
         begin = bisect_right(self.ticks, after)
-        if self.at and self.at[0] < oldest:
-            begin = max(begin, bisect_right(self.at, oldest - 1))
-        return begin if last is None or last < 0 else max(begin, len(self.at) - last)
+        if self.indices and self.indices[0] < oldest:
+            begin = max(begin, bisect_right(self.indices, oldest - 1))
+        return begin if last is None or last < 0 else max(begin, len(self.indices) - last)
 
 
 class ColumnarWindow:
-    """The newest `kept` observations of one run, by metric. Feed it each observation once, in the log's order."""
+    """The newest `size` observations of one run, by metric. Feed it each observation once, in the log's order."""
 
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
+    def __init__(self, size: int) -> None:
+        self._size = size
         self.clear()
 
     def clear(self) -> None:
@@ -62,12 +62,12 @@ class ColumnarWindow:
         self._plain = False  # ticks went back, which no run's may
 
     def add(self, observation: Observation) -> None:
-        at = self._dropped + len(self._observations)
+        index = self._dropped + len(self._observations)
         if self._observations:
             newest = self._observations[-1]
             self._plain |= observation.tick < newest.tick
             if observation.step < newest.step:
-                self._went_back, self._left_at = at, newest.tick
+                self._went_back, self._left_at = index, newest.tick
         self._observations.append(observation)
         self._window = None
         oldest = self.oldest
@@ -75,21 +75,21 @@ class ColumnarWindow:
             column = self._columns.get(name)
             if column is None:
                 column = self._columns[name] = _Column()
-            column.add(at, observation.tick, value, oldest)
-        if len(self._observations) > self._kept + SPARE:
-            self._observations = self._observations[-self._kept :]
-            self._dropped = at + 1 - self._kept
+            column.add(index, observation.tick, value, oldest)
+        if len(self._observations) > self._size + SPARE:
+            self._observations = self._observations[-self._size :]
+            self._dropped = index + 1 - self._size
 
     @property
     def oldest(self) -> int:
         """The first observation in the window, counted from the run's first."""
-        return max(0, self._dropped + len(self._observations) - self._kept)
+        return max(0, self._dropped + len(self._observations) - self._size)
 
     @property
     def observations(self) -> list[Observation]:
         """Those in the window, oldest first."""
         if self._window is None:
-            self._window = self._observations[-self._kept :]
+            self._window = self._observations[-self._size :]
         return self._window
 
     @property
@@ -111,12 +111,12 @@ class ColumnarWindow:
         if column is None:
             return []
         begin = column.first(self.oldest, after, last)
-        found = list(zip(column.ticks[begin:], column.values[begin:], strict=True))
+        points = list(zip(column.ticks[begin:], column.values[begin:], strict=True))
         if self._went_back <= self.oldest or after >= self._left_at:
-            return found
+            return points
         # A step went back within the window: what lies before that is the plain window's to say.
-        enough = len(found) == last and begin < len(column.at) and column.at[begin] >= self._went_back
-        return found if enough else None
+        enough = len(points) == last and begin < len(column.indices) and column.indices[begin] >= self._went_back
+        return points if enough else None
 
     def window(
         self,
@@ -154,10 +154,10 @@ class _ColumnWindow(Window):
         return self._columns.last
 
     def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
-        found = self._columns.series(metric, after, last)
-        return super().series(metric, after=after, last=last) if found is None else found
+        points = self._columns.series(metric, after, last)
+        return super().series(metric, after=after, last=last) if points is None else points
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
         undone = any(receipt.actuator == UNDO for receipt in self.receipts)
-        found = None if undone else self._columns.surviving_series(metric, after, last)
-        return super().surviving_series(metric, after=after, last=last) if found is None else found
+        points = None if undone else self._columns.surviving_series(metric, after, last)
+        return super().surviving_series(metric, after=after, last=last) if points is None else points

@@ -46,18 +46,18 @@ JUDGED: Final = (
 
 @dataclass
 class Flag:
-    """`words` are its proposals by tick: at each those that belong together, a plan."""
+    """An agent's proposals, and the same ones repeated: `plans` holds those of each tick together."""
 
     agent: str
-    words: list[list[CastVote]]
+    plans: list[list[CastVote]]
     likely: Likely = "unknown"
     afterwards: str = ""
-    """What the target did, in words."""
+    """What the target did afterwards, in a sentence."""
 
     @property
     def first(self) -> CastVote:
         """The proposal that names its target: the first of the plan, all of which name the same."""
-        return self.words[0][0]
+        return self.plans[0][0]
 
     @property
     def tick(self) -> int:
@@ -69,53 +69,53 @@ class Flag:
 
     @property
     def last(self) -> CastVote:
-        return self.words[-1][0]
+        return self.plans[-1][0]
 
     @property
     def confidence(self) -> float:
-        return max(said.vote.confidence for said in self.words[0])
+        return max(cast.vote.confidence for cast in self.plans[0])
 
     @property
     def adopted(self) -> bool:
         """Whether any of it would have been."""
-        return any(said.decision and said.decision.verdict == "adopted" for word in self.words for said in word)
+        return any(cast.decision and cast.decision.verdict == "adopted" for plan in self.plans for cast in plan)
 
     @property
     def verdict(self) -> str:
         """Of its first proposals: adopted, advised, rejected; where several differ, all of them."""
-        found = dict.fromkeys(said.decision.verdict if said.decision else "not counted" for said in self.words[0])
-        return " and ".join(found)
+        verdicts = dict.fromkeys(cast.decision.verdict if cast.decision else "not counted" for cast in self.plans[0])
+        return " and ".join(verdicts)
 
     @property
     def symptoms(self) -> list[str]:
-        entries = (entry for said in self.words[0] for entry in said.vote.evidence)
+        entries = (entry for cast in self.plans[0] for entry in cast.vote.evidence)
         return list(dict.fromkeys(e.removeprefix(SYMPTOM) for e in entries if e.startswith(SYMPTOM)))
 
     @property
     def back(self) -> int | None:
         """The tick that it would have gone back to, if to one."""
-        values = [said.vote.value for said in self.words[0] if said.vote.actuator == ROLLBACK]
+        values = [cast.vote.value for cast in self.plans[0] if cast.vote.actuator == ROLLBACK]
         return int(values[0]) if values and isinstance(values[0], int | float) else None
 
 
-def flags(said: Iterable[CastVote], rules: Rules) -> list[Flag]:
+def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
     """In the order of their ticks. What an agent proposes again, the same actuators in the same directions, belongs to
     its last flag for as long as it could only repeat itself: a horizon, or the life of a decision."""
     open_: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
-    found: list[Flag] = []
+    flags_so_far: list[Flag] = []
     lapse = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
-    words: dict[tuple[int, str], list[CastVote]] = {}
-    for one in said:
-        words.setdefault((one.tick, one.agent), []).append(one)
-    for (tick, agent), word in words.items():
-        key = agent, frozenset(one.change for one in word)
+    plans: dict[tuple[int, str], list[CastVote]] = {}
+    for cast in votes:
+        plans.setdefault((cast.tick, cast.agent), []).append(cast)
+    for (tick, agent), plan in plans.items():
+        key = agent, frozenset(cast.change for cast in plan)
         flag = open_.get(key)
         if flag is not None and tick - flag.last.tick <= max(lapse, flag.first.vote.horizon):
-            flag.words.append(word)
+            flag.plans.append(plan)
             continue
-        open_[key] = flag = Flag(agent, [word])
-        found.append(flag)
-    return found
+        open_[key] = flag = Flag(agent, [plan])
+        flags_so_far.append(flag)
+    return flags_so_far
 
 
 @dataclass
@@ -161,11 +161,11 @@ def _judged(
     series = measured.get(vote.target)
     if series is None or not sign:
         return "unknown", f"{vote.target} was not measured" if series is None else f"no side of {vote.target} is better"
-    at = flag.tick if flag.back is None else min(flag.back, flag.tick)
-    end = series.until(at)
+    from_tick = flag.tick if flag.back is None else min(flag.back, flag.tick)
+    end = series.until(from_tick)
     begin = min(bisect_left(series.ticks, series.ticks[end - 1] - horizon + 1), max(0, end - least)) if end else 0
     before = [value for value in series.values[begin:end] if math.isfinite(value)]
-    if len(before) < least or series.ticks[begin] < at - PATIENCE * horizon:
+    if len(before) < least or series.ticks[begin] < from_tick - PATIENCE * horizon:
         return "unknown", f"{vote.target} was measured too rarely before it"
     start = series.until(flag.tick + horizon // 2)
     until = max(series.until(flag.tick + horizon), start + least)
@@ -181,11 +181,14 @@ def _judged(
         return "harm", f"{vote.target} was {spoiled[0]:g} within {horizon} ticks"
     was, now = median(before), median(after)
     noise = MEDIAN * sigma(before) * math.sqrt(1 / len(before) + 1 / len(after))
-    told = f"{vote.target} {was:.4g} before, {now:.4g} after (± {noise:.2g})"
+    comparison = f"{vote.target} {was:.4g} before, {now:.4g} after (± {noise:.2g})"
     gain = sign * (now - was)
     if gain < -ERRORS * noise:
-        return "harm", f"{told}: it got worse"
-    return "false alarm", f"{told}: it {'improved' if gain > ERRORS * noise else 'kept its level'} with nothing changed"
+        return "harm", f"{comparison}: it got worse"
+    return (
+        "false alarm",
+        f"{comparison}: it {'improved' if gain > ERRORS * noise else 'kept its level'} with nothing changed",
+    )
 
 
 def _sign(spec: MetricSpec | None, name: str, expected: float) -> int:

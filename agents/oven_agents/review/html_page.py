@@ -47,10 +47,10 @@ def page(report: Report) -> str:
 
 
 def _source(report: Report) -> str:
-    said = [line.strip() for line in report.lines]
+    lines = [line.strip() for line in report.lines]
     if report.assumed:
-        said.append(f"Knobs assumed, as an attached run would have them: {', '.join(report.assumed)}.")
-    return "".join(f'<p class="soft">{escape(line)}</p>\n' for line in said)
+        lines.append(f"Knobs assumed, as an attached run would have them: {', '.join(report.assumed)}.")
+    return "".join(f'<p class="soft">{escape(line)}</p>\n' for line in lines)
 
 
 def headline(report: Report) -> list[str]:
@@ -114,9 +114,10 @@ def _agents(report: Report) -> str:
     rows += [(name, "listened and flagged nothing") for name in report.silent]
     rows += [(name, f"could not fire: {why}") for name, why in sorted(report.cannot_fire.items())]
     rows += [
-        (name, f"raised {len(said)} times: {said[0].strip().splitlines()[-1]}") for name, said in report.raised.items()
+        (name, f"raised {len(errors)} times: {errors[0].strip().splitlines()[-1]}")
+        for name, errors in report.raised.items()
     ]
-    cells = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(said)}</td></tr>" for name, said in rows)
+    cells = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in rows)
     return f"<h2>Agents</h2><table>\n{cells}\n</table>\n"
 
 

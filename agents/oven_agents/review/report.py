@@ -58,21 +58,21 @@ class Report:
     @property
     def gist(self) -> str:
         able = len(self.agents) - len(self.cannot_fire)
-        of = f"{able} of {len(self.agents)} agents"
+        able_agents = f"{able} of {len(self.agents)} agents"
         over = f"{_count(self.ticks, 'tick')} (steps {self.steps[0]:,} to {self.steps[1]:,})"
         if not able:
             return f"{self.run}: no agent could judge this run of {over}; why is below"
         if not self.flags:
-            return f"{self.run}: nothing flagged in {over}; {of} could judge it"
-        found = self.likely
+            return f"{self.run}: nothing flagged in {over}; {able_agents} could judge it"
+        likely = self.likely
         parts = [
-            f"{found['false alarm']} look{'s' * (found['false alarm'] == 1)} like a false alarm",
-            f"after {found['harm']} the run got worse",
-            f"{found['unknown']} cannot be told",
+            f"{likely['false alarm']} look{'s' * (likely['false alarm'] == 1)} like a false alarm",
+            f"after {likely['harm']} the run got worse",
+            f"{likely['unknown']} cannot be told",
         ]
         return (
             f"{self.run}: {_count(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
-            f"{', '.join(parts)}; {of} could judge it"
+            f"{', '.join(parts)}; {able_agents} could judge it"
         )
 
     def plain(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Report:
             "unknown": self.likely["unknown"],
             "silent": self.silent,
             "cannot_fire": dict(self.cannot_fire),
-            "raised": {name: {"times": len(said), "first": said[0]} for name, said in self.raised.items()},
+            "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.raised.items()},
             "objective": objective(self.start).name,
             "held_out": metric.name if (metric := held_out(self.start)) else None,
             "actuators": [spec.name for spec in self.start.actuators],
@@ -108,19 +108,19 @@ class Report:
             "agent": flag.agent,
             "tick": flag.tick,
             "step": flag.step,
-            "times": len(flag.words),
+            "times": len(flag.plans),
             "last_tick": flag.last.tick,
             "last_step": flag.last.step,
             "changes": [
                 {
-                    "actuator": said.vote.actuator,
-                    "before": said.before,
-                    "value": said.vote.value,
-                    "verdict": said.decision.verdict if said.decision else None,
-                    "decided_value": said.decision.value if said.decision else None,
-                    "reason": said.decision.reason if said.decision else None,
+                    "actuator": cast.vote.actuator,
+                    "before": cast.before,
+                    "value": cast.vote.value,
+                    "verdict": cast.decision.verdict if cast.decision else None,
+                    "decided_value": cast.decision.value if cast.decision else None,
+                    "reason": cast.decision.reason if cast.decision else None,
                 }
-                for said in flag.words[0]
+                for cast in flag.plans[0]
             ],
             "why": vote.rationale,
             "confidence": flag.confidence,
@@ -136,22 +136,22 @@ class Report:
 
 def changes(flag: Flag) -> str:
     """What it would have done: "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
-    found = []
-    for said in flag.words[0]:
-        name, value = said.vote.actuator, said.vote.value
-        if said.before is None:
-            found.append(name if value is None else f"{name} {'to tick ' * (name == 'run.rollback')}{show(value)}")
+    entries = []
+    for cast in flag.plans[0]:
+        name, value = cast.vote.actuator, cast.vote.value
+        if cast.before is None:
+            entries.append(name if value is None else f"{name} {'to tick ' * (name == 'run.rollback')}{show(value)}")
         else:
-            found.append(f"{name} {show(said.before)} → {show(value)}")
-    return ", ".join(found)
+            entries.append(f"{name} {show(cast.before)} → {show(value)}")
+    return ", ".join(entries)
 
 
 def verdict(flag: Flag) -> str:
     """What would have been decided, with the reason where it was not adopted."""
     reasons = [
-        said.decision.reason.rsplit("; ", 1)[-1]
-        for said in flag.words[0]
-        if said.decision and said.decision.verdict != "adopted"
+        cast.decision.reason.rsplit("; ", 1)[-1]
+        for cast in flag.plans[0]
+        if cast.decision and cast.decision.verdict != "adopted"
     ]
     later = "; adopted later" if flag.adopted and "adopted" not in flag.verdict else ""
     return flag.verdict + (f": {'; '.join(dict.fromkeys(reasons))}" if reasons else "") + later
@@ -159,7 +159,7 @@ def verdict(flag: Flag) -> str:
 
 def times(flag: Flag) -> str:
     """How often it was said; empty: once."""
-    return f"{len(flag.words)} times, until step {flag.last.step:,}" if len(flag.words) > 1 else ""
+    return f"{len(flag.plans)} times, until step {flag.last.step:,}" if len(flag.plans) > 1 else ""
 
 
 def _count(number: int, what: str) -> str:

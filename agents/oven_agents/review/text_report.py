@@ -52,7 +52,7 @@ def _flag(number: int, flag: Flag) -> list[str]:
         "said": times(flag),
         "afterwards": f"{flag.likely}: {flag.afterwards}",
     }
-    for name, said in parts.items():
-        if said:
-            out += wrapped(f"   {name + ':':<12}{said}", hang=12)
+    for name, lines in parts.items():
+        if lines:
+            out += wrapped(f"   {name + ':':<12}{lines}", hang=12)
     return out

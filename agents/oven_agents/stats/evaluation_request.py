@@ -42,11 +42,11 @@ def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidenc
     since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > answered]
     if not before or (not since and not available(window)):
         return Evidence("unknown")
-    asked = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
-    if since and (window.tick - since[-1][0] < PATIENCE or len(asked) >= ASKS):
+    requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
+    if since and (window.tick - since[-1][0] < PATIENCE or len(requested_at) >= ASKS):
         return Evidence("known", _lost(before, since[-1]))
-    if asked and not any(tick > asked[-1] for tick, _ in since):
-        return Evidence("wait" if window.tick - asked[-1] < PATIENCE else "unknown")
+    if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
+        return Evidence("wait" if window.tick - requested_at[-1] < PATIENCE else "unknown")
     return Evidence("ask" if available(window) and window.tick - onset < GIVEN_UP else "unknown")
 
 
@@ -68,8 +68,8 @@ def request_evaluation(window: Window, why: str) -> Vote:
 
 
 def _lost(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
-    (at, value), (tick, last) = newest, before[-1]
+    (newest_tick, value), (tick, last) = newest, before[-1]
     if not math.isfinite(value) or not last:
         return math.inf
     gain = max(0.0, last - before[-2][1]) / (tick - before[-2][0]) if len(before) > 1 else 0.0
-    return (last + TREND * gain * (at - tick) - value) / abs(last)
+    return (last + TREND * gain * (newest_tick - tick) - value) / abs(last)

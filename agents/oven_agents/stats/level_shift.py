@@ -55,7 +55,7 @@ def halves(values: Sequence[float]) -> Shift:
     return Shift(values[: len(values) // 2], values[len(values) // 2 :])
 
 
-def at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
+def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
     """The values from tick `onset` on against those before it."""
     return Shift([value for tick, value in series if tick < onset], [value for tick, value in series if tick >= onset])
 

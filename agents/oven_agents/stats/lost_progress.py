@@ -29,7 +29,7 @@ def lost_rewards(window: Window, since: int, *, telling: float, by_level: bool) 
     below `telling` says nothing. `by_level`: the rewards by level instead of their mean, where there are some."""
     levels = [m.name for m in window.run.metrics if m.name.startswith("reward/")]
     names = levels if levels and by_level else ["reward"]
-    found = []
+    losses = []
     for name in names:
         values = window.series(name, after=since)
         if len(values) < 4:
@@ -43,8 +43,8 @@ def lost_rewards(window: Window, since: int, *, telling: float, by_level: bool) 
         if max(last) >= 0.5 * was or was - max(last) < 3 * noise(values[:-3]):
             return []
         low = next((i for i, value in enumerate(reversed(values)) if value >= 0.5 * was), len(values))
-        found.append(LostReward(name, was, median(last), low))
-    return found
+        losses.append(LostReward(name, was, median(last), low))
+    return losses
 
 
 def last_healthy(window: Window, since: int) -> int:

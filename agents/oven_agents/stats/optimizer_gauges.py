@@ -7,7 +7,7 @@ import math
 from statistics import median
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.level_shift import Shift, at
+from oven_agents.stats.level_shift import Shift, shift_at
 
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
@@ -31,7 +31,7 @@ def grown(window: Window, metric: str) -> float:
 def moved(window: Window, metric: str, onset: int) -> float | None:
     """By how much the gauge's values from tick `onset` on (in the median, of logarithms) differ from those before, in
     deviations of a single one; None where too little was measured since the agents themselves moved the rate."""
-    shift = at([(tick, math.log(value)) for tick, value in _since_the_rate(window, metric)], onset)
+    shift = shift_at([(tick, math.log(value)) for tick, value in _since_the_rate(window, metric)], onset)
     if len(shift.before) < REFERENCE // 2 or not shift.now:
         return None
     return shift.of_medians / max(shift.noise, LEAST_NOISE)
@@ -57,8 +57,10 @@ def outward_cosine(window: Window, last: int = LATELY) -> float:
     both norms and the length of the step; above 1 where the weights moved by more than that. −1 where it is not
     measured."""
     pairs = _pairs(window, last)
-    found = [((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in pairs if length > 0]
-    return min(found) if len(found) == last else -1.0
+    cosines = [
+        ((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in pairs if length > 0
+    ]
+    return min(cosines) if len(cosines) == last else -1.0
 
 
 def decay_share(window: Window) -> float:
@@ -88,10 +90,10 @@ def unexplained_jump(window: Window, since: int, last: int = LATELY) -> tuple[in
 def _pairs(window: Window, last: int) -> list[tuple[int, float, float, float]]:
     """(tick, norm a step before, norm, length of the longer of the two updates over the norm) of the last steps that
     follow one another. Whether a gauge reads before or after the update, the change lies within the longer."""
-    found = []
+    pairs = []
     observations = list(window.observations)[-last - 1 :]
-    for one, other in itertools.pairwise(observations):
-        values = [o.metrics.get(name, math.nan) for o in (one, other) for name in (WEIGHTS, LENGTH)]
-        if other.step == one.step + 1 and all(math.isfinite(v) for v in values) and values[0] > 0:
-            found.append((other.tick, values[0], values[2], max(values[1], values[3])))
-    return found
+    for earlier, later in itertools.pairwise(observations):
+        values = [o.metrics.get(name, math.nan) for o in (earlier, later) for name in (WEIGHTS, LENGTH)]
+        if later.step == earlier.step + 1 and all(math.isfinite(v) for v in values) and values[0] > 0:
+            pairs.append((later.tick, values[0], values[2], max(values[1], values[3])))
+    return pairs

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.level_shift import at
+from oven_agents.stats.level_shift import shift_at
 from oven_agents.stats.objective import readings
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
@@ -53,7 +53,7 @@ def _shift(window: Window, gauge: str, onset: int) -> bool | None:
     if any(not math.isfinite(value) for _, value in seen):
         return True
     logs = [(tick, math.log(value) if value > 0 else -math.inf) for tick, value in seen if value > 0 or tick >= onset]
-    shift = at(logs, onset)
+    shift = shift_at(logs, onset)
     if len(shift.before) < LEAST or not shift.now:
         return None
     return abs(shift.of_medians) > max(DEVIATIONS * shift.noise, PLAINLY)

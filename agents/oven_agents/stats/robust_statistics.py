@@ -57,6 +57,6 @@ def best_level(values: Sequence[float], width: int = 3) -> float:
     return max(median(values[i : i + width]) for i in range(len(values) - width + 1))
 
 
-def total_variation(one: dict[str, float], other: dict[str, float]) -> float:
+def total_variation(p: dict[str, float], q: dict[str, float]) -> float:
     """Half the sum of absolute differences of two distributions: the share of mass that would move."""
-    return sum(abs(one[name] - other[name]) for name in one) / 2
+    return sum(abs(p[name] - q[name]) for name in p) / 2

@@ -41,21 +41,24 @@ def last_rollback_failed(window: Window) -> bool:
 
 
 def recovered_share(window: Window, back: Receipt) -> list[tuple[int, float]] | None:
-    """(tick, share of what had been lost) at each held-out reading since the rollback: 1 where it is as good as what
-    was gone back to, 0 as bad as what was left. None where that was not measured, or nothing was lost."""
+    """Return (tick, recovered share of the loss) at each held-out reading since the rollback.
+
+    1 is as good as the best reading before the checkpoint, 0 as bad as the last discarded one. None if neither was
+    measured, or nothing was lost.
+    """
     metric = held_out(window.run)
     if metric is None:
         return None
-    found = [(o, o.metrics.get(metric.name)) for o in window.observations]
-    seen = [(o, signed(metric, value)) for o, value in found if value is not None]
+    readings = [(o, o.metrics.get(metric.name)) for o in window.observations]
+    seen = [(o, signed(metric, value)) for o, value in readings if value is not None]
     to = back.after if isinstance(back.after, int | float) else -1
-    kept = [value for o, value in seen if o.tick <= back.tick and o.step <= to]
-    left = [value for o, value in seen if o.tick <= back.tick and o.step > to]
-    if not kept or not left or not max(kept) > left[-1]:
+    before = [value for o, value in seen if o.tick <= back.tick and o.step <= to]
+    discarded = [value for o, value in seen if o.tick <= back.tick and o.step > to]
+    if not before or not discarded or not max(before) > discarded[-1]:
         return None
-    lost = max(kept) - left[-1]
+    lost = max(before) - discarded[-1]
     since = [(o.tick, value) for o, value in seen if o.tick > back.tick]
-    return [(tick, (value - left[-1]) / lost if math.isfinite(value) else -math.inf) for tick, value in since]
+    return [(tick, (value - discarded[-1]) / lost if math.isfinite(value) else -math.inf) for tick, value in since]
 
 
 def scales_rolled_back(window: Window) -> list[float]:

@@ -115,17 +115,17 @@ def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | 
 def kl_runaway(values: Sequence[float]) -> Sighting | None:
     """A KL to the reference that grows ever faster."""
 
-    def bounds(place: int, factor: float) -> tuple[float, float] | None:
-        now, end = level(values, place), place + 1 - BACK
+    def bounds(index: int, factor: float) -> tuple[float, float] | None:
+        now, end = level(values, index), index + 1 - BACK
         if now is None or end < BEFORE:
             return None
         return now, max(KL_LEAST, factor * median(values[end - BEFORE : end]))
 
-    def begins(place: int) -> bool:
-        return (found := bounds(place, RUNAWAY)) is not None and found[0] > found[1]
+    def begins(index: int) -> bool:
+        return (pair := bounds(index, RUNAWAY)) is not None and pair[0] > pair[1]
 
-    def ends(place: int) -> bool:
-        return (found := bounds(place, KL_ENDS)) is not None and found[0] < found[1]
+    def ends(index: int) -> bool:
+        return (pair := bounds(index, KL_ENDS)) is not None and pair[0] < pair[1]
 
     if not stands(len(values), begins, ends):
         return None
@@ -138,13 +138,13 @@ def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting 
     """A calibration error beyond what chance alone gives a perfect forecaster, twice. `readings`: (tick, error, the
     null's 99 %)."""
 
-    def beyond(place: int, least: float) -> bool:
-        return place >= 0 and readings[place][1] > readings[place][2] + least
+    def beyond(index: int, least: float) -> bool:
+        return index >= 0 and readings[index][1] > readings[index][2] + least
 
     if not stands(
         len(readings),
-        lambda place: beyond(place, ECE_LEAST) and beyond(place - TWICE, ECE_LEAST),
-        lambda place: not beyond(place, 0.0),
+        lambda index: beyond(index, ECE_LEAST) and beyond(index - TWICE, ECE_LEAST),
+        lambda index: not beyond(index, 0.0),
     ):
         return None
     _, error, null = readings[-1]
@@ -152,12 +152,14 @@ def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting 
     return Sighting("calibration_drift", ECE, error, null, why)
 
 
-def sighted(window: Window, *found: Sighting | None) -> list[Alert]:
+def sighted(window: Window, *sightings: Sighting | None) -> list[Alert]:
     """The same as alerts of an agent."""
     return [
-        window.alert(one.symptom, one.metric, value=one.value, expected=one.expected, why=one.why)
-        for one in found
-        if one is not None
+        window.alert(
+            sighting.symptom, sighting.metric, value=sighting.value, expected=sighting.expected, why=sighting.why
+        )
+        for sighting in sightings
+        if sighting is not None
     ]
 
 
@@ -184,8 +186,8 @@ def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
     published = {spec.name for spec in window.run.metrics}
     name, factor = (NULL99, 1.0) if NULL99 in published else (NULL, NULL_FACTOR)
     nulls = dict(window.surviving_series(name, last=RECENT))
-    found = window.surviving_series(ECE, last=RECENT)
-    readings = [(tick, error, factor * nulls[tick]) for tick, error in found if tick in nulls]
+    points = window.surviving_series(ECE, last=RECENT)
+    readings = [(tick, error, factor * nulls[tick]) for tick, error in points if tick in nulls]
     return [reading for reading in readings if all(map(math.isfinite, reading))]
 
 

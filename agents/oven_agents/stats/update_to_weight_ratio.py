@@ -65,8 +65,8 @@ def overlong(window: Window) -> Overlong | None:
             streak.clear()
     if len(streak) < IN_A_ROW:
         return None
-    found = Overlong(streak[-1][0], max(length for _, length in streak))
-    return None if _fitted(window, found) else found
+    overlong = Overlong(streak[-1][0], max(length for _, length in streak))
+    return None if _fitted(window, overlong) else overlong
 
 
 def _fitted(window: Window, now: Overlong) -> bool:

@@ -268,7 +268,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     found = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
     blob = found.stdout.decode().strip()
     (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with pytest.raises(ConfigError, match=r"lacks 'shop.py' of commit .* clone it anew"):
+    with pytest.raises(ConfigError, match=r"lacks 'shop.py' of commit .* clone the whole repository"):
         repositories.files(instance)
 
 

@@ -14,6 +14,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "foreign": "training scripts of other authors, with and without the controller: does it do harm?",
     "gym": "faults in small training runs, repaired by the controller, by fixed rules, at random or not at all",
     "hostile": "faulty or hostile agents on the real stack, next to the same run without them",
+    "kg": "our arrays against networkx on a large graph, and the prior service over NATS",
     "latency": "time from an observation to its decision, next to a bare relay through as many processes",
     "monitor": "the monitor's CPU at 20 and 500 observations per second, key to paint, and first paint",
     "opening": "time and memory to open a run of 1,000,000 events in the monitor",
@@ -23,6 +24,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "snapshots": "share of wall time that copies for rollback take, and the time of one copy",
     "starts": "final held-out accuracy from random starts: swarm, no controller, blind schedule, plateau rule",
     "step": "an optimizer step with the whole stack attached, next to plain TRL on the same model and task",
+    "teachers": "memory, time per batch, error and swap time of a teacher, for each way of keeping it",
     "throughput": "steps per second that 4 and 64 agents keep up with, and how many steps late decisions are",
 }
 """Name → what it measures."""
@@ -33,6 +35,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "foreign": "oven_bench.foreign.command",
     "gym": "oven_bench.gym.command",
     "hostile": "oven_bench.hostile.command",
+    "kg": "oven_bench.performance.kg",
     "latency": "oven_bench.performance.latency",
     "monitor": "oven_bench.performance.monitor",
     "opening": "oven_bench.performance.opening",
@@ -42,6 +45,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "snapshots": "oven_bench.performance.snapshots",
     "starts": "oven_bench.training.drawn_starts",
     "step": "oven_bench.performance.step",
+    "teachers": "oven_bench.performance.teachers",
     "throughput": "oven_bench.performance.throughput",
 }
 

@@ -12,9 +12,9 @@ COMMIT: Final = "bd5379d1453e678330abff41fc609c67028186e7"
 _NAMES: Final = {
     "bench": (
         "aggregation alerts arm-comparison completions escalation faults hackable-judge healthy judge-bias "
-        "judge-swaps keypress kg local-teachers loop-trials motion notifications oracle oracle-step outage "
+        "judge-swaps keypress local-teachers loop-trials motion notifications oracle oracle-step outage "
         "overlap pairs questions replay reputation short-horizon source-swarm supervised-run supervisor swaps "
-        "teachers telemetry token-prior trace-pairs trace-replay trials"
+        "telemetry token-prior trace-pairs trace-replay trials"
     ),
     "command of kg": "learn",
     "command of supervise": "analyze ask data grid",

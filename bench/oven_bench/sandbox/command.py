@@ -14,9 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
-
-from typer import Option
+from typing import Any
 
 from oven_bench.sandbox.attack import Attack, Seen
 from oven_bench.sandbox.control import run_control
@@ -45,6 +43,8 @@ FRAMES = {"header": "<BI", "kind": [frames.DONE], "too_long": 2**32 - 1}
 """The format of frames to the host, which an attacker can read in the source."""
 CONTEXT_BYTES = 50_000_000
 CONTEXTS = 3
+STARTS, BLOCKS = 15, 2000
+"""Starts and blocks that are timed, and as many calls of `worker` as blocks."""
 
 
 def shown(attacks: Sequence[Attack]) -> tuple[list[Attack], list[str]]:
@@ -100,17 +100,16 @@ def honest(profile: Profile, backend: str) -> list[str]:
     return ran
 
 
-def speed(profile: Profile, backend: str, starts: int, blocks: int) -> dict[str, float]:
+def speed(profile: Profile, backend: str) -> dict[str, float]:
     begun = []
-    for _ in range(starts):
+    for _ in range(STARTS):
         began = time.perf_counter()
         with open_sandbox(profile, backend=backend):
             begun.append(time.perf_counter() - began)
-    calls: list[float] = []
-    with open_sandbox(profile, {"worker": lambda prompt: prompt}, Limits(calls=blocks), backend) as sandbox:
-        empty_blocks = [_timed(sandbox, "pass") for _ in range(blocks)]
+    with open_sandbox(profile, {"worker": lambda prompt: prompt}, Limits(calls=BLOCKS), backend) as sandbox:
+        empty_blocks = [_timed(sandbox, "pass") for _ in range(BLOCKS)]
         loop = "for _ in range(100):\n    worker('x')"
-        calls = [(_timed(sandbox, loop) - median(empty_blocks)) / 100 for _ in range(blocks // 100)]
+        calls = [(_timed(sandbox, loop) - median(empty_blocks)) / 100 for _ in range(BLOCKS // 100)]
         text = ("the quick brown fox jumps over the lazy dog.\n" * (CONTEXT_BYTES // 45 + 1))[:CONTEXT_BYTES]
         contexts = []
         for _ in range(CONTEXTS):
@@ -136,9 +135,7 @@ def _timed(sandbox: Sandbox, code: str) -> float:
     return took
 
 
-def measured(
-    name: str, profile: Profile, backend: str, attacks: Sequence[Attack], starts: int, blocks: int
-) -> dict[str, Any]:
+def measured(name: str, profile: Profile, backend: str, attacks: Sequence[Attack]) -> dict[str, Any]:
     """The row of one backend with one profile."""
     tried = [attack for attack in attacks if profile.name not in attack.within_rights]
     got_through = []
@@ -158,26 +155,23 @@ def measured(
         "stopped": len(tried) - len(got_through),
         "honest": len(SNIPPETS),
         "ran": len(ran),
-        **speed(profile, backend, starts, blocks),
+        **speed(profile, backend),
         "got_through": got_through,
         "did_not_run": [snippet.name for snippet in SNIPPETS if snippet.name not in ran],
         "within_rights": [attack.name for attack in attacks if profile.name in attack.within_rights],
     }
 
 
-def main(
-    starts: Annotated[int, Option(min=1, help="Number of starts to time.")] = 15,
-    blocks: Annotated[int, Option(min=100, help="Number of blocks to time, and of calls.")] = 2000,
-) -> Report:
+def main() -> Report:
     walls = probe()
     if not walls.backends:
         raise ConfigError("the sandbox has no backend on this machine, so there is nothing to measure")
     attacks, not_shown = shown([*KINDS, *OWN])
-    rows = [measured(name, REPL, name, attacks, starts, blocks) for name in walls.backends]
+    rows = [measured(name, REPL, name, attacks) for name in walls.backends]
     if "landlock+seccomp" in walls.backends:
         with tempfile.TemporaryDirectory() as read, tempfile.TemporaryDirectory() as write:
             profile = for_tests(Path(read), Path(write))
-            rows.append(measured("landlock+seccomp, tests", profile, "landlock+seccomp", attacks, starts, blocks))
+            rows.append(measured("landlock+seccomp, tests", profile, "landlock+seccomp", attacks))
     names = {attack.name for attack in attacks}
     figures = {
         "backends": rows,

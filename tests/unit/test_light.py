@@ -70,7 +70,7 @@ said = {{
     "judge": {{"changes": "optimizer.lr_scale:down"}},
     "curriculum": {{"mastery": [{{"topic": "sums", "successes": 3, "failures": 1}}]}},
     "query": {{"op": "ppr", "node": "loss_spike"}},
-    "token_prior": {{"method": "kg", "vocabulary": ["loss", "rate", "ing"], "k": 2}},
+    "token_prior": {{"method": "unigram", "vocabulary": ["loss", "rate", "ing"], "counts": [1, 2, 3]}},
 }}
 for endpoint, request in said.items():
     assert len(answers(endpoint, json.dumps(request).encode())) > 50, endpoint

@@ -39,7 +39,7 @@ HEAVY = (
         "oven_bench.performance.monitor",
         "oven_learner, oven_recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
-        "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
+        "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1, grpo.GrpoSettings())",
         "oven_learner.rewards, oven_recipes.grpo.task, oven_bench.committee",
         "oven_kg.service.process, oven_controller.cli.kg_graph",
     ],

@@ -12,8 +12,7 @@ from oven_learner.rewards.stated_confidence import parse_oracle_output
 from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
-from oven_recipes.oracle.benchmarks.benchmark import FALSE
-from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE
 from oven_recipes.oracle.evaluation import check_text
 from oven_recipes.oracle.generated_answers import generated_answers
 from oven_recipes.quiet_libraries import quiet_libraries

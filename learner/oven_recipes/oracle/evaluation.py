@@ -20,8 +20,7 @@ from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle.benchmark_items import ITEMS, published_items, template_items
-from oven_recipes.oracle.benchmarks.benchmark import Item
-from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks import BENCHMARKS, Item
 from oven_recipes.oracle.evaluation_scores import Scored, Scores, scores
 from oven_recipes.oracle.generated_answers import ROWS, context_of, generated_answers
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -174,11 +173,6 @@ class EvaluationFiles(TrainerCallback):
         log.info("evaluation at the %s: %s", when, file)
         for line in report.lines():
             log.info("%s", line)
-
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first where a hub id is named
 
 
 RULES = {"informativeness": informativeness}

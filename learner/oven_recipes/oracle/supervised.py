@@ -25,6 +25,7 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
+from oven_recipes.small_models import descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")
@@ -48,9 +49,6 @@ VERSION = 1
 """Raise it when a code change alters the weights that the stage produces."""
 ALIKE = 8
 """Batches that are drawn, sorted and split together."""
-RAMP = 20
-"""Steps over which the learning rate rises."""
-IGNORED = -100  # cross_entropy's default ignore_index
 
 
 def supervised(
@@ -174,9 +172,7 @@ def train(
     rng = random.Random(f"supervised {seed}")
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
-    scale = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, settings.sft_steps))
-    )
+    schedule = rise_and_fall(optimizer, settings.sft_steps)
     injection = ActivationInjection(policy, tokenizer)
     policy.train()
     try:
@@ -189,11 +185,7 @@ def train(
             loss = lesson_loss(
                 policy, injection, batch, vectors, collate(batch, vectors, tokenizer, confidence, rng, clean=clean)
             )
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-            scale.step()
+            descend(loss, weights, optimizer, schedule)
     finally:
         injection.remove()
         policy.eval()
@@ -244,12 +236,4 @@ def collate(
     prompts = tokenizer(prompts_asked)["input_ids"]
     responses = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses, add_special_tokens=False)["input_ids"]]
-    width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))
-    ids = torch.full((len(batch), width), tokenizer.pad_token_id or 0)
-    labels, mask = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
-    for row, (prompt, target) in enumerate(zip(prompts, targets, strict=True)):
-        whole = len(prompt) + len(target)
-        ids[row, :whole] = torch.tensor(prompt + target)
-        mask[row, :whole] = 1
-        labels[row, len(prompt) : whole] = torch.tensor(target)
-    return ids, mask, labels
+    return target_batch(prompts, targets, tokenizer.pad_token_id or 0, "right")

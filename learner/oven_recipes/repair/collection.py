@@ -47,7 +47,7 @@ def collected(
         work = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
         trainer = repair_trainer(
             settings,
-            parse_start("tuned"),
+            parse_start("tuned", seed, settings),
             seed,
             Path(work),
             cache,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,13 +50,6 @@ def solved_by(
         return {SOLVED.name: [float(session.solved) for session in sessions], PASSING.name: passing}
 
     return evaluate
-
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to. Environments
-# are marked experimental there: one warning, of which a user learns nothing.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 
 LR_BOUNDS = (0.01, 100.0)

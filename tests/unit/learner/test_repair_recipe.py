@@ -93,7 +93,7 @@ def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, ca
 
 
 def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: Path, tmp_path: Path) -> None:
-    job = build(TINY, parse_start("tuned"), 1, tmp_path / "checkpoints", cache)
+    job = build(TINY, parse_start("tuned", 1, TINY), 1, tmp_path / "checkpoints", cache)
     state = torch.get_rng_state()
     measured = job.evaluate()
     assert torch.equal(torch.get_rng_state(), state)

@@ -63,8 +63,8 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> l
     paths = next(filter(None, by_pattern), [])
     if not paths:
         raise ConfigError(
-            f"{folder}: there is no {' or '.join(benchmark.files)} in it; put {benchmark.name}'s published files there, "
-            "or remove the folder to have templates in their place"
+            f"{folder}: there is no {' or '.join(benchmark.files)} in it; put {benchmark.name}'s published files "
+            "there, or remove the folder to have templates in their place"
         )
     texts = {text.text: text for path in paths for text in benchmark.read(path) if text.text.strip()}
     return drawn(benchmark, list(texts.values()), count, str(paths[0]) if len(paths) == 1 else str(folder))

@@ -12,36 +12,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.oracle.benchmark_templates import (
-    CITIES,
-    CITY_FRAMES,
-    COMPARISONS,
-    DAYS,
-    DEGREES,
-    DOINGS,
-    ENTITY_FRAMES,
-    FEELINGS,
-    KINDS,
-    LEADS,
-    MANNERS,
-    NAMES,
-    NEWS,
-    NOUNS,
-    NUMBERS,
-    ORGANIZATIONS,
-    PERSON_FRAMES,
-    PLACES,
-    PREMISES,
-    PRONOUNS,
-    QUESTIONS,
-    RELATIONS,
-    REVIEW_FRAMES,
-    REVIEWED,
-    STATES,
-    SUBJECTS,
-    THINGS,
-    VERBS,
-)
+from oven_recipes.oracle import benchmark_templates as words
 from oven_recipes.oracle.published_files import label_of, rows, text_of
 
 YES = "yes"
@@ -81,7 +52,7 @@ class Benchmark:
 
     def questions(self, labels: frozenset[str]) -> Iterator[tuple[str, str]]:
         """Return each question with its answer for a text with these labels."""
-        question = QUESTIONS[self.name]
+        question = words.QUESTIONS[self.name]
         for label in question.labels or (YES,):
             yield question.wording.format(label), YES if label in labels else NO
 
@@ -107,16 +78,20 @@ def labelled(
 
 
 def _geometry_of_truth_templates() -> Iterator[Labelled]:
-    countries = tuple(CITIES)
-    for position, (lead, frame, (nth, cities)) in enumerate(product(LEADS, CITY_FRAMES, enumerate(CITIES.values()))):
+    countries = tuple(words.CITIES)
+    for position, (lead, frame, (nth, cities)) in enumerate(
+        product(words.LEADS, words.CITY_FRAMES, enumerate(words.CITIES.values()))
+    ):
         wrong_country = countries[(nth + 1 + position % (len(countries) - 1)) % len(countries)]
         for city in cities:
             yield Labelled(lead + frame.format(city, countries[nth]), TRUE)
             yield Labelled(lead + frame.format(city, wrong_country), FALSE)
-    for lead, (word, sign), (a, b) in product(LEADS, COMPARISONS, product(range(len(NUMBERS)), repeat=2)):
+    for lead, (word, sign), (a, b) in product(
+        words.LEADS, words.COMPARISONS, product(range(len(words.NUMBERS)), repeat=2)
+    ):
         if a != b:
             true = (a - b) * sign > 0
-            yield Labelled(f"{lead}{NUMBERS[a]} is {word} than {NUMBERS[b]}", TRUE if true else FALSE)
+            yield Labelled(f"{lead}{words.NUMBERS[a]} is {word} than {words.NUMBERS[b]}", TRUE if true else FALSE)
 
 
 class _Sample(BaseModel):
@@ -153,24 +128,24 @@ def _read_relations(path: Path) -> Iterator[Labelled]:
 
 
 def _relations_templates() -> Iterator[Labelled]:
-    for frames, facts in RELATIONS.values():
+    for frames, facts in words.RELATIONS.values():
         objects = tuple(facts.values())
-        for position, (lead, frame, (nth, subject)) in enumerate(product(LEADS, frames, enumerate(facts))):
+        for position, (lead, frame, (nth, subject)) in enumerate(product(words.LEADS, frames, enumerate(facts))):
             wrong_object = objects[(nth + 1 + position % (len(objects) - 1)) % len(objects)]
             yield Labelled(lead + frame.format(subject, objects[nth]), TRUE)
             yield Labelled(lead + frame.format(subject, wrong_object), FALSE)
 
 
 def _sst2_templates() -> Iterator[Labelled]:
-    for label, words in FEELINGS.items():
-        for frame, thing, degree, word in product(REVIEW_FRAMES, REVIEWED, DEGREES, words):
+    for label, feelings in words.FEELINGS.items():
+        for frame, thing, degree, word in product(words.REVIEW_FRAMES, words.REVIEWED, words.DEGREES, feelings):
             yield Labelled(frame.format(thing, degree, word), frozenset({label}))
 
 
 def _md_gender_templates() -> Iterator[Labelled]:
-    for label, names in NAMES.items():
-        subject, possessive = PRONOUNS[label]
-        for frame, name, thing, setting in product(PERSON_FRAMES, names, THINGS, PLACES):
+    for label, names in words.NAMES.items():
+        subject, possessive = words.PRONOUNS[label]
+        for frame, name, thing, setting in product(words.PERSON_FRAMES, names, words.THINGS, words.PLACES):
             yield Labelled(
                 frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=setting),
                 frozenset({label}),
@@ -178,19 +153,19 @@ def _md_gender_templates() -> Iterator[Labelled]:
 
 
 def _snli_templates() -> Iterator[Labelled]:
-    for frame, (who, kind), doing, setting in product(PREMISES, KINDS.items(), DOINGS, PLACES):
+    for frame, (who, kind), doing, setting in product(words.PREMISES, words.KINDS.items(), words.DOINGS, words.PLACES):
         premise = frame.format(who, doing, setting)
-        for shift in (0, 1 + len(premise) % (len(DOINGS) - 1)):  # 0 says what the premise says
+        for shift in (0, 1 + len(premise) % (len(words.DOINGS) - 1)):  # 0 says what the premise says
             label = FALSE if shift else TRUE
-            other_doing = DOINGS[(DOINGS.index(doing) + shift) % len(DOINGS)]
-            other_place = PLACES[(PLACES.index(setting) + shift) % len(PLACES)]
+            other_doing = words.DOINGS[(words.DOINGS.index(doing) + shift) % len(words.DOINGS)]
+            other_place = words.PLACES[(words.PLACES.index(setting) + shift) % len(words.PLACES)]
             yield Labelled(two_sentences(premise, f"the {kind} is {other_doing}"), label)
             yield Labelled(two_sentences(premise, f"the {kind} is in the {other_place}"), label)
 
 
 def _ag_news_templates() -> Iterator[Labelled]:
-    for label, (who, did, what) in NEWS.items():
-        for a, b, c, day in product(who, did, what, DAYS):
+    for label, (who, did, what) in words.NEWS.items():
+        for a, b, c, day in product(who, did, what, words.DAYS):
             yield Labelled(f"the {a} {b} the {c} {day}", frozenset({label}))
 
 
@@ -208,39 +183,41 @@ def _read_ner(path: Path) -> Iterator[Labelled]:
             sentences.append((where, [], set()))
         elif not sentences:
             raise ConfigError(f"{where}: a word before the first `Sentence: 1`; fetch the file again")
-        _, words, labels = sentences[-1]
-        words.append(row["Word"])
+        _, tokens, labels = sentences[-1]
+        tokens.append(row["Word"])
         if (label := label_of(where, row["Tag"], known)) is not None:
             labels.add(label)
-    return (Labelled(" ".join(words), frozenset(labels), where) for where, words, labels in sentences)
+    return (Labelled(" ".join(tokens), frozenset(labels), where) for where, tokens, labels in sentences)
 
 
 def _ner_templates() -> Iterator[Labelled]:
     fillers = {
-        "person": NAMES["female"] + NAMES["male"],
-        "place": tuple(city for cities in CITIES.values() for city in cities) + tuple(CITIES),
-        "organization": ORGANIZATIONS,
-        "thing": THINGS,
-        "day": DAYS,
+        "person": words.NAMES["female"] + words.NAMES["male"],
+        "place": tuple(city for cities in words.CITIES.values() for city in cities) + tuple(words.CITIES),
+        "organization": words.ORGANIZATIONS,
+        "thing": words.THINGS,
+        "day": words.DAYS,
     }
-    for frame, labels in ENTITY_FRAMES:
+    for frame, labels in words.ENTITY_FRAMES:
         places = [name for name in fillers if f"{{{name}}}" in frame]
-        for words in product(*(fillers[name] for name in places)):
+        for entities in product(*(fillers[name] for name in places)):
             yield Labelled(
-                frame.format(**dict(zip(places, words, strict=True))),
+                frame.format(**dict(zip(places, entities, strict=True))),
                 frozenset(f"an {kind}" if kind == "organization" else f"a {kind}" for kind in labels),
             )
 
 
 def _tense_templates() -> Iterator[Labelled]:
-    for subject, (past, present, future), manner, setting in product(SUBJECTS, VERBS, MANNERS, PLACES):
+    for subject, (past, present, future), manner, setting in product(
+        words.SUBJECTS, words.VERBS, words.MANNERS, words.PLACES
+    ):
         for label, verb in (("past", past), ("present", present), ("future", f"will {future}")):
             yield Labelled(f"the {subject} {verb} {manner.format(setting)}", frozenset({label}))
 
 
 def _singular_plural_templates() -> Iterator[Labelled]:
-    for (nth, (singular, several)), state, setting in product(enumerate(NOUNS), STATES, PLACES):
-        wrong_noun = NOUNS[(nth + 1 + len(state + setting) % (len(NOUNS) - 1)) % len(NOUNS)][0]
+    for (nth, (singular, several)), state, setting in product(enumerate(words.NOUNS), words.STATES, words.PLACES):
+        wrong_noun = words.NOUNS[(nth + 1 + len(state + setting) % (len(words.NOUNS) - 1)) % len(words.NOUNS)][0]
         for frame in ("the {} {} {} in the {}", "in the {3} the {0} {1} {2}"):
             yield Labelled(frame.format(singular, "is", state, setting), frozenset({"one subject"}))
             yield Labelled(frame.format(several, "are", state, setting), frozenset({"several subjects"}))
@@ -299,7 +276,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             labelled(
                 "{Title}. {Description}",
                 "Class Index",
-                {str(number): frozenset({topic}) for number, topic in enumerate(NEWS, 1)},
+                {str(number): frozenset({topic}) for number, topic in enumerate(words.NEWS, 1)},
             ),
             _ag_news_templates,
         ),

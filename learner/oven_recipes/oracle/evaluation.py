@@ -165,16 +165,12 @@ class OracleEvaluation:
         """Run both passes over all items at all depths."""
         return Evaluated(self._answered(lambda _, number: number), self._answered(self._shuffled_activations()))
 
-    def without_activations(self) -> Scores:
-        """Run one pass with unchanged placeholders: what the questions alone tell."""
-        return scores(scored(self._answered(lambda _, number: number, unchanged=True)))
-
     def _shuffled_activations(self) -> Callable[[str, int], int]:
         """Return item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
         cycles = {benchmark.name: cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
         return lambda name, number: cycles[name][number]
 
-    def _answered(self, whose: Callable[[str, int], int], *, unchanged: bool = False) -> list[Answered]:
+    def _answered(self, whose: Callable[[str, int], int]) -> list[Answered]:
         places_asked = [
             (benchmark.name, number, percent, item)
             for benchmark in self.benchmarks
@@ -187,7 +183,6 @@ class OracleEvaluation:
             self._injection,
             [self._activations[name, whose(name, number), percent] for name, number, percent, _ in places_asked],
             [item.question for _, _, _, item in places_asked],
-            unchanged=unchanged,
             **self._generation,
         )
         return [

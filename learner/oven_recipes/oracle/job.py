@@ -40,32 +40,11 @@ from oven_recipes.oracle.questions_file import read_questions
 from oven_recipes.oracle.reliability_diagram import write_diagram
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
-from oven_recipes.oracle.supervised import benchmark_prompts, lessons, supervised
-from oven_recipes.oracle.supervised_trainer import LessonData, SupervisedTrainer
+from oven_recipes.oracle.supervised import SupervisedTrainer, benchmark_prompts, lessons, supervised
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_recipes.sorting_settings import LR_BOUNDS
-
-
-def captured(
-    model: Any,
-    tokenizer: Any,
-    name: str,
-    texts: Sequence[str],
-    layers: Sequence[int],
-    most: int,
-    store: ActivationStore,
-) -> None:
-    """Add the missing activations of `texts` to `store`.
-
-    Each text's digest decides how many of its last tokens are stored, from 1 to `most`, so every run of a model stores
-    the same. `name` is the model's name in the keys.
-    """
-    missing = [t for t in dict.fromkeys(texts) if any(activation_key(name, t, layer) not in store for layer in layers)]
-    if missing:
-        counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
-        store.add(name, capture(model, tokenizer, missing, layers, counts))
 
 
 def training_rows(
@@ -195,6 +174,15 @@ class Subject:
     layers: tuple[int, ...]
     store: ActivationStore
 
+    def capture(self, prompts: Sequence[QuestionedPrompt], most: int) -> None:
+        """Add the missing activations of the prompts to the store. A text's digest decides how many of its last tokens
+        are stored, from 1 to `most`, so every run of a model stores the same."""
+        texts = dict.fromkeys(prompt.prompt for prompt in prompts)
+        keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
+        if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
+            counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
+            self.store.add(self.name, capture(self.model, self.tokenizer, missing, self.layers, counts))
+
 
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
@@ -214,7 +202,7 @@ def build(
         settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members)
     )
     policy = _policy(settings, start, seed, subject, cache)
-    _capture(settings, subject, questioned)
+    subject.capture(questioned, settings.most_activations)
     committee.group_size = settings.num_generations
     committee.description = _describe(subject)
     args = grpo_arguments(settings, start.learning_rate, seed, workdir)
@@ -294,7 +282,7 @@ def _policy(settings: OracleSettings, start: Start, seed: int, subject: Subject,
     if settings.oracle_lora_path is not None:
         return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
     taught = _taught(settings, seed)
-    _capture(settings, subject, taught)
+    subject.capture(taught, settings.most_activations)
     policy = fresh_adapter(subject.model, settings.lora_rank)
     supervised(
         policy, subject.tokenizer, subject.name, taught, subject.layers, subject.store, settings, start.confidence,
@@ -314,24 +302,23 @@ def _describe(subject: Subject) -> ModelDescription:
     )
 
 
-def _capture(settings: OracleSettings, subject: Subject, questioned: Sequence[QuestionedPrompt]) -> None:
-    texts = [questioned_prompt.prompt for questioned_prompt in questioned]
-    captured(
-        subject.model, subject.tokenizer, subject.name, texts, subject.layers, settings.most_activations, subject.store
-    )
-
-
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
     """Build a job whose training is the supervised stage. Its adapter starts at zero, or at the user's adapter."""
     taught = _taught(settings, seed)
-    _capture(settings, subject, taught)
+    subject.capture(taught, settings.most_activations)
     if settings.oracle_lora_path is None:
         policy = fresh_adapter(subject.model, settings.lora_rank)
     else:
         policy = load_adapter(subject.model, subject.name, settings.oracle_lora_path)
-    data = LessonData(lessons(taught, subject.name, subject.layers), settings.max_steps * settings.sft_batch, seed)
     trainer = SupervisedTrainer(
-        policy, subject.tokenizer, data, subject.store, settings, start.confidence, seed, workdir
+        policy,
+        subject.tokenizer,
+        lessons(taught, subject.name, subject.layers),
+        subject.store,
+        settings,
+        start.confidence,
+        seed,
+        workdir,
     )
     return Job(trainer=trainer, **_measured(settings, trainer, subject, workdir))
 

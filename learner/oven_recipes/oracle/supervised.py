@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from transformers import Trainer, TrainingArguments
 
 from oven_core.errors import ConfigError
 from oven_recipes.activations.injection import ActivationInjection
@@ -25,6 +26,7 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
+from oven_recipes.runner import TRAINER_ARGUMENTS
 from oven_recipes.small_models import descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
@@ -202,7 +204,11 @@ def lesson_loss(
     of `collate`."""
     ids, mask, labels = (part.to(model.device) for part in collated)
     with injection.rows(vectors, [lesson.layer for lesson in batch]):
-        logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
+        return _cross_entropy(model(input_ids=ids, attention_mask=mask).logits, labels)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over the labels (B, T) that are not ignored, of logits (B, T, V), in nats."""
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
@@ -237,3 +243,61 @@ def collate(
     responses = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses, add_special_tokens=False)["input_ids"]]
     return target_batch(prompts, targets, tokenizer.pad_token_id or 0, "right")
+
+
+VECTORS, LAYERS = "oven_vectors", "oven_layers"
+"""In the batch: each row's activations and the block that they come of."""
+
+
+class SupervisedTrainer(Trainer):
+    """A Trainer whose loss covers what the oracle says, with the activations injected."""
+
+    def __init__(
+        self,
+        policy: Any,
+        tokenizer: Any,
+        taught: Sequence[Lesson],
+        store: ActivationStore,
+        settings: OracleSettings,
+        confidence: Confidence,
+        seed: int,
+        workdir: Path,
+    ) -> None:
+        rng = random.Random(f"stated {seed}")
+        count = settings.max_steps * settings.sft_batch
+        drawn: Any = random.Random(f"lessons {seed}").choices(taught, k=count)
+
+        def batch(lessons: Sequence[Lesson]) -> dict[str, Any]:
+            vectors = [store.get(lesson.key) for lesson in lessons]
+            ids, mask, labels = collate(lessons, vectors, tokenizer, confidence, rng)
+            layers = [lesson.layer for lesson in lessons]
+            return {"input_ids": ids, "attention_mask": mask, "labels": labels, VECTORS: vectors, LAYERS: layers}
+
+        super().__init__(
+            model=policy,
+            args=TrainingArguments(
+                output_dir=str(workdir),
+                seed=seed,
+                learning_rate=settings.sft_lr,
+                lr_scheduler_type="linear",
+                max_steps=settings.max_steps,
+                per_device_train_batch_size=settings.sft_batch,
+                max_grad_norm=settings.max_grad_norm,
+                remove_unused_columns=False,
+                use_cpu=not torch.cuda.is_available(),
+                **TRAINER_ARGUMENTS,
+            ),
+            train_dataset=drawn,
+            data_collator=batch,
+            processing_class=tokenizer,
+        )
+        self.injection = ActivationInjection(policy, tokenizer)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the mean cross-entropy over what the oracle says, in nats."""
+        with self.injection.rows(inputs[VECTORS], inputs[LAYERS]):
+            outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        loss = _cross_entropy(outputs.logits, inputs["labels"])
+        return (loss, outputs) if return_outputs else loss

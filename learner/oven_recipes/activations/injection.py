@@ -42,6 +42,10 @@ def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
     return moved.to(hidden.dtype)
 
 
+Rows = Sequence[Tensor | None]
+"""Each row's vectors, (K, d); None for a row without placeholders."""
+
+
 class _Plan(NamedTuple):
     """One pass: the positions (N,) of the rows (N,) that get the vectors (N, d)."""
 
@@ -53,7 +57,7 @@ class _Plan(NamedTuple):
 class _Thread(threading.local):
     """The rows of one thread. Generation may run in a thread next to the training's (`rewards/generation_ahead`)."""
 
-    rows: Sequence[Tensor | None] | None = None
+    rows: Rows | None = None
     layers: Sequence[int | None] | None = None
     inside: bool = False
     """Whether a pass is under way. A hook called outside of one belongs to a recomputation."""
@@ -141,9 +145,7 @@ class ActivationInjection:
         self._bodies.clear()
 
     @contextlib.contextmanager
-    def rows(
-        self, vectors: Sequence[Tensor | None] | None, layers: Sequence[int | None] | None = None
-    ) -> Iterator[None]:
+    def rows(self, vectors: Rows | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
         """Set the rows of this thread's passes; None for passes without placeholders. If `layers` says which block a
         row's vectors come from, its prompt must say the same. Raises ConfigError for vectors of another size, not
         finite, or zero."""
@@ -225,9 +227,7 @@ class ActivationInjection:
             return [None] * len(any_in)
         return [self._placeholders.find(row) if has else None for row, has in zip(ids.tolist(), any_in, strict=True)]
 
-    def _matched(
-        self, rows: Sequence[Tensor | None], row_places: list[Places | None], times: int, device: torch.device
-    ) -> _Plan | None:
+    def _matched(self, rows: Rows, row_places: list[Places | None], times: int, device: torch.device) -> _Plan | None:
         row_indices: list[int] = []
         columns: list[int] = []
         vectors = []

@@ -9,7 +9,6 @@ import logging
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
 from oven_recipes.activations.blocks import layer_at
-from oven_recipes.activations.capture import capture
 from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
@@ -40,21 +38,14 @@ from oven_recipes.oracle.questions_file import read_questions
 from oven_recipes.oracle.reliability_diagram import write_diagram
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
-from oven_recipes.oracle.supervised import SupervisedTrainer, benchmark_prompts, lessons, supervised
+from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_recipes.sorting_settings import LR_BOUNDS
 
 
-def training_rows(
-    tokenizer: Any,
-    name: str,
-    prompts: Sequence[QuestionedPrompt],
-    layers: Sequence[int],
-    store: ActivationStore,
-    seed: int,
-) -> list[dict[str, Any]]:
+def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
     """Return one row per question.
 
     A row holds the oracle's `prompt`, the key of its activation, the `text` and `question` that judges see, and the
@@ -65,11 +56,11 @@ def training_rows(
     rows = []
     for prompt in prompts:
         for question in prompt.questions:
-            layer = rng.choice(layers)
-            key = activation_key(name, prompt.prompt, layer)
+            layer = rng.choice(subject.layers)
+            key = activation_key(subject.name, prompt.prompt, layer)
             known = question.answer
             rows.append({
-                "prompt": oracle_prompt(layer, len(store.get(key)), question.text, tokenizer),
+                "prompt": oracle_prompt(layer, len(subject.store.get(key)), question.text, subject.tokenizer),
                 COLUMN: key,
                 "text": prompt.prompt,
                 "question": question.text,
@@ -163,27 +154,6 @@ BETA_BOUNDS = (0.01, 100.0)
 """Multiples of the user's β. The upper bound is high enough to stop a KL that runs away."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The model whose activations are read. With an adapter it also reads them."""
-
-    model: Any
-    tokenizer: Any
-    name: str
-    """The model's name in the keys of activations."""
-    layers: tuple[int, ...]
-    store: ActivationStore
-
-    def capture(self, prompts: Sequence[QuestionedPrompt], most: int) -> None:
-        """Add the missing activations of the prompts to the store. A text's digest decides how many of its last tokens
-        are stored, from 1 to `most`, so every run of a model stores the same."""
-        texts = dict.fromkeys(prompt.prompt for prompt in prompts)
-        keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
-        if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
-            counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
-            self.store.add(self.name, capture(self.model, self.tokenizer, missing, self.layers, counts))
-
-
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
@@ -211,9 +181,7 @@ def build(
         processing_class=subject.tokenizer,
         reward_funcs=[committee],
         args=args,
-        train_dataset=Dataset.from_list(
-            training_rows(subject.tokenizer, subject.name, questioned, subject.layers, subject.store, seed)
-        ),
+        train_dataset=Dataset.from_list(training_rows(subject, questioned, seed)),
         store=subject.store,
     )
     trainer.beta = args.beta = settings.kl_penalty
@@ -284,10 +252,7 @@ def _policy(settings: OracleSettings, start: Start, seed: int, subject: Subject,
     taught = _taught(settings, seed)
     subject.capture(taught, settings.most_activations)
     policy = fresh_adapter(subject.model, settings.lora_rank)
-    supervised(
-        policy, subject.tokenizer, subject.name, taught, subject.layers, subject.store, settings, start.confidence,
-        seed, cache,
-    )  # fmt: skip
+    supervised(policy, subject, taught, settings, start.confidence, seed, cache)
     return policy
 
 
@@ -310,16 +275,7 @@ def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: 
         policy = fresh_adapter(subject.model, settings.lora_rank)
     else:
         policy = load_adapter(subject.model, subject.name, settings.oracle_lora_path)
-    trainer = SupervisedTrainer(
-        policy,
-        subject.tokenizer,
-        lessons(taught, subject.name, subject.layers),
-        subject.store,
-        settings,
-        start.confidence,
-        seed,
-        workdir,
-    )
+    trainer = SupervisedTrainer(policy, subject, taught, settings, start.confidence, seed, workdir)
     return Job(trainer=trainer, **_measured(settings, trainer, subject, workdir))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainingArguments
 
 from oven_core.errors import ConfigError
+from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
@@ -53,34 +55,52 @@ ALIKE = 8
 """Batches that are drawn, sorted and split together."""
 
 
+@dataclass(frozen=True)
+class Subject:
+    """The model whose activations are read. With an adapter it also reads them."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    """The model's name in the keys of activations."""
+    layers: tuple[int, ...]
+    store: ActivationStore
+
+    def capture(self, prompts: Sequence[QuestionedPrompt], most: int) -> None:
+        """Add the missing activations of the prompts to the store. A text's digest decides how many of its last tokens
+        are stored, from 1 to `most`, so every run of a model stores the same."""
+        texts = dict.fromkeys(prompt.prompt for prompt in prompts)
+        keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
+        if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
+            counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
+            self.store.add(self.name, capture(self.model, self.tokenizer, missing, self.layers, counts))
+
+
 def supervised(
     policy: Any,
-    tokenizer: Any,
-    name: str,
+    subject: Subject,
     prompts: Sequence[QuestionedPrompt],
-    layers: Sequence[int],
-    store: ActivationStore,
     settings: OracleSettings,
     confidence: Confidence,
     seed: int,
     cache: Path,
 ) -> None:
-    """Teach the adapter `default` of `policy`, a PeftModel on the model called `name`.
+    """Teach the adapter `default` of `policy`, a PeftModel on the subject.
 
     A sound cache entry is used; otherwise the stage runs now. `prompts` have known answers, and their activations are
-    in `store`. Torch's global generator is restored. Raises ConfigError if no answer is known, and for what
+    stored. Torch's global generator is restored. Raises ConfigError if no answer is known, and for what
     `ActivationInjection` refuses.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    taught = lessons(prompts, name, layers)
+    taught = lessons(prompts, subject.name, subject.layers)
     if not taught and settings.sft_steps:
         raise ConfigError(
             "the supervised stage needs questions with known answers, and there are none: leave --questions out, or "
             "give an oracle that is trained already with --oracle-lora-path"
         )
     decides = {
-        "version": VERSION, "seed": seed, "model": name, "layers": layers, "confidence": confidence,
+        "version": VERSION, "seed": seed, "model": subject.name, "layers": subject.layers, "confidence": confidence,
         "lessons": key_of({"lessons": taught}),
         **{field: getattr(settings, field) for field in DECIDING},
     }  # fmt: skip
@@ -91,7 +111,7 @@ def supervised(
         return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        train(policy, tokenizer, taught, store, settings, confidence, seed)
+        train(policy, subject, taught, settings, confidence, seed)
     store_weights(get_peft_model_state_dict(policy), folder)
 
 
@@ -163,9 +183,8 @@ def _confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]
 
 def train(
     policy: Any,
-    tokenizer: Any,
+    subject: Subject,
     taught: Sequence[Lesson],
-    store: ActivationStore,
     settings: OracleSettings,
     confidence: Confidence,
     seed: int,
@@ -175,7 +194,7 @@ def train(
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = rise_and_fall(optimizer, settings.sft_steps)
-    injection = ActivationInjection(policy, tokenizer)
+    injection, store = ActivationInjection(policy, subject.tokenizer), subject.store
     policy.train()
     try:
         batches = islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps)
@@ -185,7 +204,11 @@ def train(
             clean = step < CLEAN * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
             loss = lesson_loss(
-                policy, injection, batch, vectors, collate(batch, vectors, tokenizer, confidence, rng, clean=clean)
+                policy,
+                injection,
+                batch,
+                vectors,
+                collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean),
             )
             descend(loss, weights, optimizer, schedule)
     finally:
@@ -255,9 +278,8 @@ class SupervisedTrainer(Trainer):
     def __init__(
         self,
         policy: Any,
-        tokenizer: Any,
-        taught: Sequence[Lesson],
-        store: ActivationStore,
+        subject: Subject,
+        prompts: Sequence[QuestionedPrompt],
         settings: OracleSettings,
         confidence: Confidence,
         seed: int,
@@ -265,12 +287,13 @@ class SupervisedTrainer(Trainer):
     ) -> None:
         rng = random.Random(f"stated {seed}")
         count = settings.max_steps * settings.sft_batch
+        taught = lessons(prompts, subject.name, subject.layers)
         drawn: Any = random.Random(f"lessons {seed}").choices(taught, k=count)
 
-        def batch(lessons: Sequence[Lesson]) -> dict[str, Any]:
-            vectors = [store.get(lesson.key) for lesson in lessons]
-            ids, mask, labels = collate(lessons, vectors, tokenizer, confidence, rng)
-            layers = [lesson.layer for lesson in lessons]
+        def collator(batch: Sequence[Lesson]) -> dict[str, Any]:
+            vectors = [subject.store.get(lesson.key) for lesson in batch]
+            ids, mask, labels = collate(batch, vectors, subject.tokenizer, confidence, rng)
+            layers = [lesson.layer for lesson in batch]
             return {"input_ids": ids, "attention_mask": mask, "labels": labels, VECTORS: vectors, LAYERS: layers}
 
         super().__init__(
@@ -288,10 +311,10 @@ class SupervisedTrainer(Trainer):
                 **TRAINER_ARGUMENTS,
             ),
             train_dataset=drawn,
-            data_collator=batch,
-            processing_class=tokenizer,
+            data_collator=collator,
+            processing_class=subject.tokenizer,
         )
-        self.injection = ActivationInjection(policy, tokenizer)
+        self.injection = ActivationInjection(policy, subject.tokenizer)
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

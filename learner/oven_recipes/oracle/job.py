@@ -4,7 +4,6 @@ committee's reward, and the evaluations."""
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import random
 import time
@@ -19,7 +18,6 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError, OvenError
-from oven_core.files import write_atomic
 from oven_learner.random_state import undisturbed
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
@@ -35,7 +33,6 @@ from oven_recipes.oracle.model import SIZES, Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import SCHEDULE, own_model
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.questions_file import read_questions
-from oven_recipes.oracle.reliability_diagram import write_diagram
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
 from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
@@ -135,8 +132,7 @@ class EvaluationFiles(TrainerCallback):
                 cpu_seconds=time.process_time() - cpu,
             )
             file = self._folder / f"evaluation-{when}.json"
-            write_atomic(file, json.dumps(report.plain()))
-            write_diagram(file.with_suffix(".png"), f"step {step}", evaluated.overall)
+            report.write(file, file.with_suffix(".png"))
         except (OvenError, OSError) as error:
             log.warning("the evaluation at the %s could not be written: %s", when, error)
             return

@@ -203,13 +203,8 @@ def train(
                 log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
             clean = step < CLEAN * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
-            loss = lesson_loss(
-                policy,
-                injection,
-                batch,
-                vectors,
-                collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean),
-            )
+            collated = collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean)
+            loss = lesson_loss(policy, injection, batch, vectors, collated)
             descend(loss, weights, optimizer, schedule)
     finally:
         injection.remove()

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+import contextlib
+import json
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption
-
-if TYPE_CHECKING:
-    from oven_runs.home.run_folder import RunFolder
-    from oven_runs.log.committee_view import CommitteeView
-    from oven_runs.settings.committee_settings import CommitteeSettings
-
+from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.protocol import names
+from oven_core.protocol.judge_spec import OFF, JudgeSpec
+from oven_core.terminal_text import say
+from oven_runs.access import log_reader
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.log.committee_view import CommitteeView, fields
+from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S, swap_judge
+from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.settings.committee_members import check_judge, first_problem, judge_of, new_member
+from oven_runs.settings.committee_settings import CommitteeSettings
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -35,12 +45,6 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
 
     Example: oven-controller judge list --json
     """
-    import json
-
-    from oven_core.terminal_text import say
-    from oven_runs.home.run_folder import Home
-    from oven_runs.log.committee_view import fields
-
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
     lines = _view(folder).lines(roles)
@@ -73,19 +77,6 @@ def swap(
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
-    import asyncio
-    import json
-
-    from pydantic import ValidationError
-
-    from oven_core.errors import ConfigError
-    from oven_core.protocol.judge_spec import JudgeSpec
-    from oven_core.terminal_text import say
-    from oven_runs.access.local_run import LocalRun
-    from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import swap_judge
-    from oven_runs.settings.committee_members import check_judge, first_problem
-
     folder = Home().find(run, running=True)
     settings = _settings(folder)
     _check_member(folder, name)
@@ -113,9 +104,6 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
 
     Example: oven-controller judge mute style --reason "it marks length"
     """
-    from oven_core.protocol.judge_spec import OFF
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(run, running=True)
     _check_member(folder, name)
     if code := _send(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason):
@@ -147,11 +135,6 @@ def add(
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
     from oven_controller.stack.agent_keys import admit_member
-    from oven_core.errors import ConfigError
-    from oven_core.protocol import names
-    from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S
-    from oven_runs.settings.committee_members import judge_of, new_member
 
     folder = Home().find(run, running=True)
     settings, view = _settings(folder), _view(folder)
@@ -196,8 +179,6 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
     Example: oven-controller judge remove tone
     """
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(run, running=True)
     _check_member(folder, name)
     code = _send(folder, as_json, None, action="remove", actuator=f"committee.{name}", reason=reason)
@@ -208,8 +189,6 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 def _check_member(folder: RunFolder, name: str) -> None:
     """Raises UnknownNameError if the committee has no such member."""
-    from oven_core.errors import UnknownNameError
-
     known = _view(folder).members
     if name not in known:
         raise UnknownNameError("committee member", name, known)
@@ -217,13 +196,6 @@ def _check_member(folder: RunFolder, name: str) -> None:
 
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """Give a command, print its outcome, and return the exit code."""
-    import asyncio
-    import json
-
-    from oven_core.terminal_text import say
-    from oven_runs.access.local_run import LocalRun
-    from oven_runs.operator.operator_client import carried_out, new_command
-
     result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
     return result.code
@@ -231,10 +203,7 @@ def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any
 
 def _remove_settings(folder: RunFolder, name: str) -> None:
     """Remove a member from the settings, and revoke its key."""
-    import contextlib
-
     from oven_controller.stack.agent_keys import revoke
-    from oven_core.errors import OvenError
 
     folder.change_settings(lambda all_settings: all_settings["committee"]["members"].pop(name, None))
     if folder.info().embedded:
@@ -243,17 +212,10 @@ def _remove_settings(folder: RunFolder, name: str) -> None:
 
 
 def _settings(folder: RunFolder) -> CommitteeSettings:
-    from oven_runs.settings.committee_settings import CommitteeSettings
-
     return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
 
 
 def _view(folder: RunFolder) -> CommitteeView:
-    import asyncio
-
-    from oven_runs.access import log_reader
-    from oven_runs.log.committee_view import CommitteeView
-
     view = CommitteeView()
 
     async def look() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
+from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.run_finder import find_run
+from oven_runs.home.judge_costs import cost_lines
+from oven_runs.log.run_summary import text
 
 if TYPE_CHECKING:
     from oven_controller.stack.run_status import RunStatus
@@ -18,11 +23,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, end
 
     Example: oven-controller status --json
     """
-    import asyncio
-
     from oven_controller.stack.run_status import run_status
-    from oven_core.terminal_text import say
-    from oven_runs.access.run_finder import find_run
 
     report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
     if as_json:
@@ -32,9 +33,6 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, end
 
 
 def _lines(status: RunStatus) -> Iterator[str]:
-    from oven_runs.home.judge_costs import cost_lines
-    from oven_runs.log.run_summary import text
-
     drill = f", DRILL: {status.drill}" if status.drill else ""
     yield f"run {status.run}: {status.status} ({status.recipe}, start {status.start or 'its own'}{drill})"
     yield from _process_lines(status)

@@ -46,7 +46,7 @@ def load(trainer: Any, states: dict[str, Any]) -> None:
             channel.module.load_state_dict(states[channel.name])
         except RuntimeError as error:
             raise ConfigError(
-                f"the checkpoint's channel.{channel.name} does not fit: {error}; resume with the same model and pairs"
+                f"the checkpoint's channel.{channel.name} does not fit: {error}; resume with the same model"
             ) from None
 
 

@@ -11,6 +11,8 @@ from rich.cells import cell_len
 from tests.support.monitor_log import decided, recorded
 from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.cited_paths import CitedPath, read_path
 from oven_runs.log.other_rules import OtherRuling
 from oven_tui.model import decision_chart, other_verdicts, path_picture
@@ -97,7 +99,7 @@ def run(tmp_path: Path) -> Path:
 
 async def test_other_rules_are_told_on_the_page(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with monitor(EVENTS, (120, 90)) as (app, pilot):
-        monkeypatch.setattr(app, "_where", lambda: [str(run)])
+        monkeypatch.setattr(app, "_access", LocalRun(RunFolder(run)))
         await pilot.press("g", "j", "enter")
         await until(pilot, lambda: "the same: " in screen_text(app) or "cannot be told" in screen_text(app))
         text = screen_text(app)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oven_core.protocol.messages import Decision, Vote
     from oven_runs.access.run_access import RunAccess
     from oven_runs.log.explanation import Explanation
-    from oven_runs.log.other_rules import OtherRuling
+    from oven_runs.log.explanation_report import OtherRuling
 
 
 @from_anywhere

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from oven_runs.settings.committee_settings import CommitteeSettings
 
 
+MARGIN_S = 10.0
+"""Added to the committee's deadline for a probe, for the step boundaries before and after it."""
+JOIN_S = 30.0
+"""For the process of a new member to start; the learner waits as long."""
+
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
 Model = Annotated[str, typer.Option(help="The provider's name of the model.")]
@@ -36,16 +41,16 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     Example: oven-controller judge list --json
     """
     import json
+    from dataclasses import asdict
 
     from oven_core.terminal_text import say
     from oven_runs.home.run_folder import Home
-    from oven_runs.log.committee_view import fields
 
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
     lines = _view(folder).lines(roles)
     if as_json:
-        print(json.dumps({"run": folder.run, "members": fields(lines)}))
+        print(json.dumps({"run": folder.run, "members": [asdict(line) for line in lines]}))
         return
     if not lines and roles:
         say(f"{folder.run} has not announced its judges yet: {', '.join(roles)}")
@@ -79,12 +84,13 @@ def swap(
     from pydantic import ValidationError
 
     from oven_core.errors import ConfigError
-    from oven_core.protocol.judge_spec import JudgeSpec
+    from oven_core.errors import reason as cause
+    from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
     from oven_core.terminal_text import say
     from oven_runs.access.local_run import LocalRun
     from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import swap_judge
-    from oven_runs.settings.committee_members import check_judge, first_problem
+    from oven_runs.operator.operator_client import carried_out, new_command
+    from oven_runs.settings.committee_members import check_judge
 
     folder = Home().find(run, running=True)
     settings = _settings(folder)
@@ -99,10 +105,22 @@ def swap(
             top_logprobs=top_logprobs,
         )
     except ValidationError as error:
-        raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
+        raise ConfigError(f"the judge cannot be asked: {cause(error)}") from None
     check_judge(settings, name, judge)
-    result = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
-    say(json.dumps(result.fields()) if as_json else result.line())
+    access, knob, chosen = LocalRun(folder), actuator_of(name), None
+    offer = new_command("offer", actuator=knob, judge=judge, reason=reason)
+    offered = asyncio.run(carried_out(access, offer, settings.deadline_s + MARGIN_S))
+    if not offered.code:
+        choice = new_command("set", actuator=knob, value=judge.identity, reason=reason)
+        chosen = asyncio.run(carried_out(access, choice))
+    result, receipt = chosen or offered, offered.receipt
+    if as_json:
+        parts = {"offered": offered.fields(), "chosen": chosen.fields() if chosen is not None else None}
+        say(json.dumps({"code": result.code, **parts}))
+    elif chosen is None and receipt is not None:
+        say(f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}")
+    else:
+        say(result.line())
     if result.code:
         raise typer.Exit(result.code)
 
@@ -150,7 +168,6 @@ def add(
     from oven_core.errors import ConfigError
     from oven_core.protocol import names
     from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S
     from oven_runs.settings.committee_members import judge_of, new_member
 
     folder = Home().find(run, running=True)

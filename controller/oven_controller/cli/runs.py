@@ -104,6 +104,8 @@ def prune(
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     """Ask, remove, and say what was freed."""
+    from rich.filesize import decimal
+
     from oven_runs.home import removal
 
     removal.refuse_live(folders)
@@ -113,26 +115,27 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     for folder in folders:
         removal.remove(folder)
         if not as_json:
-            print(f"removed {folder.run} ({removal.readable_size(sizes[folder.run])})", flush=True)
+            print(f"removed {folder.run} ({decimal(sizes[folder.run])})", flush=True)
     freed = sum(sizes.values())
     if as_json:
         removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
         print(json.dumps({"removed": removed, "freed_bytes": freed}))
     elif len(folders) != 1:
-        print(f"{removal.readable_size(freed)} freed" if folders else "there is nothing to remove")
+        print(f"{decimal(freed)} freed" if folders else "there is nothing to remove")
 
 
 def _ask(sizes: dict[str, int]) -> None:
     """On stderr, since stdout may be JSON. Raises ConfigError where no one can answer; ends the command with exit code
     1 where the answer is no."""
+    from rich.filesize import decimal
+
     from oven_core.errors import ConfigError
-    from oven_runs.home.removal import readable_size
 
     if not sys.stdin.isatty():
         raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
     for run, size in sizes.items():
-        print(f"  {run}  {readable_size(size)}", file=sys.stderr)
+        print(f"  {run}  {decimal(size)}", file=sys.stderr)
     count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"
-    if not typer.confirm(f"Remove {count} ({readable_size(sum(sizes.values()))})?", err=True):
+    if not typer.confirm(f"Remove {count} ({decimal(sum(sizes.values()))})?", err=True):
         print("nothing was removed", file=sys.stderr)
         raise typer.Exit(1)

@@ -32,7 +32,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, end
 
 
 def _lines(status: RunStatus) -> Iterator[str]:
-    from oven_runs.home.judge_costs import cost_lines
+    from oven_controller.stack.run_status import cost_lines
     from oven_runs.log.run_summary import text
 
     drill = f", DRILL: {status.drill}" if status.drill else ""

@@ -107,7 +107,7 @@ class Channel(ABC):
 
     @abstractmethod
     def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
-        """Return the sum of the term over this micro-batch and the number of tokens (or pairs) in it."""
+        """Return the sum of the term over this micro-batch and the number of tokens in it."""
 
     def announce(self, actuators: Actuators) -> None:
         """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""

@@ -207,7 +207,8 @@ class CrossTokenizer:
             warnings.simplefilter("ignore")  # experimental API: trl's minor version is pinned
             from trl.experimental.gold import gold_trainer
         shared = self.student.get_vocab().keys() & self.teacher.get_vocab().keys()
-        self._loss = gold_trainer.ULDLoss(
+        uld_loss: Any = gold_trainer.ULDLoss
+        self._loss = uld_loss(
             SimpleNamespace(
                 uld_crossentropy_weight=0.0,
                 uld_distillation_weight=1.0,

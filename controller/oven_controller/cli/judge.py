@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+import contextlib
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption
-
-if TYPE_CHECKING:
-    from oven_runs.home.run_folder import RunFolder
-    from oven_runs.log.committee_view import CommitteeView
-    from oven_runs.settings.committee_settings import CommitteeSettings
-
+from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.errors import reason as cause
+from oven_core.protocol import names
+from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
+from oven_core.terminal_text import say
+from oven_runs.access import log_reader
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.log.committee_view import CommitteeView
+from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.settings.committee_members import check_judge, judge_of, new_member
+from oven_runs.settings.committee_settings import CommitteeSettings
 
 MARGIN_S = 10.0
 """Added to the committee's deadline for a probe, for the step boundaries before and after it."""
@@ -40,12 +51,6 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
 
     Example: oven-controller judge list --json
     """
-    import json
-    from dataclasses import asdict
-
-    from oven_core.terminal_text import say
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
     lines = _view(folder).lines(roles)
@@ -78,20 +83,6 @@ def swap(
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
-    import asyncio
-    import json
-
-    from pydantic import ValidationError
-
-    from oven_core.errors import ConfigError
-    from oven_core.errors import reason as cause
-    from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
-    from oven_core.terminal_text import say
-    from oven_runs.access.local_run import LocalRun
-    from oven_runs.home.run_folder import Home
-    from oven_runs.operator.operator_client import carried_out, new_command
-    from oven_runs.settings.committee_members import check_judge
-
     folder = Home().find(run, running=True)
     settings = _settings(folder)
     _check_member(folder, name)
@@ -131,9 +122,6 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
 
     Example: oven-controller judge mute style --reason "it marks length"
     """
-    from oven_core.protocol.judge_spec import OFF
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(run, running=True)
     _check_member(folder, name)
     if code := _send(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason):
@@ -165,10 +153,6 @@ def add(
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
     from oven_controller.stack.agent_keys import admit_member
-    from oven_core.errors import ConfigError
-    from oven_core.protocol import names
-    from oven_runs.home.run_folder import Home
-    from oven_runs.settings.committee_members import judge_of, new_member
 
     folder = Home().find(run, running=True)
     settings, view = _settings(folder), _view(folder)
@@ -213,8 +197,6 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
     Example: oven-controller judge remove tone
     """
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(run, running=True)
     _check_member(folder, name)
     code = _send(folder, as_json, None, action="remove", actuator=f"committee.{name}", reason=reason)
@@ -225,8 +207,6 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 def _check_member(folder: RunFolder, name: str) -> None:
     """Raises UnknownNameError if the committee has no such member."""
-    from oven_core.errors import UnknownNameError
-
     known = _view(folder).members
     if name not in known:
         raise UnknownNameError("committee member", name, known)
@@ -234,13 +214,6 @@ def _check_member(folder: RunFolder, name: str) -> None:
 
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """Give a command, print its outcome, and return the exit code."""
-    import asyncio
-    import json
-
-    from oven_core.terminal_text import say
-    from oven_runs.access.local_run import LocalRun
-    from oven_runs.operator.operator_client import carried_out, new_command
-
     result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
     return result.code
@@ -248,10 +221,7 @@ def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any
 
 def _remove_settings(folder: RunFolder, name: str) -> None:
     """Remove a member from the settings, and revoke its key."""
-    import contextlib
-
     from oven_controller.stack.agent_keys import revoke
-    from oven_core.errors import OvenError
 
     folder.change_settings(lambda all_settings: all_settings["committee"]["members"].pop(name, None))
     if folder.info().embedded:
@@ -260,17 +230,10 @@ def _remove_settings(folder: RunFolder, name: str) -> None:
 
 
 def _settings(folder: RunFolder) -> CommitteeSettings:
-    from oven_runs.settings.committee_settings import CommitteeSettings
-
     return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
 
 
 def _view(folder: RunFolder) -> CommitteeView:
-    import asyncio
-
-    from oven_runs.access import log_reader
-    from oven_runs.log.committee_view import CommitteeView
-
     view = CommitteeView()
 
     async def look() -> None:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run
+from oven_core.errors import ConfigError
+from oven_core.mesh.actuator_values import show
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol import names
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import LearnerMessage
+from oven_core.protocol.subjects import UNSIGNED
+from oven_core.security.signing import Keyring
 from oven_core.terminal_text import say
-
-if TYPE_CHECKING:
-    from oven_core.mesh.state_machine import Mesh
-    from oven_core.protocol.events import Event
-    from oven_runs.home.run_folder import RunFolder
-    from oven_runs.log.counterfactual import OpenLoop
-    from oven_runs.log.replay import Replay, ReplayReport
+from oven_runs.access import log_reader
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.log.counterfactual import OpenLoop, decision_text
+from oven_runs.log.message_gaps import Numbering
+from oven_runs.log.replay import Replay, ReplayReport, refuse_another_version
+from oven_runs.settings.resolution import rules_in, with_rules
 
 MAX_GAPS_LISTED = 5
 
@@ -48,12 +59,6 @@ def replay(
 
     Example: oven-controller replay grpo-1121-0231 --until 40
     """
-    import asyncio
-
-    from oven_runs.access.local_run import LocalRun
-    from oven_runs.home.run_folder import Home
-    from oven_runs.settings.resolution import rules_in
-
     folder = Home().find(one_run(run, run_))
     if config is not None:
         asyncio.run(_with_other_rules(folder, rules_in(config), until, verify, as_json))
@@ -79,9 +84,6 @@ class Signatures:
     """Verifies a log's events by the run's keys, and counts the results by kind of event."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
-        from oven_core.security.signing import Keyring
-        from oven_runs.log.message_gaps import Numbering
-
         self._keyring = Keyring(folder.pin(), check=check)
         self.checked = check
         self.explain_difference = False
@@ -93,11 +95,6 @@ class Signatures:
         return self._keyring.verify(event)
 
     def count(self, verified: Event) -> None:
-        from oven_core.protocol import names
-        from oven_core.protocol.codec import Malformed
-        from oven_core.protocol.messages import LearnerMessage
-        from oven_core.protocol.subjects import UNSIGNED
-
         if isinstance(verified.body, LearnerMessage):
             self._numbering.take(verified.body)
         kind = names.kind(verified.subject)
@@ -153,9 +150,6 @@ class Signatures:
 
 
 async def _replayed(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
-    from oven_runs.access import log_reader
-    from oven_runs.log.replay import Replay
-
     replayed, signatures = Replay(folder.run), Signatures(folder, verify)
     async for event in log_reader.events(folder, exact=True, until=until, verify=signatures.verify):
         replayed.take(event)
@@ -165,8 +159,6 @@ async def _replayed(folder: RunFolder, until: int | None, verify: bool) -> tuple
 
 
 def _check_started(run: str, started: bool) -> None:
-    from oven_core.errors import ConfigError
-
     if not started:
         raise ConfigError(
             f"run {run!r} has no RunStarted in the part of its log that was read, so there is nothing to replay"
@@ -180,8 +172,6 @@ def _json_report(replayed: Replay, report: ReplayReport, signatures: Signatures,
 
 
 def _lines(replayed: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
-    from oven_core.mesh.code_hash import mesh_code_hash
-
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decided = f"{report.decisions} decisions ({report.adopted} adopted)"
     upto = "" if until is None else f" up to tick {report.tick}"
@@ -240,8 +230,6 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
 
 
 def _mesh_lines(report: dict[str, Any]) -> list[str]:
-    from oven_core.mesh.actuator_values import show
-
     out = [f"what the mesh knew at tick {report['tick']}"]
     out += [f"  {name} = {show(value)}" for name, value in report["effective"].items() if value is not None]
     for name, agent in report["agents"].items():
@@ -263,11 +251,6 @@ def _mesh_lines(report: dict[str, Any]) -> list[str]:
 async def _with_other_rules(
     folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
 ) -> None:
-    from oven_runs.access import log_reader
-    from oven_runs.log.counterfactual import OpenLoop
-    from oven_runs.log.replay import refuse_another_version
-    from oven_runs.settings.resolution import with_rules
-
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
     async for event in log_reader.events(folder, exact=True, until=until, verify=Signatures(folder, verify).verify):
@@ -310,8 +293,6 @@ def _json_comparison(loop: OpenLoop, run: str, rules: dict[str, Any], count: int
 
 
 def _comparison_lines(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
-    from oven_runs.log.counterfactual import decision_text
-
     divergences = loop.divergences()
     out = [
         f"{run}: {count} events to tick {loop.tick}, decided by {', '.join(f'rules.{name}' for name in rules)} as given"

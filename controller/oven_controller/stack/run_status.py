@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -314,25 +314,6 @@ def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:
         "budget": caps,
         "members": {name: _spend_fields(spend) for name, spend in members.items()},
     }
-
-
-def cost_lines(costs: Mapping[str, Any]) -> list[str]:
-    """Return the costs as lines for people."""
-    if not costs:
-        return []
-    caps = costs["budget"]
-    parts = [
-        f"${costs['cost_usd']:.4f}" + (f" of ${caps['usd']:g}" if "usd" in caps else ""),
-        f"{costs['tokens']:,} tokens" + (f" of {caps['tokens']:,}" if "tokens" in caps else ""),
-    ]
-    if costs["calls"] is not None:
-        parts.append(f"{costs['calls']:,} calls" + (f" of {caps['calls']:,}" if "calls" in caps else ""))
-    lines = [f"judges: {', '.join(parts)}"]
-    if costs.get("unanswered_calls"):
-        lines.append(f"  {costs['unanswered_calls']} of the calls got no answer, and count with their maximum cost")
-    if costs.get("unpriced_calls"):
-        lines.append(f"  {costs['unpriced_calls']} of the calls went to models with an unknown price")
-    return lines
 
 
 def _spend_fields(spend: Spend) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from oven_runs.settings.language_models import Address, Variable
 
 AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
-"""The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation/rules.py describes
+"""The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation.py describes
 each."""
 
 

@@ -31,7 +31,7 @@ from oven_tui.widgets.header import About
 READS_ONLY = "this monitor only reads: `oven-controller monitor --control` acts on the run"
 STANDS_S = 4.0
 """Seconds for which the list stays on a command's row after it is done, so that the user can read it."""
-ACTING_KEYS = {key: command.words for command in COMMANDS if command.acts for key in command.key_names()}
+ACTING_KEYS = {key: command.title for command in COMMANDS if command.acts for key in command.key_names()}
 ACTING = {command.action.partition("(")[0] for command in COMMANDS if command.acts}
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from oven_core.errors import UnknownNameError
 from oven_runs.settings.variable_name import Variable
 
 AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
-"""The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation/rules.py describes
+"""The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation.py describes
 each."""
 
 

@@ -17,6 +17,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.hf.hooks.missing_rewards import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeated
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rewards.rule_members import RewardFunction
 
 OF_SAMPLES = (
@@ -70,7 +71,7 @@ class Scoring:
     def announce(self, actuators: Actuators) -> None:
         """Register the committee's actuators, if there is a committee."""
         if self.committee is not None:
-            self.committee.announce(actuators)
+            announce_committee(actuators, self.committee)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each batch."""

@@ -14,7 +14,6 @@ from oven_learner.client.loop_client import LoopClient
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.policies.scoring import Scored, Scoring
 from oven_learner.rewards.group import Evidence
-from oven_learner.rewards.group_verdicts import group_verdicts
 
 log = logging.getLogger("oven.learner")
 
@@ -64,4 +63,4 @@ def _sample(
 
 
 def _judged(prompt: Any, outputs: Sequence[Any], rewards: Sequence[float], evidence: Evidence, index: int) -> Sample:
-    return Sample(prompt, outputs, rewards, group_verdicts(evidence, index))
+    return Sample(prompt, outputs, rewards, evidence.group_verdicts(index))

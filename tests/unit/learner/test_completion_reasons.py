@@ -18,7 +18,6 @@ from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.sample import MemberVerdict, Sample, parcel_of, wire_of
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
-from oven_learner.rewards.group_verdicts import group_verdicts
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
@@ -67,7 +66,7 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     committee = Committee({"rule": rule}, remote=remote, description="A test.", weights={"rule": 1, "critic": 3})
     committee.group_size = 4
     committee(prompts=["p"] * 4, completions=["a", "bb", "a", "dddd"])
-    by_rule, by_judge = group_verdicts(committee.evidence, 0)
+    by_rule, by_judge = committee.evidence.group_verdicts(0)
     assert (by_judge.member, by_judge.weight, by_judge.scores) == ("critic", 0.75, (0.1, 0.2, 0.1, 0.4))
     assert by_judge.reasons == {"a": "so", "bb": "so", "dddd": "so"} and not remote.reasons
     assert (by_rule.scores, by_rule.abstained) == ([0.5, None, 0.5, 0.5], "not_applicable")
@@ -81,7 +80,7 @@ def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> Non
     committee.group_size = 4
     written = ("[epistemic status: 90] bb", "[epistemic status: 10] bb", "bb", "[epistemic status: 50] dddd")
     committee(prompts=["? ?"] * 4, completions=list(written), text=["cats"] * 4, question=["what?"] * 4)
-    (by_judge,) = group_verdicts(committee.evidence, 0)
+    (by_judge,) = committee.evidence.group_verdicts(0)
     assert by_judge.scores == (0.2, 0.2, 0.0, 0.4)
     assert by_judge.reasons == {written[0]: "so", written[1]: "so", written[3]: "so"}
     assert committee.evidence.groups[0].written == written

@@ -31,7 +31,7 @@ from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.screens.knob import KnobScreen
 from oven_tui.screens.log_console import ConsoleScreen
 from oven_tui.screens.paper import PaperScreen
-from oven_tui.widgets.chart import Chart
+from oven_tui.widgets.charts import Chart
 from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header

@@ -75,9 +75,7 @@ class ConsoleScreen(ModalScreen[None]):
 
     def action_back(self) -> None:
         """Close an open filter first."""
-        if self._written.filter or self.query_one(FilterBox).has_class("-open"):
-            self.query_one(FilterBox).clear()
-        else:
+        if not self.query_one(FilterBox).clear():
             self.dismiss()
 
     def on_filter_box_changed(self, message: FilterBox.Changed) -> None:

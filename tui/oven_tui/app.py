@@ -189,10 +189,7 @@ class MonitorApp(Acting, ThemedApp[None]):
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
         from oven_tui.screens.decision_detail import DecisionScreen  # it brings the mesh along: see _read
 
-        self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
-
-    def _where(self) -> list[str]:
-        return self._access.arguments if self._access is not None else []
+        self.push_screen(DecisionScreen(message.entry, self.shown))
 
     def action_completions(self) -> None:
         self.push_screen(CompletionScreen(self.sampled, self._samples if self._access is not None else None))

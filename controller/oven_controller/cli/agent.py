@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import shutil
 import sys
+import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +15,13 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import LiveRunOption
+from oven_core import plugins
+from oven_core.errors import ConfigError
+from oven_core.protocol import names
+from oven_core.terminal_text import clean
+from oven_runs.home.run_folder import Home
+from oven_runs.settings.agent_options import assigned, described, numbers
+from oven_runs.settings.agents import agent_spec
 
 NAME_COLUMNS = 17
 """Width of the names in a listing, with the space after them."""
@@ -75,17 +87,10 @@ def run_agent(
 
     Example: oven-controller agent run my_agent.py --trust grad.clip
     """
-    import asyncio
-    from dataclasses import replace
-
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan
     from oven_controller.stack.preflight_checks import load_agents
     from oven_controller.stack.single_agent import run_beside
-    from oven_core.protocol import names
-    from oven_runs.home.run_folder import Home
-    from oven_runs.settings.agent_options import assigned, numbers
-    from oven_runs.settings.agents import agent_spec
 
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
@@ -108,9 +113,6 @@ def new_agent(
 
     Example: oven-controller agent new plateau
     """
-    from oven_core.errors import ConfigError
-    from oven_core.protocol import names
-
     stem = names.checked("agent", name).replace("-", "_")
     path = Path(f"{stem}.py")
     title = "".join(part.capitalize() for part in stem.split("_"))
@@ -139,9 +141,6 @@ def list_agents(
 
     Example: oven-controller agent list learning_rate
     """
-    import json
-    import shutil
-
     agents = [_described(name)] if name else _installed()
     if as_json:
         print(json.dumps(agents))
@@ -157,10 +156,6 @@ def list_agents(
 
 def _wrapped(name: str, text: str, columns: int) -> str:
     """A name with its text in a column next to it, or below it if the name is too long."""
-    import textwrap
-
-    from oven_core.terminal_text import clean
-
     indent = " " * NAME_COLUMNS
     lines = textwrap.wrap(clean(text), columns, initial_indent=indent, subsequent_indent=indent) or [indent]
     if len(name) >= NAME_COLUMNS:
@@ -170,11 +165,7 @@ def _wrapped(name: str, text: str, columns: int) -> str:
 
 def _described(name: str) -> dict[str, Any]:
     """An agent's fields. Raises UnknownNameError, ConfigError."""
-    import json
-
     from oven_controller.stack.preflight_checks import load_agents
-    from oven_core import plugins
-    from oven_runs.settings.agents import agent_spec
 
     spec = agent_spec(name)
     if spec.installed:
@@ -184,8 +175,6 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _installed() -> list[dict[str, Any]]:
-    from oven_core import plugins
-
     agents = []
     for name, point in plugins.points("agents").items():
         try:
@@ -196,8 +185,6 @@ def _installed() -> list[dict[str, Any]]:
 
 
 def _fields(name: str, agent: type, default: str = "") -> dict[str, Any]:
-    from oven_runs.settings.agent_options import described
-
     return described(name, agent) | {"does": _summary(agent) or default}
 
 

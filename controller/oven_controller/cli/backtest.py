@@ -8,6 +8,8 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, one_run
+from oven_runs.home.run_folder import Home
+from oven_runs.settings.resolution import rules_set
 
 
 def backtest(
@@ -37,8 +39,6 @@ def backtest(
     """
     from oven_agents.review.backtest import main
     from oven_controller.importing.import_run import hints
-    from oven_runs.home.run_folder import Home
-    from oven_runs.settings.resolution import rules_set
 
     rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))
     return main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.lazy_group import single_command
+from oven_core.errors import ConfigError
+from oven_core.plugins import imported
 
 
 def bench(
@@ -21,8 +23,6 @@ def bench(
     """
     if name is not None and name not in ("-h", "--help"):
         return _run(name, context.args)
-    from oven_core.plugins import imported
-
     _check_installed()
     print("Usage: oven-controller bench NAME [ARGS]…    oven-controller bench NAME --help\n")
     for known, summary in imported("bench", "list", "oven_bench.benches:SUMMARIES").items():
@@ -39,16 +39,12 @@ def gym(context: typer.Context) -> int:
 
 
 def _run(name: str, args: Sequence[str]) -> int:
-    from oven_core.plugins import imported
-
     _check_installed()
     return int(imported("bench", name, "oven_bench.benches:run")(name, list(args)))
 
 
 def _check_installed() -> None:
     """Raises ConfigError if the benches are not installed."""
-    from oven_core.errors import ConfigError
-
     if find_spec("oven_bench") is None:
         raise ConfigError(
             "the gym and the benches are not in the installed package: run them from a source checkout, after "

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, SameRuns, several_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from oven_core.protocol.messages import Outcome
-    from oven_runs.log.vote_calibration import Calibration
+from oven_core.errors import ConfigError, reason
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Outcome
+from oven_core.security.signing import Keyring
+from oven_runs.access import log_reader
+from oven_runs.home.run_folder import Home
+from oven_runs.log.vote_calibration import Calibration, by_agent, claims
+from oven_runs.log.vote_calibration import calibration as calibrated
 
 SUFFIX = ".jsonl"
 NOTE = (
@@ -42,9 +48,6 @@ def calibration(
 
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
-    from oven_runs.log.vote_calibration import by_agent, claims
-    from oven_runs.log.vote_calibration import calibration as calibrated
-
     runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _outcomes(run, arm)]
     scored = claims(outcomes)
@@ -64,13 +67,6 @@ def calibration(
 
 def _outcomes(run: str, arm: str) -> list[Outcome]:
     """The outcomes of a run or of a file. Raises UnknownNameError, ConfigError."""
-    import asyncio
-    from pathlib import Path
-
-    from oven_core.protocol.messages import Outcome
-    from oven_runs.access import log_reader
-    from oven_runs.home.run_folder import Home
-
     if run.endswith(SUFFIX):
         return list(_outcomes_in_file(Path(run), arm))
 
@@ -82,11 +78,6 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
 
 
 def _outcomes_in_file(path: Path, arm: str) -> Iterator[Outcome]:
-    from oven_core.errors import ConfigError, reason
-    from oven_core.protocol.events import Event
-    from oven_core.protocol.messages import Outcome
-    from oven_core.security.signing import Keyring
-
     keyring = Keyring(None)
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a regular file; name a log, or gym episodes")
@@ -112,9 +103,6 @@ def _outcomes_in_file(path: Path, arm: str) -> Iterator[Outcome]:
 
 
 def _print_tables(rows: dict[str, Calibration], overall: Calibration) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console()
     table = Table("agent", "votes", "Brier", "best constant", "of", box=None, pad_edge=False)
     for name, score in rows.items():

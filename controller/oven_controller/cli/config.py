@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from oven_runs.settings.layers import Origin
+from oven_core.errors import ConfigError
+from oven_core.terminal_text import clean
+from oven_runs.home.run_folder import Home
+from oven_runs.settings.layers import Origin
+from oven_runs.settings.model import ATTACHED
+from oven_runs.settings.resolution import resolve
 
 
 def show(
@@ -46,11 +51,6 @@ def show(
 
     Example: oven-controller config show --origin --config oven.yaml --set rules.window_ticks=5
     """
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
-    from oven_runs.settings.model import ATTACHED
-    from oven_runs.settings.resolution import resolve
-
     earlier = None
     if run is not None:
         folder = Home().find(run)
@@ -79,12 +79,6 @@ def _json_fields(origin: Origin) -> dict[str, object]:
 
 
 def _print(origins: Sequence[Origin], with_source: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from oven_core.terminal_text import clean
-
     columns = ("setting", "value", "from") if with_source else ("setting", "value")
     table = Table(box=None, pad_edge=False)
     for name in columns:

@@ -6,16 +6,24 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunOption
-
-if TYPE_CHECKING:
-    from oven_core.security.certificates import Certificate
-    from oven_core.security.person_file import Power
+from oven_core import plugins
+from oven_core.errors import ConfigError, reason
+from oven_core.protocol import names
+from oven_core.protocol.permissions import Role
+from oven_core.security import certificates, tls
+from oven_core.security.certificates import Certificate
+from oven_core.security.person_file import Power
+from oven_core.terminal_text import say
+from oven_runs.access.run_access import warn
+from oven_runs.home.run_folder import Home
+from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
+from oven_runs.server.embedded import ServerFolder
 
 RELOAD = "nats-server --signal reload=PID"
 """The command that makes the user's own server read its users again."""
@@ -82,8 +90,6 @@ def add(
     """
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan, export_lines
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
 
     if operator and read_only:
         raise ConfigError("--operator and --read-only exclude each other: give one of them")
@@ -115,11 +121,6 @@ def _hand_out(
 ) -> None:
     """Make a person's key, write its file, and print how to use it. Raises OvenError."""
     from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, grant
-    from oven_core.errors import ConfigError, reason
-    from oven_core.security import tls
-    from oven_core.terminal_text import say
-    from oven_runs.access.run_access import warn
-    from oven_runs.home.run_folder import Home
 
     site = AdministeredServer.of_server(server) if server is not None else AdministeredServer.of_run(Home().find(run))
     for address in tls.checked_addresses(url or site.url) if url or site.url else []:
@@ -161,10 +162,7 @@ def revoke(
 
     Example: oven-controller creds revoke scout --run grpo-1121-0231
     """
-    from oven_controller.cli.creds import RELOAD
     from oven_controller.stack import agent_keys, person_keys
-    from oven_runs.access.run_access import warn
-    from oven_runs.home.run_folder import Home
 
     then = ""
     if server is not None:
@@ -194,8 +192,6 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
     Example: oven-controller creds list --json
     """
     from oven_controller.stack.agent_keys import server_folder
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
 
     if server is not None:
         users_of = server_folder(server)
@@ -241,15 +237,6 @@ def server(
 
     Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222 --tls --host bus.example
     """
-    from typing import get_args
-
-    from oven_core import plugins
-    from oven_core.errors import ConfigError
-    from oven_core.protocol import names
-    from oven_core.protocol.permissions import Role
-    from oven_core.security import tls
-    from oven_runs.server.embedded import ServerFolder
-
     names.checked("run", run)
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or not 1 <= int(port) <= 65535:
@@ -286,9 +273,6 @@ def server(
 def _new_certificate(
     folder: Path, listen: str, hosts: Sequence[str], own: tuple[Path | None, ...]
 ) -> tuple[Certificate, Path]:
-    from oven_core.errors import ConfigError
-    from oven_core.security import certificates
-
     if any(own):
         raise ConfigError("--tls makes a certificate and --tls-cert names your own: give one of them")
     if not hosts and listen in ("", "0.0.0.0", "::", "[::]"):
@@ -301,9 +285,6 @@ def _new_certificate(
 def _own_certificate(
     certificate: Path | None, key: Path | None, authority: Path | None, hosts: Sequence[str]
 ) -> tuple[Certificate | None, Path | None]:
-    from oven_core.errors import ConfigError
-    from oven_core.security.certificates import Certificate
-
     if certificate is None and key is None:
         if authority is not None or hosts:
             raise ConfigError("--host and --tls-ca need a certificate: add --tls, or --tls-cert and --tls-key")
@@ -330,10 +311,6 @@ def cluster(
 
     Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222
     """
-    from oven_core.errors import ConfigError
-    from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
-    from oven_runs.server.embedded import ServerFolder
-
     cluster_nodes = []
     for text in nodes:
         host, colon, port = text.rpartition(":")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+from typing import Annotated
 
 import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
+from oven_core.errors import UnknownNameError
+from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.log.since import FORMS
-
-if TYPE_CHECKING:
-    from oven_runs.access.run_access import RunAccess
-    from oven_runs.log.decision_row import DecisionFilter
-    from oven_runs.log.explanation import Explanations
+from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_finder import find_run
+from oven_runs.log.decision_row import HEAD, VERDICTS, DecisionFilter, line, row
+from oven_runs.log.explanation import Explanations
+from oven_runs.log.since import FORMS, Since
 
 
 @from_anywhere
@@ -62,13 +64,6 @@ def decisions(
 
     Example: oven-controller decisions --since 30m --verdict adopted
     """
-    import asyncio
-
-    from oven_core.errors import UnknownNameError
-    from oven_runs.access.run_finder import find_run
-    from oven_runs.log.decision_row import VERDICTS, DecisionFilter
-    from oven_runs.log.since import Since
-
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)
     criteria = DecisionFilter(Since.read(since), actuator, agent, verdict)
@@ -76,9 +71,6 @@ def decisions(
 
 
 async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
-    from oven_runs.log.decision_row import HEAD
-    from oven_runs.log.explanation import Explanations
-
     explanations, last_seq = Explanations(), 0
     async for event in access.events():
         explanations.feed(event)
@@ -102,9 +94,6 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
 
 
 def _print_row(explanations: Explanations, id_: str, criteria: DecisionFilter, as_json: bool) -> None:
-    from oven_core.terminal_text import say
-    from oven_runs.log.decision_row import line, row
-
     if criteria.matches(explanations.by_id[id_], explanations.newest):
         decision = row(explanations.whole(id_))
         if as_json:

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from oven_controller.cli.options import Json
+from oven_core.errors import ConfigError
+from oven_runs.home.run_folder import Home
+from oven_runs.settings.resolution import resolve
 
 if TYPE_CHECKING:
     from oven_controller.stack.doctor import Check
@@ -40,8 +45,6 @@ def doctor(
     if judges:
         ready = _judges(config, sets or [], as_json)
     elif config is not None or sets:
-        from oven_core.errors import ConfigError
-
         raise ConfigError("--config and --set are for `doctor --judges`; without --judges, `doctor` reads no settings")
     else:
         ready = _machine(port, as_json)
@@ -51,7 +54,6 @@ def doctor(
 
 def _machine(port: int | None, as_json: bool) -> bool:
     from oven_controller.stack.doctor_facts import examine
-    from oven_runs.home.run_folder import Home
 
     checks = examine(Home(), port)
     ready = all(check.state != "fail" for check in checks)
@@ -72,7 +74,6 @@ def _print_check(check: Check) -> None:
 
 def _judges(config: Path | None, sets: list[str], as_json: bool) -> bool:
     from oven_controller.stack.judge_probes import probe_judges
-    from oven_runs.settings.resolution import resolve
 
     committee = resolve(config=config, sets=sets, environ=os.environ, attached=True).settings.committee
     results = probe_judges(committee)
@@ -89,9 +90,6 @@ def _judges(config: Path | None, sets: list[str], as_json: bool) -> bool:
 
 
 def _print_results(results: dict[str, dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     columns = ("member", "provider", "model", "schema", "logprobs", "$ per 1M in/out", "latency")
     table = Table(*columns, box=None, pad_edge=False)
     for name, result in results.items():

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, from_anywhere
 from oven_controller.cli.options import RunOption as Run
+from oven_core.errors import UnknownNameError
+from oven_core.protocol.messages import Decision, Vote
+from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from oven_core.protocol.messages import Decision, Vote
-    from oven_runs.access.run_access import RunAccess
-    from oven_runs.log.explanation import Explanation
-    from oven_runs.log.other_rules import OtherRuling
+from oven_runs.access.other_ruling import other_ruling
+from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_finder import find_run
+from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.cited_paths import cited_paths
+from oven_runs.log.explanation import Explanation, Explanations
+from oven_runs.log.explanation_report import OtherRuling, report
+from oven_runs.log.run_summary import text
+from oven_runs.settings.resolution import rules_set
 
 
 @from_anywhere
@@ -45,27 +51,15 @@ def explain(
 
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
-    import asyncio
-
-    from oven_core.terminal_text import say
-    from oven_runs.access.run_finder import find_run
-    from oven_runs.settings.resolution import rules_set
-
     rules, access = rules_set(sets or ()), find_run(run, endpoint)
     explanation, ruling = asyncio.run(_read(access, decision, rules))
     if as_json:
-        from oven_runs.log.explanation_report import report
-
         print(report(access.run, explanation, ruling).model_dump_json(ensure_ascii=True))
     else:
         say(*lines(explanation), *(ruling.lines() if ruling is not None else ()))
 
 
 async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
-    from oven_core.errors import UnknownNameError
-    from oven_runs.access.other_ruling import other_ruling
-    from oven_runs.log.explanation import Explanations
-
     log = Explanations()
     async for event in access.events():
         log.feed(event)
@@ -78,9 +72,6 @@ async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Ex
 def lines(explanation: Explanation) -> list[str]:
     """The explanation in words, one fact per line."""
     from oven_controller.stack.line_output import outcome
-    from oven_runs.log.announcement_text import announced, injected
-    from oven_runs.log.cited_paths import cited_paths
-    from oven_runs.log.run_summary import text
 
     decision, receipt = explanation.decision, explanation.receipt
     change = f"{text(decision.before)} → {text(decision.value)}"
@@ -122,8 +113,6 @@ def lines(explanation: Explanation) -> list[str]:
 
 def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
     """One line for each vote, with its weight, forecast and whole reason; then the silent agents."""
-    from oven_runs.log.run_summary import text
-
     out = []
     for line in decision.tally:
         if line.stance == "silent":

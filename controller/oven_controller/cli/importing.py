@@ -10,7 +10,9 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json
+from oven_core.errors import ConfigError
 from oven_core.terminal_text import wrapped
+from oven_runs.home.run_folder import Home
 
 Rename = Annotated[
     list[str] | None,
@@ -50,7 +52,6 @@ def import_(
     """
     from oven_controller.importing.declared_knobs import declared
     from oven_controller.importing.import_run import import_run
-    from oven_runs.home.run_folder import Home
 
     summary = import_run(source, Home(), run, renames(rename or []), declared(knob or []))
     print(json.dumps(summary) if as_json else "\n".join(_summary_lines(summary)))
@@ -58,8 +59,6 @@ def import_(
 
 def renames(pairs: list[str]) -> dict[str, str]:
     """Column → new name. Raises ConfigError for a text that is not FROM=TO."""
-    from oven_core.errors import ConfigError
-
     new_names = {}
     for pair in pairs:
         column, _, name = pair.rpartition("=")

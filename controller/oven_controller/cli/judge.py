@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+import contextlib
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption
+from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.errors import reason as cause
+from oven_core.protocol import names
+from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
+from oven_core.terminal_text import say
+from oven_runs.access import log_reader
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.log.committee_view import CommitteeView
+from oven_runs.operator.operator_client import carried_out, new_command
+from oven_runs.settings.committee_members import check_judge, judge_of, new_member
+from oven_runs.settings.committee_settings import CommitteeSettings
 
-if TYPE_CHECKING:
-    from oven_runs.home.run_folder import RunFolder
-    from oven_runs.log.committee_view import CommitteeView
-    from oven_runs.settings.committee_settings import CommitteeSettings
-
+MARGIN_S = 10.0
+"""Added to the committee's deadline for a probe, for the step boundaries before and after it."""
+JOIN_S = 30.0
+"""For the process of a new member to start; the learner waits as long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -35,17 +51,11 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
 
     Example: oven-controller judge list --json
     """
-    import json
-
-    from oven_core.terminal_text import say
-    from oven_runs.home.run_folder import Home
-    from oven_runs.log.committee_view import fields
-
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
     lines = _view(folder).lines(roles)
     if as_json:
-        print(json.dumps({"run": folder.run, "members": fields(lines)}))
+        print(json.dumps({"run": folder.run, "members": [asdict(line) for line in lines]}))
         return
     if not lines and roles:
         say(f"{folder.run} has not announced its judges yet: {', '.join(roles)}")
@@ -73,19 +83,6 @@ def swap(
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
-    import asyncio
-    import json
-
-    from pydantic import ValidationError
-
-    from oven_core.errors import ConfigError
-    from oven_core.protocol.judge_spec import JudgeSpec
-    from oven_core.terminal_text import say
-    from oven_runs.access.local_run import LocalRun
-    from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import swap_judge
-    from oven_runs.settings.committee_members import check_judge, first_problem
-
     folder = Home().find(run, running=True)
     settings = _settings(folder)
     _check_member(folder, name)
@@ -99,10 +96,22 @@ def swap(
             top_logprobs=top_logprobs,
         )
     except ValidationError as error:
-        raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
+        raise ConfigError(f"the judge cannot be asked: {cause(error)}") from None
     check_judge(settings, name, judge)
-    result = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
-    say(json.dumps(result.fields()) if as_json else result.line())
+    access, knob, chosen = LocalRun(folder), actuator_of(name), None
+    offer = new_command("offer", actuator=knob, judge=judge, reason=reason)
+    offered = asyncio.run(carried_out(access, offer, settings.deadline_s + MARGIN_S))
+    if not offered.code:
+        choice = new_command("set", actuator=knob, value=judge.identity, reason=reason)
+        chosen = asyncio.run(carried_out(access, choice))
+    result, receipt = chosen or offered, offered.receipt
+    if as_json:
+        parts = {"offered": offered.fields(), "chosen": chosen.fields() if chosen is not None else None}
+        say(json.dumps({"code": result.code, **parts}))
+    elif chosen is None and receipt is not None:
+        say(f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}")
+    else:
+        say(result.line())
     if result.code:
         raise typer.Exit(result.code)
 
@@ -113,9 +122,6 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
 
     Example: oven-controller judge mute style --reason "it marks length"
     """
-    from oven_core.protocol.judge_spec import OFF
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(run, running=True)
     _check_member(folder, name)
     if code := _send(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason):
@@ -147,11 +153,6 @@ def add(
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
     from oven_controller.stack.agent_keys import admit_member
-    from oven_core.errors import ConfigError
-    from oven_core.protocol import names
-    from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S
-    from oven_runs.settings.committee_members import judge_of, new_member
 
     folder = Home().find(run, running=True)
     settings, view = _settings(folder), _view(folder)
@@ -196,8 +197,6 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
     Example: oven-controller judge remove tone
     """
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(run, running=True)
     _check_member(folder, name)
     code = _send(folder, as_json, None, action="remove", actuator=f"committee.{name}", reason=reason)
@@ -208,8 +207,6 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 def _check_member(folder: RunFolder, name: str) -> None:
     """Raises UnknownNameError if the committee has no such member."""
-    from oven_core.errors import UnknownNameError
-
     known = _view(folder).members
     if name not in known:
         raise UnknownNameError("committee member", name, known)
@@ -217,13 +214,6 @@ def _check_member(folder: RunFolder, name: str) -> None:
 
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """Give a command, print its outcome, and return the exit code."""
-    import asyncio
-    import json
-
-    from oven_core.terminal_text import say
-    from oven_runs.access.local_run import LocalRun
-    from oven_runs.operator.operator_client import carried_out, new_command
-
     result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
     return result.code
@@ -231,10 +221,7 @@ def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any
 
 def _remove_settings(folder: RunFolder, name: str) -> None:
     """Remove a member from the settings, and revoke its key."""
-    import contextlib
-
     from oven_controller.stack.agent_keys import revoke
-    from oven_core.errors import OvenError
 
     folder.change_settings(lambda all_settings: all_settings["committee"]["members"].pop(name, None))
     if folder.info().embedded:
@@ -243,17 +230,10 @@ def _remove_settings(folder: RunFolder, name: str) -> None:
 
 
 def _settings(folder: RunFolder) -> CommitteeSettings:
-    from oven_runs.settings.committee_settings import CommitteeSettings
-
     return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
 
 
 def _view(folder: RunFolder) -> CommitteeView:
-    import asyncio
-
-    from oven_runs.access import log_reader
-    from oven_runs.log.committee_view import CommitteeView
-
     view = CommitteeView()
 
     async def look() -> None:

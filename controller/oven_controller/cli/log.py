@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, exit_if_incomplete, from_anywhere, one_run
+from oven_core.errors import ConfigError
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.completion_messages import StoredGroup
+from oven_core.protocol.events import Event
+from oven_core.terminal_text import clean, say
+from oven_runs.access.completion_reader import followed, newest
 from oven_runs.access.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from oven_core.protocol.completion_messages import StoredGroup
-    from oven_core.protocol.events import Event
-    from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_finder import find_run
+from oven_runs.log.sampled_text import group_lines
 
 LAST_GROUPS = 10
 """Default number of groups that --completions prints."""
@@ -48,11 +53,6 @@ def log(
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """
-    import asyncio
-
-    from oven_core.errors import ConfigError
-    from oven_runs.access.run_finder import find_run
-
     access = find_run(one_run(run, run_), endpoint)
     if completions:
         asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
@@ -78,9 +78,6 @@ def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
 
 def readable(event: Event) -> str:
     """One line for people: sequence, time, type, author if the subject names one, and the fields that are set."""
-    from oven_core.protocol.codec import Malformed
-    from oven_core.terminal_text import clean
-
     body = event.body
     if isinstance(body, Malformed):
         return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")
@@ -99,8 +96,6 @@ def _short(value: object) -> str:
 
 async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
     """Print the newest sampled groups and, with `follow`, new ones until the stack is down. Raises OvenError."""
-    from oven_runs.access.completion_reader import followed, newest
-
     if not follow or not access.up():
         _print_groups(await newest(access, last), as_json)
         return
@@ -110,9 +105,6 @@ async def print_completions(access: RunAccess, *, last: int, as_json: bool, foll
 
 
 def _print_groups(groups: list[StoredGroup], as_json: bool) -> None:
-    from oven_core.terminal_text import say
-    from oven_runs.log.sampled_text import group_lines
-
     for group in groups:
         if as_json:  # in ASCII, because texts may contain control sequences for the terminal
             print(json.dumps(json.loads(group.model_dump_json())), flush=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import HERE, RunName, SameRun, from_anywhere, one_run
+from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 
 
@@ -40,8 +41,6 @@ def mcp(
 
     Example: oven-controller mcp grpo-1121-0231 --control
     """
-    from oven_core.errors import ConfigError
-
     try:
         from oven_controller.mcp_server.reach import Reach
         from oven_controller.mcp_server.server import serve

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, SameRuns, from_anywhere, several_runs
+from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from oven_runs.home.run_folder import Home
+from oven_runs.home.run_folder import Home
 
 MAX_RUNS = 4
 """Maximum runs in one overlay."""
@@ -70,8 +69,6 @@ def monitor(
     Example: oven-controller monitor grpo-1121-0231 --play --speed 8
     """
     from oven_controller.stack.process_table import process_function
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
 
     names = several_runs(runs, runs_, least=0)
     if len(names) > MAX_RUNS or (play and len(names) > 1):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from oven_controller.cli.options import HERE, Json, LiveRunName, RunOption, SameRun, from_anywhere, one_run
+from oven_core.errors import ConfigError
+from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from oven_runs.home.run_folder import RunFolder
-    from oven_runs.settings.notifications import NotifySettings
-
+from oven_runs.access.run_finder import find_run
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.process.own_arguments import conceal
+from oven_runs.settings.notifications import NotifySettings
+from oven_runs.settings.resolution import notify_settings
 
 Urls = Annotated[
     list[str] | None,
@@ -46,13 +52,8 @@ def try_out(
 
     Example: oven-controller notify test env:OPS_HOOK
     """
-    import json
-    import os
-
     from oven_controller.notify.message import TEST_MESSAGE
     from oven_controller.notify.recipients import resolve, tls_warnings
-    from oven_core.terminal_text import say
-    from oven_runs.home.run_folder import Home
 
     folder = Home().find(run) if run is not None else None
     settings = _settings(urls, config, sets, folder)
@@ -82,14 +83,8 @@ def watch(
 
     Example: oven-controller notify watch grpo-1121-0231 --notify env:OPS_HOOK
     """
-    import asyncio
-    import logging
-    import os
-
     from oven_controller.notify.notifier import run_notifier
     from oven_controller.notify.recipients import resolve, tls_warnings
-    from oven_core.terminal_text import say
-    from oven_runs.access.run_finder import find_run
 
     settings = _settings(urls, config, sets, None)
     recipients = resolve(settings, os.environ)
@@ -107,12 +102,7 @@ def _settings(
 ) -> NotifySettings:
     """The settings of the command line or, if they have no address, those of the run. Raises ConfigError if there is no
     address at all."""
-    import os
-
     from oven_controller.notify.process import settings_of
-    from oven_core.errors import ConfigError
-    from oven_runs.process.own_arguments import conceal
-    from oven_runs.settings.resolution import notify_settings
 
     conceal(urls or ())
     settings = notify_settings(config=config, sets=sets or (), environ=os.environ, urls=urls or ())

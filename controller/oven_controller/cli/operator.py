@@ -6,21 +6,26 @@ answer in time (`oven_runs.operator.operator_client`).
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
 from oven_controller.cli.options import HERE, Json, LiveRunName, LiveRunOption, Reason, SameRun, from_anywhere, one_run
+from oven_core.errors import ConfigError
+from oven_core.errors import reason as wrong
+from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
+from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from oven_core.protocol.messages import Value
+from oven_runs.access.run_finder import find_run
+from oven_runs.log.command_result import CommandReport
+from oven_runs.operator.operator_client import carried_out, new_command
 
 Wait = Annotated[
     float | None,
@@ -111,9 +116,6 @@ def _field_value(argument: Argument, typed: Any) -> Any:
 def parsed(text: str | None) -> Value:
     """Read a value: a number, a JSON string or a JSON object of shares as such, anything else as a choice's name.
     Raises ConfigError for text that begins like JSON and is not JSON."""
-    from oven_core.errors import ConfigError
-    from oven_core.errors import reason as wrong
-
     if text is None:
         return None
     try:
@@ -132,13 +134,6 @@ def parsed(text: str | None) -> Value:
 
 def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool, **command: Any) -> int:
     """Give an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
-    import asyncio
-
-    from oven_core.terminal_text import say
-    from oven_runs.access.run_finder import find_run
-    from oven_runs.log.command_result import CommandReport
-    from oven_runs.operator.operator_client import carried_out, new_command
-
     access = find_run(run, endpoint, running=True)
     result = asyncio.run(carried_out(access, new_command(**command), wait))
     if as_json:

@@ -6,15 +6,14 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from oven_controller.cli import completion
+from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_access import RunAccess, warn
 
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
@@ -93,8 +92,6 @@ def from_anywhere(command: Callable[..., Any]) -> Callable[..., Any]:
 def one_run(argument: str | None, option: str | None) -> str | None:
     """The run that RUN or --run names. Raises ConfigError if they name different runs."""
     if argument is not None and option is not None and argument != option:
-        from oven_core.errors import ConfigError
-
         raise ConfigError(f"RUN is {argument!r} and --run is {option!r}: name one run only")
     return argument if argument is not None else option
 
@@ -102,8 +99,6 @@ def one_run(argument: str | None, option: str | None) -> str | None:
 def several_runs(arguments: list[str] | None, options: list[str] | None, *, least: int = 1) -> list[str]:
     """The runs that RUN or --run name, each once. Raises ConfigError for fewer than `least` runs, and if RUN and --run
     name different runs."""
-    from oven_core.errors import ConfigError
-
     if arguments and options and set(arguments) != set(options):
         both = f"{', '.join(map(repr, arguments))} and --run {', '.join(map(repr, options))}"
         raise ConfigError(f"RUN and --run name different runs ({both}): use only one of them")
@@ -116,8 +111,6 @@ def several_runs(arguments: list[str] | None, options: list[str] | None, *, leas
 def exit_if_incomplete(access: RunAccess) -> None:
     """Warn on stderr, and end the command with exit code 3, if the run is down and its log lacks messages of its
     learner."""
-    from oven_runs.access.run_access import warn
-
     if missing := access.missing():
         warn(missing)
         raise typer.Exit(3)

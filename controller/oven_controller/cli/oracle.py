@@ -10,6 +10,8 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json
+from oven_core.errors import ConfigError
+from oven_runs.home.run_folder import Home
 
 NEWEST = "the newest run that has an oracle"
 OracleArgument = Annotated[
@@ -110,9 +112,6 @@ def ask(
 
 def _oracle_folder(run: str | None) -> Path:
     """The folder of the oracle that `run` names. Raises ConfigError and UnknownNameError."""
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
-
     if run is not None:
         path = Path(run).expanduser()
         return path.absolute() if path.is_dir() or "/" in run else Home().find(run).path
@@ -127,8 +126,6 @@ def _oracle_folder(run: str | None) -> Path:
 
 def _percents(text: str | None) -> tuple[float, ...] | None:
     """Read --layer-percents. Raises ConfigError unless it has numbers from 0 to below 100."""
-    from oven_core.errors import ConfigError
-
     if text is None:
         return None
     try:

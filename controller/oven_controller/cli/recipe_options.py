@@ -6,16 +6,18 @@ import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from typer.core import TyperCommand
 from typer.main import get_command
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from oven_runs.settings.layers import Layer
+from oven_core.errors import OvenError
+from oven_runs.home.run_folder import Home
+from oven_runs.settings.layers import Layer
+from oven_runs.settings.recipe_flags import dashed, flag, flag_layers, is_switch
+from oven_runs.settings.resolution import named_recipe
 
 GIVEN = "oven.recipe_options"
 """Key of the context for the recipe's options that were given."""
@@ -26,8 +28,6 @@ class RecipeCommand(TyperCommand):
     """A command that takes the recipe's settings as options, with dashes or underscores, and lists them in its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from oven_runs.settings.recipe_flags import dashed
-
         args = dashed(args)
         recipe = _chosen_recipe(self._own(ctx, args), help_requested=not {"-h", "--help"}.isdisjoint(args))
         if recipe is not None:
@@ -60,8 +60,6 @@ class RecipeCommand(TyperCommand):
 
 def layers_given(ctx: typer.Context) -> list[Layer]:
     """One layer of settings for each option of the recipe that was given."""
-    from oven_runs.settings.recipe_flags import flag_layers
-
     values: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
     return flag_layers(ctx.meta[_MODEL], values) if values else []
 
@@ -69,10 +67,6 @@ def layers_given(ctx: typer.Context) -> list[Layer]:
 def _chosen_recipe(own: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
     """The recipe's name and settings model. None instead of an OvenError if help is requested, which then lists no
     settings, or if the training script is the user's own."""
-    from oven_core.errors import OvenError
-    from oven_runs.home.run_folder import Home
-    from oven_runs.settings.resolution import named_recipe
-
     try:
         earlier = Home().find(own.get("run")).earlier_settings() if own.get("resume") else None
         return named_recipe(
@@ -90,8 +84,6 @@ def _chosen_recipe(own: Mapping[str, Any], *, help_requested: bool) -> tuple[str
 
 def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[Any]:
     """One option per setting, except those whose name the command uses itself."""
-    from oven_runs.settings.recipe_flags import flag, is_switch
-
     parameters = []
     for name, field in model.model_fields.items():
         if name in own:

@@ -12,11 +12,15 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
 from oven_controller.cli.options import Json
+from oven_core import plugins
+from oven_core.errors import ConfigError
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import RunStarted
+from oven_runs.home.run_folder import IMPORTED, Home
+from oven_runs.settings.resolution import rules_set, with_rules
 
 if TYPE_CHECKING:
     from oven_controller.importing.declared_knobs import Knob
-    from oven_core.protocol.events import Event
-    from oven_core.protocol.messages import RunStarted
 
     Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
     """The run's name, a function that reads its log, and a function that returns notes on the source."""
@@ -76,8 +80,6 @@ def review(
     """
     from oven_agents.review.review_command import main
     from oven_controller.importing.declared_knobs import declared
-    from oven_core import plugins
-    from oven_runs.settings.resolution import rules_set
 
     _check_report_file(html)
     if source is None:
@@ -99,9 +101,6 @@ def review(
 
 def _run_folder(run: str | None) -> str:
     """The folder of the run to review if no path is given. Raises ConfigError and UnknownNameError."""
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
-
     if run is None:
         raise ConfigError("there is nothing to review: give a path or a run, e.g. `oven-controller review RUN`")
     return str(Home().find(run).path)
@@ -109,8 +108,6 @@ def _run_folder(run: str | None) -> str:
 
 def _check_report_file(html: Path | None) -> None:
     """Raises ConfigError if the report cannot be written, before the review instead of after it."""
-    from oven_core.errors import ConfigError
-
     if html is None:
         return
     if not html.absolute().parent.is_dir():
@@ -124,8 +121,6 @@ def _start_change(
 ) -> Callable[[RunStarted], RunStarted]:
     """Return a function that changes a recorded start: other rules, more knobs, and no reviewed agent is a shadow."""
     from oven_controller.importing.declared_knobs import ASSUMED, Knob
-    from oven_runs.home.run_folder import IMPORTED
-    from oven_runs.settings.resolution import with_rules
 
     names = {Path(agent).stem for agent in agents}
 
@@ -151,8 +146,6 @@ def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequen
     """Open a source by its path or its run's name. Raises ConfigError, and UnknownNameError if it is neither."""
     from oven_controller.importing.import_run import hints, import_run, read
     from oven_controller.importing.log_source import logged, reader, report_name
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
 
     path, home = Path(source), Home()
     folder = logged(source)

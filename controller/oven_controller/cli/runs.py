@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, SameRuns, several_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from oven_runs.home.run_folder import RunFolder
+from oven_core.errors import ConfigError
+from oven_runs.home import removal
+from oven_runs.home.removal import named_runs, old_runs
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.home.run_listing import listed_runs
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -27,9 +33,6 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
 
     Example: oven-controller runs --json
     """
-    from oven_runs.home.run_folder import Home
-    from oven_runs.home.run_listing import listed_runs
-
     if context.invoked_subcommand is not None:
         return
     home = Home()
@@ -40,9 +43,6 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     if not rows:
         print(f"no runs in {home.path} yet; `oven-controller up` starts one")
         return
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table("run", "status", "recipe", "start", "created", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row.run, row.status, row.recipe, row.start, row.created[:16].replace("T", " "))
@@ -64,9 +64,6 @@ def rm(
 
     Example: oven-controller runs rm grpo-1121-0231
     """
-    from oven_runs.home.removal import named_runs
-    from oven_runs.home.run_folder import Home
-
     _remove(named_runs(Home(), several_runs(runs, runs_)), yes, as_json)
 
 
@@ -86,13 +83,6 @@ def prune(
 
     Example: oven-controller runs prune --keep 10 --older-than 30
     """
-    import math
-    from datetime import UTC, datetime
-
-    from oven_core.errors import ConfigError
-    from oven_runs.home.removal import old_runs
-    from oven_runs.home.run_folder import Home
-
     if keep is None and older_than is None:
         raise ConfigError("it is not said which runs to keep: give --keep N, --older-than DAYS, or both")
     if keep is not None and keep < 0:
@@ -104,8 +94,6 @@ def prune(
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     """Ask, remove, and say what was freed."""
-    from oven_runs.home import removal
-
     removal.refuse_live(folders)
     sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
     if folders and not yes:
@@ -113,26 +101,23 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     for folder in folders:
         removal.remove(folder)
         if not as_json:
-            print(f"removed {folder.run} ({removal.readable_size(sizes[folder.run])})", flush=True)
+            print(f"removed {folder.run} ({decimal(sizes[folder.run])})", flush=True)
     freed = sum(sizes.values())
     if as_json:
         removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
         print(json.dumps({"removed": removed, "freed_bytes": freed}))
     elif len(folders) != 1:
-        print(f"{removal.readable_size(freed)} freed" if folders else "there is nothing to remove")
+        print(f"{decimal(freed)} freed" if folders else "there is nothing to remove")
 
 
 def _ask(sizes: dict[str, int]) -> None:
     """On stderr, since stdout may be JSON. Raises ConfigError where no one can answer; ends the command with exit code
     1 where the answer is no."""
-    from oven_core.errors import ConfigError
-    from oven_runs.home.removal import readable_size
-
     if not sys.stdin.isatty():
         raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
     for run, size in sizes.items():
-        print(f"  {run}  {readable_size(size)}", file=sys.stderr)
+        print(f"  {run}  {decimal(size)}", file=sys.stderr)
     count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"
-    if not typer.confirm(f"Remove {count} ({readable_size(sum(sizes.values()))})?", err=True):
+    if not typer.confirm(f"Remove {count} ({decimal(sum(sizes.values()))})?", err=True):
         print("nothing was removed", file=sys.stderr)
         raise typer.Exit(1)

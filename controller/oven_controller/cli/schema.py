@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from oven_core.errors import ConfigError
+from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.codec import json_schema, service_schema
+
 
 def schema(
     requests: Annotated[bool, typer.Option("--requests", help="Requests and replies instead of log messages.")] = False,
@@ -16,10 +20,6 @@ def schema(
 
     Example: oven-controller schema > oven.schema.json
     """
-    from oven_core.errors import ConfigError
-    from oven_core.protocol.asyncapi import asyncapi
-    from oven_core.protocol.codec import json_schema, service_schema
-
     if requests and as_asyncapi:
         raise ConfigError("--requests and --asyncapi print two different documents: give one of them")
     document = asyncapi() if as_asyncapi else service_schema() if requests else json_schema()

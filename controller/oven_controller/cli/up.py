@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -15,10 +18,14 @@ from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
 from oven_controller.cli.options import LiveRunName, SameRun, one_run
 from oven_controller.cli.recipe_options import RecipeCommand, layers_given
-
-if TYPE_CHECKING:
-    from oven_runs.settings.layers import Layer
-    from oven_runs.settings.resolution import Resolved
+from oven_core.errors import ConfigError, ProcessError
+from oven_runs.home.run_folder import Home
+from oven_runs.process.child import end_with_input
+from oven_runs.process.own_arguments import conceal
+from oven_runs.settings.layers import Layer
+from oven_runs.settings.model import ATTACHED
+from oven_runs.settings.notifications import is_reference
+from oven_runs.settings.resolution import Resolved, resolve
 
 Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="Start of the training: tuned, drawn, or drill:NAME.")]
@@ -121,19 +128,13 @@ def up(
         ignored := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
         + [layer.source for layer in options]
     ):
-        from oven_core.errors import ConfigError
-
         raise ConfigError(
             f"{', '.join(ignored)} has no effect with --no-learner, because your own script decides that: omit it"
         )
     if as_json and not no_learner:
-        from oven_core.errors import ConfigError
-
         raise ConfigError("--json prints what a learner needs: add --no-learner")
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner, options=options)
     if until_eof:
-        from oven_runs.process.child import end_with_input
-
         end_with_input()
     _start(resolved, run, resume, dry_run, learner=not no_learner, announced=_announced if as_json else None)
 
@@ -174,8 +175,6 @@ def _server_flags(
 
 
 def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
-    from oven_runs.process.own_arguments import conceal
-
     conceal(urls or ())
     return {"notify": {"to": urls}} if urls else {}
 
@@ -189,13 +188,6 @@ def _resolve(
     attached: bool,
     options: Sequence[Layer] = (),
 ) -> Resolved:
-    from oven_core.errors import ConfigError
-    from oven_runs.home.run_folder import Home
-    from oven_runs.process.own_arguments import conceal
-    from oven_runs.settings.model import ATTACHED
-    from oven_runs.settings.notifications import is_reference
-    from oven_runs.settings.resolution import resolve
-
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
         raise ConfigError(
@@ -215,12 +207,9 @@ def _resolve(
 
 
 def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: Any) -> None:
-    import asyncio
-
     from oven_controller.stack.dry_run import dry_run
     from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import up
-    from oven_runs.home.run_folder import Home
 
     request = Request(resolved, run=run, resume=resume, **how)
     if dry:
@@ -230,8 +219,6 @@ def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: 
 
 
 def _announced(facts: Mapping[str, Any]) -> None:
-    import json
-
     _print_line(json.dumps(facts))
 
 
@@ -255,12 +242,6 @@ def down(run: LiveRunName = None, run_: SameRun = None) -> None:
 
     Example: oven-controller down grpo-1121-0231
     """
-    import os
-    import signal
-
-    from oven_core.errors import ProcessError
-    from oven_runs.home.run_folder import Home
-
     folder = Home().find(one_run(run, run_), running=True)
     pid = folder.info().pid
     print(f"shutting {folder.run} down (pid {pid})", flush=True)

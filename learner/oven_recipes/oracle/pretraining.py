@@ -96,7 +96,8 @@ def own_model(
         lambda: build_model(sizes, tokenizer),
         lambda model: pretrain(model, tokenizer, schedule, seed),
     )
-    return model.eval(), name
+    model.train(False)
+    return model, name
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
@@ -224,7 +225,8 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
             with ActivationInjection(model, tokenizer) as injection:
                 lesson_loss(model, injection, about, vectors, taught).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for part in (*optimizers, *schedules):
-            part.step()
+        for optimizer, scheduler in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            scheduler.step()
         model.zero_grad()
     model.eval()

@@ -37,7 +37,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     text = text_of(path)
     if path.suffix in (".csv", ".tsv"):
         dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
-        reader = csv.DictReader(io.StringIO(text, newline=""), **dialect)  # type: ignore[arg-type]
+        reader = csv.DictReader(io.StringIO(text, newline=""), **dialect)
         reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         for row in reader:
             yield f"{path}, line {reader.line_num}", row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.channel import Channel
 from oven_learner.losses.channel_trainer import ChannelTrainer
+from oven_recipes.base import Start
 from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.openenv_client import served
 from oven_recipes.environments.recorder import Recorder
@@ -26,7 +26,7 @@ from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.repair.attempts import attempt_all
-from oven_recipes.repair.settings import RepairSettings, Start, parse_start
+from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.warm_policy import warm_policy
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_runs.traces import jsonl
@@ -82,7 +82,6 @@ def repair_trainer(
     cache: Path,
     *,
     tests: SandboxedTests | None = None,
-    channels: Iterable[Channel] = (),
     trainer_class: type[ChannelTrainer] = ChannelTrainer,
     policy_seed: int | None = None,
     instances: Sequence[Instance] | None = None,
@@ -113,7 +112,6 @@ def repair_trainer(
         args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
         train_dataset=rows_of(chosen),
         environment_factory=recorder.environment,
-        channels=channels,
     )
     recorder.bind(trainer)
     return trainer

@@ -60,21 +60,22 @@ class Record:
             log.warning("no motion.png: it needs matplotlib (`pip install matplotlib`); motion.npz has the same")
             return
         figure = Figure(figsize=(11, 10), layout="constrained")
-        grid = figure.add_gridspec(len(self._clips) + 1, SHOWN)
-        for row, name in enumerate(self._clips):
-            self._draw_clip([figure.add_subplot(grid[row, column]) for column in range(SHOWN)], name)
-        curve = figure.add_subplot(grid[-1, :])
+        *rows, bottom = figure.subfigures(len(self._clips) + 1, 1)
+        for row, name in zip(rows, self._clips, strict=True):
+            self._draw_clip(row, name)
+        curve = bottom.subplots()
         curve.plot(steps, [self._rewards[step] for step in steps], color="seagreen")
         curve.set(xlabel="step", title="mean reward of each step, over the intents that it was trained on")
         curve.grid(axis="y")
         figure.savefig(folder / "motion.png")
 
-    def _draw_clip(self, axes: list[Any], name: str) -> None:
+    def _draw_clip(self, row: Any, name: str) -> None:
         clip, target = self._clips[name], INTENTS[self._intent].target()
         hand = PLACE[f"{INTENTS[self._intent].side}_hand"]
         away = float((clip[-(len(clip) // LAST) :, hand] - target).norm(dim=-1).mean())
         caption = f"{away:.2f} m from the target at the end; mean reward of held-out intents {self._worths[name]:.2f}"
-        axes[0].set_title(f"{name}: {self._intent}; {caption}", loc="left", fontsize=9)
+        row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
+        axes = row.subplots(1, SHOWN)
         for axis, frame in zip(axes, numpy.linspace(0, len(clip) - 1, SHOWN).astype(int).tolist(), strict=True):
             joints, goal = _seen(clip[frame]), _seen(target[None])
             for joint, parent in enumerate(PARENTS[1:], start=1):

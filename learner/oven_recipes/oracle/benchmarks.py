@@ -12,8 +12,8 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.oracle import benchmark_templates as words
 from oven_recipes.oracle.published_files import label_of, rows, text_of
+from oven_recipes.oracle.words import WORDS
 
 YES = "yes"
 NO = "no"
@@ -52,7 +52,7 @@ class Benchmark:
 
     def questions(self, labels: frozenset[str]) -> Iterator[tuple[str, str]]:
         """Return each question with its answer for a text with these labels."""
-        question = words.QUESTIONS[self.name]
+        question = WORDS.questions[self.name]
         for label in question.labels or (YES,):
             yield question.wording.format(label), YES if label in labels else NO
 
@@ -78,20 +78,20 @@ def labelled(
 
 
 def _geometry_of_truth_templates() -> Iterator[Labelled]:
-    countries = tuple(words.CITIES)
+    countries = tuple(WORDS.cities)
     for position, (lead, frame, (nth, cities)) in enumerate(
-        product(words.LEADS, words.CITY_FRAMES, enumerate(words.CITIES.values()))
+        product(WORDS.leads, WORDS.city_frames, enumerate(WORDS.cities.values()))
     ):
         wrong_country = countries[(nth + 1 + position % (len(countries) - 1)) % len(countries)]
         for city in cities:
             yield Labelled(lead + frame.format(city, countries[nth]), TRUE)
             yield Labelled(lead + frame.format(city, wrong_country), FALSE)
     for lead, (word, sign), (a, b) in product(
-        words.LEADS, words.COMPARISONS, product(range(len(words.NUMBERS)), repeat=2)
+        WORDS.leads, WORDS.comparisons, product(range(len(WORDS.numbers)), repeat=2)
     ):
         if a != b:
             true = (a - b) * sign > 0
-            yield Labelled(f"{lead}{words.NUMBERS[a]} is {word} than {words.NUMBERS[b]}", TRUE if true else FALSE)
+            yield Labelled(f"{lead}{WORDS.numbers[a]} is {word} than {WORDS.numbers[b]}", TRUE if true else FALSE)
 
 
 class _Sample(BaseModel):
@@ -128,24 +128,24 @@ def _read_relations(path: Path) -> Iterator[Labelled]:
 
 
 def _relations_templates() -> Iterator[Labelled]:
-    for frames, facts in words.RELATIONS.values():
+    for frames, facts in WORDS.relations.values():
         objects = tuple(facts.values())
-        for position, (lead, frame, (nth, subject)) in enumerate(product(words.LEADS, frames, enumerate(facts))):
+        for position, (lead, frame, (nth, subject)) in enumerate(product(WORDS.leads, frames, enumerate(facts))):
             wrong_object = objects[(nth + 1 + position % (len(objects) - 1)) % len(objects)]
             yield Labelled(lead + frame.format(subject, objects[nth]), TRUE)
             yield Labelled(lead + frame.format(subject, wrong_object), FALSE)
 
 
 def _sst2_templates() -> Iterator[Labelled]:
-    for label, feelings in words.FEELINGS.items():
-        for frame, thing, degree, word in product(words.REVIEW_FRAMES, words.REVIEWED, words.DEGREES, feelings):
+    for label, feelings in WORDS.reviews.items():
+        for frame, thing, degree, word in product(WORDS.review_frames, WORDS.reviewed, WORDS.degrees, feelings):
             yield Labelled(frame.format(thing, degree, word), frozenset({label}))
 
 
 def _md_gender_templates() -> Iterator[Labelled]:
-    for label, names in words.NAMES.items():
-        subject, possessive = words.PRONOUNS[label]
-        for frame, name, thing, setting in product(words.PERSON_FRAMES, names, words.THINGS, words.PLACES):
+    for label, names in WORDS.names.items():
+        subject, possessive = WORDS.pronouns[label]
+        for frame, name, thing, setting in product(WORDS.person_frames, names, WORDS.things, WORDS.places):
             yield Labelled(
                 frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=setting),
                 frozenset({label}),
@@ -153,19 +153,19 @@ def _md_gender_templates() -> Iterator[Labelled]:
 
 
 def _snli_templates() -> Iterator[Labelled]:
-    for frame, (who, kind), doing, setting in product(words.PREMISES, words.KINDS.items(), words.DOINGS, words.PLACES):
+    for frame, (who, kind), doing, setting in product(WORDS.premises, WORDS.kinds.items(), WORDS.doings, WORDS.places):
         premise = frame.format(who, doing, setting)
-        for shift in (0, 1 + len(premise) % (len(words.DOINGS) - 1)):  # 0 says what the premise says
+        for shift in (0, 1 + len(premise) % (len(WORDS.doings) - 1)):  # 0 says what the premise says
             label = FALSE if shift else TRUE
-            other_doing = words.DOINGS[(words.DOINGS.index(doing) + shift) % len(words.DOINGS)]
-            other_place = words.PLACES[(words.PLACES.index(setting) + shift) % len(words.PLACES)]
+            other_doing = WORDS.doings[(WORDS.doings.index(doing) + shift) % len(WORDS.doings)]
+            other_place = WORDS.places[(WORDS.places.index(setting) + shift) % len(WORDS.places)]
             yield Labelled(two_sentences(premise, f"the {kind} is {other_doing}"), label)
             yield Labelled(two_sentences(premise, f"the {kind} is in the {other_place}"), label)
 
 
 def _ag_news_templates() -> Iterator[Labelled]:
-    for label, (who, did, what) in words.NEWS.items():
-        for a, b, c, day in product(who, did, what, words.DAYS):
+    for label, (who, did, what) in WORDS.news.items():
+        for a, b, c, day in product(who, did, what, WORDS.days):
             yield Labelled(f"the {a} {b} the {c} {day}", frozenset({label}))
 
 
@@ -192,13 +192,13 @@ def _read_ner(path: Path) -> Iterator[Labelled]:
 
 def _ner_templates() -> Iterator[Labelled]:
     fillers = {
-        "person": words.NAMES["female"] + words.NAMES["male"],
-        "place": tuple(city for cities in words.CITIES.values() for city in cities) + tuple(words.CITIES),
-        "organization": words.ORGANIZATIONS,
-        "thing": words.THINGS,
-        "day": words.DAYS,
+        "person": WORDS.names["female"] + WORDS.names["male"],
+        "place": tuple(city for cities in WORDS.cities.values() for city in cities) + tuple(WORDS.cities),
+        "organization": WORDS.organizations,
+        "thing": WORDS.things,
+        "day": WORDS.days,
     }
-    for frame, labels in words.ENTITY_FRAMES:
+    for frame, labels in WORDS.entity_frames:
         places = [name for name in fillers if f"{{{name}}}" in frame]
         for entities in product(*(fillers[name] for name in places)):
             yield Labelled(
@@ -209,15 +209,15 @@ def _ner_templates() -> Iterator[Labelled]:
 
 def _tense_templates() -> Iterator[Labelled]:
     for subject, (past, present, future), manner, setting in product(
-        words.SUBJECTS, words.VERBS, words.MANNERS, words.PLACES
+        WORDS.subjects, WORDS.verbs, WORDS.settings, WORDS.places
     ):
         for label, verb in (("past", past), ("present", present), ("future", f"will {future}")):
             yield Labelled(f"the {subject} {verb} {manner.format(setting)}", frozenset({label}))
 
 
 def _singular_plural_templates() -> Iterator[Labelled]:
-    for (nth, (singular, several)), state, setting in product(enumerate(words.NOUNS), words.STATES, words.PLACES):
-        wrong_noun = words.NOUNS[(nth + 1 + len(state + setting) % (len(words.NOUNS) - 1)) % len(words.NOUNS)][0]
+    for (nth, (singular, several)), state, setting in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
+        wrong_noun = WORDS.nouns[(nth + 1 + len(state + setting) % (len(WORDS.nouns) - 1)) % len(WORDS.nouns)][0]
         for frame in ("the {} {} {} in the {}", "in the {3} the {0} {1} {2}"):
             yield Labelled(frame.format(singular, "is", state, setting), frozenset({"one subject"}))
             yield Labelled(frame.format(several, "are", state, setting), frozenset({"several subjects"}))
@@ -276,7 +276,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             labelled(
                 "{Title}. {Description}",
                 "Class Index",
-                {str(number): frozenset({topic}) for number, topic in enumerate(words.NEWS, 1)},
+                {str(number): frozenset({topic}) for number, topic in enumerate(WORDS.news, 1)},
             ),
             _ag_news_templates,
         ),

@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_recipes.activations.placeholders import PLACEHOLDER
-from oven_recipes.oracle.attributes import ABSENT, ATTRIBUTES, FEELINGS, GREETINGS, MANNERS, TIMES, TOPICS
 from oven_recipes.oracle.benchmark_items import words as benchmark_words
+from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, WORDS
 from oven_recipes.small_models import small_llama
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
@@ -45,9 +45,9 @@ def vocabulary() -> tuple[str, ...]:
             (*attribute.values, *attribute.values.values(), *attribute.open, *attribute.closed)
             for attribute in ATTRIBUTES.values()
         ),
-        *(words for _, words in (*TOPICS.values(), *FEELINGS.values(), *GREETINGS.values())),
-        *MANNERS.values(),
-        *TIMES.values(),
+        *(words for _, words in (*WORDS.topics.values(), *WORDS.feelings.values(), *WORDS.greetings.values())),
+        *WORDS.manners.values(),
+        *WORDS.times.values(),
         (ABSENT, "is about the feels because of the"),
         benchmark_words(),
     )

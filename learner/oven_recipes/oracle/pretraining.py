@@ -25,14 +25,13 @@ from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.activations.capture import MOST_TOKENS, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle import supervised
-from oven_recipes.oracle.attributes import ABSENT, ATTRIBUTES
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.model import EOS, SIZES, Sizes, build_model
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
 from oven_recipes.oracle.supervised import lessons as lessons_of
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
+from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, QUESTIONS
 from oven_recipes.small_models import rise_and_fall
 from oven_recipes.weights_cache import key_of, trained_once
 

@@ -25,9 +25,9 @@ from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
+from oven_recipes.oracle.words import QUESTIONS
 from oven_recipes.runner import TRAINER_ARGUMENTS
 from oven_recipes.small_models import descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from oven_recipes.oracle.attributes import ATTRIBUTES, FEELINGS, GREETINGS, MANNERS, TIMES, TOPICS
-from oven_recipes.oracle.benchmark_templates import CITIES, NAMES, NOUNS, NUMBERS, PRONOUNS
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
+from oven_recipes.oracle.words import ATTRIBUTES, WORDS
 
 OPTIONAL = 0.8
 """Share of prompts with a greeting, and of prompts with a place."""
@@ -42,27 +41,29 @@ def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list
 
 
 def _draw(rng: random.Random) -> TemplatePrompt:
-    topic, feeling, time, manner = (rng.choice(list(values)) for values in (TOPICS, FEELINGS, TIMES, MANNERS))
-    gender = rng.choice(list(NAMES))
-    name, number = rng.choice(NAMES[gender]), rng.choice(NUMBERS[:6])
+    topic, feeling, time, manner = (
+        rng.choice(list(values)) for values in (WORDS.topics, WORDS.feelings, WORDS.times, WORDS.manners)
+    )
+    gender = rng.choice(list(WORDS.names))
+    name, number = rng.choice(WORDS.names[gender]), rng.choice(WORDS.numbers[:6])
     values = {"topic": topic, "feeling": feeling, "time": time, "manner": manner, "person": name, "number": number}
-    words = TOPICS[topic][1]
-    singular, several = rng.choice(NOUNS)
-    happening = f"{name} {rng.choice(TIMES[time])} {number} {singular if number == 'one' else several}"
+    words = WORDS.topics[topic][1]
+    singular, several = rng.choice(WORDS.nouns)
+    happening = f"{name} {rng.choice(WORDS.times[time])} {number} {singular if number == 'one' else several}"
     if rng.random() < OPTIONAL:
-        values["place"] = rng.choice([city for cities in CITIES.values() for city in cities])
+        values["place"] = rng.choice([city for cities in WORDS.cities.values() for city in cities])
         happening += f" in {values['place']}"
-    mood = rng.choice(FEELINGS[feeling][1])
-    subject = PRONOUNS[gender][0]
+    mood = rng.choice(WORDS.feelings[feeling][1])
+    subject = WORDS.pronouns[gender][0]
     clauses = [
         happening,
         rng.choice(("{} is {} about the {}", "{} feels {} because of the {}")).format(subject, mood, rng.choice(words)),
-        rng.choice(MANNERS[manner]).format(rng.choice(words)),
+        rng.choice(WORDS.manners[manner]).format(rng.choice(words)),
     ]
     rng.shuffle(clauses)
     if rng.random() < OPTIONAL:
-        values["language"] = rng.choice(list(GREETINGS))
-        clauses.insert(rng.choice((0, len(clauses))), rng.choice(GREETINGS[values["language"]][1]))
+        values["language"] = rng.choice(list(WORDS.greetings))
+        clauses.insert(rng.choice((0, len(clauses))), rng.choice(WORDS.greetings[values["language"]][1]))
     return TemplatePrompt(" ".join(clauses), values)
 
 

@@ -8,13 +8,12 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from oven_recipes.oracle.attributes import ATTRIBUTES
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.model import CONTEXT, build_tokenizer
 from oven_recipes.oracle.pretraining import benchmark_rows, collate, template_rows
 from oven_recipes.oracle.questions import KnownAnswer, QuestionedPrompt
 from oven_recipes.oracle.template_questions import held_out, template_dataset
+from oven_recipes.oracle.words import ATTRIBUTES, QUESTIONS
 
 SEED = 3
 

@@ -17,7 +17,6 @@ from oven_llm.diagnosis.log_context import LogContext, context_of, shown_setting
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.models import ModelHandler, ProviderHandler
 from oven_runs.home.model_spend import NAME, Cap
 from oven_runs.settings.committee_settings import BudgetSettings
@@ -166,7 +165,7 @@ class DiagnosisCompanion:
             supervisor,
             worker,
             knobs=self._settings.actuators,
-            caps=Caps(seconds=self._settings.seconds),
+            seconds=self._settings.seconds,
             log_dir=folder,
             config=shown_settings(self._around.settings),
         )

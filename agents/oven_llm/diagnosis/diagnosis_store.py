@@ -23,9 +23,10 @@ from oven_core.protocol.messages import Value
 from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView
 from oven_llm.diagnosis.log_context import context_of
+from oven_llm.providers.conversation import Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.log import FILES, events
-from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
+from oven_llm.supervisor.models import ModelHandler
 
 FOLDER: Final = "diagnoses"
 """Name of the folder in the run's folder."""
@@ -154,7 +155,7 @@ class NoCallsModel(ModelHandler):
     def __init__(self, model: str) -> None:
         self.model = model
 
-    def chat(self, messages: Messages) -> LMResponse:
+    def chat(self, messages: Messages) -> ModelReply:
         raise ModelFailure("not_configured", "the recorded conversation has no answer to this, and no call is made")
 
 

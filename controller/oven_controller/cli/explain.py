@@ -21,8 +21,7 @@ from oven_runs.access.run_finder import find_run
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.cited_paths import cited_paths
 from oven_runs.log.explanation import Explanation, Explanations
-from oven_runs.log.explanation_report import report
-from oven_runs.log.other_rules import OtherRuling
+from oven_runs.log.explanation_report import OtherRuling, report
 from oven_runs.log.run_summary import text
 from oven_runs.settings.resolution import rules_set
 

@@ -53,7 +53,7 @@ def doctor(
 
 
 def _machine(port: int | None, as_json: bool) -> bool:
-    from oven_controller.stack.doctor_facts import examine
+    from oven_controller.stack.doctor import examine
 
     checks = examine(Home(), port)
     ready = all(check.state != "fail" for check in checks)

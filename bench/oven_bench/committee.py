@@ -23,7 +23,7 @@ from typer import Option
 from oven_bench.study import Report, Study
 from oven_core.bus.connection import Bus
 from oven_core.protocol import names
-from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
+from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
 from oven_core.security.credentials import Credentials
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
@@ -169,12 +169,9 @@ class CountedMembers:
     def __init__(self, remote: RemoteMembers) -> None:
         self.members, self.judges, self.deadline_s = remote.members, remote.judges, remote.deadline_s
         self.probe, self.join, self.leave = remote.probe, remote.join, remote.leave
+        self.health = remote.health
         self.lost_by_one = 0
         self._remote = remote
-
-    @property
-    def health(self) -> dict[str, JudgeHealth]:
-        return self._remote.health
 
     def ask(self, requests: Any, members: Mapping[str, Any]) -> dict[str, list[Scores | Abstention]]:
         verdicts = self._remote.ask(requests, members)

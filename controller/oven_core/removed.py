@@ -18,7 +18,7 @@ _NAMES: Final = {
     ),
     "command of kg": "learn",
     "command of supervise": "analyze ask data grid",
-    "command of traces": "ab",
+    "command of traces": "ab cost gate pairs replay",
     "format of graphs": "causenet gexf graphrag neo4j-csv neo4j-jsonl nquads trig",
     "setting": (
         "author.enabled rules.control_share rules.sure_confidence rules.trial_cooldown rules.trial_margin "

@@ -1,4 +1,4 @@
-"""For the workers of ranks_job: GRPO with channels of uneven work."""
+"""For the workers of ranks_job: GRPO with a channel of uneven work."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 from tests.support.tiny_grpo import ROWS, grpo
-from tests.unit.learner.test_attach_trl import tokenizer
 
-from oven_learner.losses import ChannelTrainer, Hints, ReplayPreference, SelfDistillation
-from oven_learner.losses.pair_tokens import PairTokens
+from oven_learner.losses import ChannelTrainer, Hints, SelfDistillation
 
 HINTED = 4
 """Prompts of a step that have feedback, the first ones: with eight, and four completions of each, rank 0 has them all.
@@ -26,41 +24,28 @@ class InOrder(ChannelTrainer):
 
 
 def trained(folder: Path, steps: int) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """The weights, and what this rank's channels saw."""
+    """The weights, and what this rank's channel saw."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    words = tokenizer()
     feedback = [row | {"feedback": "no"} if at < HINTED else row | {"feedback": None} for at, row in enumerate(ROWS)]
     rows = [row for row in feedback for _ in range(4)]  # as a sampler of groups would repeat them
-    pairs = [
-        PairTokens((token,), (token + 1, words.eos_token_id), (token + 2, words.eos_token_id)) for token in range(3, 11)
-    ]
-    seen: list[list[int]] = []
-
-    class Watched(ReplayPreference):
-        def tally_pairs(self, model: Any, places: Any, device: Any) -> Any:
-            seen.append(list(places))
-            return super().tally_pairs(model, places, device)
-
-    channels = [SelfDistillation(0.5, hints=Hints(sibling=False), topk=8), Watched(pairs, 0.5, batch=2)]
+    channel = SelfDistillation(0.5, hints=Hints(sibling=False), topk=8)
     job = grpo(
-        folder / "out", InOrder, channels=channels, rows=rows * steps, max_steps=steps, logging_steps=1,
+        folder / "out", InOrder, channels=[channel], rows=rows * steps, max_steps=steps, logging_steps=1,
         per_device_train_batch_size=16, num_generations=4, ddp_backend="gloo", lr_scheduler_type="constant",
     )  # fmt: skip
     job.model.config.max_position_embeddings = 512  # a hint has some length
     hinted: list[int] = []
-    tally = channels[0].tally
+    tally = channel.tally
 
     def counted(model: Any, inputs: dict[str, Any]) -> Any:
         hinted.append(sum(tokens is not None for tokens in inputs["oven_hinted"]))
         return tally(model, inputs)
 
-    channels[0].tally = counted  # type: ignore[method-assign]
+    channel.tally = counted  # type: ignore[method-assign]
     job.train()
     logged = [entry for entry in job.state.log_history if "channel/sdpo" in entry]
     return list(job.model.parameters()), {
-        "pairs": seen,
         "hinted": hinted,
         "shares": [entry["channel/sdpo/hinted"] for entry in logged],
-        "replay": [entry["channel/replay"] for entry in logged],
     }

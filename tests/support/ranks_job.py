@@ -130,7 +130,7 @@ def oracle(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def channelled(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: GRPO with self-distillation and preferences. Only rank 0's prompts have hints."""
+    """No bus: GRPO with self-distillation. Only rank 0's prompts have hints."""
     from tests.support.ranks_channels import trained
 
     notes = Notes(folder)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from oven_learner.rewards.aggregation import Reliability, aggregate, standardised
+from oven_learner.rewards.aggregation import aggregate, standardised
+from oven_learner.rewards.reliability import Reliability
 
 SCALES: Final = {"a": 0.5, "b": 0.8, "c": 1.2, "d": 2.0}
 """Judge → its scale."""

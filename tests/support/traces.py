@@ -1,4 +1,4 @@
-"""Traces to test with: drawn ones, a whole one of a small repair, and teachers' replies to it."""
+"""Traces to test with: drawn ones, and a whole one of a small repair."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from hypothesis import strategies as st
 
-from oven_runs.traces.records import Message, Policy, Reply, Sampled, Task, Tool, ToolCall, Trace, TraceStep
+from oven_runs.traces.records import Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
 
 # No halves of characters: JSON files are UTF-8.
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -44,7 +44,6 @@ steps = st.builds(
     result=st.none() | some(tool_results | users),
     reward=st.none() | real,
     sampled=st.none() | sampled_tokens(),
-    own=some(actions),
     outcome=text,
 )
 tools = st.builds(Tool, name=text, description=text, parameters=objects)
@@ -116,21 +115,3 @@ REPAIR = Trace(
     policy=Policy(model="small", step=3, vocabulary="v"),
 )
 """Whole: each step has a state, an action and a reward."""
-
-
-def reply(trace: Trace, at: int, teacher: str, action: Message | None, **more: object) -> Reply:
-    """A teacher's reply to a step; its family has the letters of its name without digits."""
-    given: dict[str, object] = {
-        "trace": trace.id,
-        "step": at,
-        "state": trace.digests()[at],
-        "teacher": teacher,
-        "family": teacher.rstrip("0123456789"),
-        "action": action,
-        "usd": 0.01,
-        "tokens_in": 100,
-        "tokens_out": 10,
-    }
-    if action is None:
-        given["failure"] = "timeout"
-    return Reply.model_validate({**given, **more})

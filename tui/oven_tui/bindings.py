@@ -43,7 +43,7 @@ def _binding(command: Command) -> Binding:
     return Binding(
         command.keys,
         command.action,
-        command.footer or command.words,
+        command.footer or command.title or command.help,
         show=bool(command.footer),
         key_display=SIGNS.get(first),
         id=command.id,
@@ -69,7 +69,7 @@ class CommandPalette(Provider):
         seen = set[str]()
         for active in self.screen.active_bindings.values():
             command = BY_ID.get(active.binding.id or "")
-            if command is not None and command.listed and command.id not in seen:
+            if command is not None and command.title and command.id not in seen:
                 seen.add(command.id)
                 yield command, partial(self.app.run_action, active.binding.action, active.node)
 
@@ -80,13 +80,13 @@ class CommandPalette(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command, run in self._active_commands():
-            score = max(matcher.match(command.words), 0.7 * matcher.match(command.help), _by_key(command, query))
+            score = max(matcher.match(command.title), 0.7 * matcher.match(command.help), _by_key(command, query))
             if score > 0:
-                yield Hit(score, matcher.highlight(_title(command)), run, text=command.words, help=command.help)
+                yield Hit(score, matcher.highlight(_title(command)), run, text=command.title, help=command.help)
 
 
 def _title(command: Command) -> str:
-    return f"{command.words}  ({key_words(command)})"
+    return f"{command.title}  ({key_words(command)})"
 
 
 def _by_key(command: Command, query: str) -> float:

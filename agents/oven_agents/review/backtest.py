@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter, deque
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
-from oven_agents.review.backtest_report import BacktestDivergence, BacktestNotice, BacktestReport, BacktestVote
+from pydantic import BaseModel, ConfigDict, Field
+
 from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
-from oven_agents.runtime.loader import Recalling, load, load_repeatable
+from oven_agents.runtime.loader import load_repeatable
 from oven_agents.sdk.agent import Agent
 from oven_core.errors import ConfigError
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Observation, Receipt, RunStarted, Vote
+from oven_core.protocol.messages import Observation, Real, Receipt, RunStarted, Value, Vote
 from oven_core.protocol.rules import Rules
 from oven_core.terminal_text import say, wrapped
 from oven_runs.access import log_reader
@@ -30,6 +30,81 @@ OPEN_LOOP = (
     "open loop: the recording continues as it went, whatever is decided here; only what comes before the first "
     "divergence is sure, and no confidence is scored, since what its changes would have done is not in the recording"
 )
+
+
+class BacktestVote(BaseModel):
+    """One vote of the agent, and its outcome in the backtest and in the recording."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    tick: int
+    actuator: str
+    stance: str
+    value: Value
+    confidence: Real
+    target: str
+    expected_change: Real
+    horizon: int
+    rationale: str
+    counted: bool = Field(description="whether the vote is on a ballot, or was decided at once")
+    verdict: str | None = Field(description="null: its ballot did not close, or it did not count")
+    decided_value: Value
+    reason: str | None
+    change_in_recording: float | None = Field(
+        description="the target's change in the recording up to the vote's horizon; null: not measured on both sides"
+    )
+    carried_out_in_recording: bool
+
+
+class BacktestNotice(BaseModel):
+    """A text of the agent for people."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tick: int
+    text: str
+
+
+class BacktestDivergence(BaseModel):
+    """The first decision that differs from the recorded one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tick: int
+    actuator: str
+    logged: str
+    computed: str
+
+
+class BacktestReport(BaseModel):
+    """The whole report. Open loop: the recording continues as it went, whatever is decided here."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    agent: str
+    run: str
+    ticks: int
+    votes: tuple[BacktestVote, ...]
+    votes_left_out: int = Field(default=0, description="older votes that the report omits because it was limited")
+    proposals: int
+    proposals_per_1000_ticks: float | None
+    decisions: dict[str, int] = Field(description="verdict → how many, of those on its proposals")
+    cannot_fire: str = Field(description="why it can never vote in this run; empty: it can")
+    problems: tuple[str, ...] = Field(description="tracebacks of the agent's own code")
+    notices: tuple[BacktestNotice, ...]
+    took_part: bool = Field(description="whether it took part in the recording")
+    same_votes: bool | None = Field(description="whether it voted there as it does here; null: it took no part")
+    shadow: bool = Field(description="it was a shadow there, and its votes count here")
+    divergences: int
+    first_divergence: BacktestDivergence | None
+    ignored_receipts: int
+    open_loop: Literal[True] = True
+    rules: dict[str, Any] = Field(description="rules that replaced those of the recording")
+    hints: tuple[str, ...] = Field(default=(), description="what the recording's metrics lack")
+
+    def newest(self, most: int) -> BacktestReport:
+        """The same report with at most `most` votes, the newest."""
+        return self.model_copy(update={"votes": self.votes[-most:], "votes_left_out": len(self.votes[:-most])})
 
 
 @dataclass
@@ -169,7 +244,7 @@ def main(
     """Print a backtest and return the exit code. `rules` replace those of the recording; `hints` maps the recording's
     metrics to what they lack. Raises ConfigError, and whatever reading a log raises."""
     events = log_reader.events(folder, exact=True, until=until)
-    test = asyncio.run(backtest(agent, folder.run, events, rules or {}, folder=folder))
+    test = asyncio.run(backtest(agent, folder.run, events, rules or {}))
     report = test.report(hints(test.metrics))
     if as_json:
         print(report.model_dump_json(ensure_ascii=True))
@@ -184,48 +259,22 @@ async def backtest(
     events: AsyncIterable[Event],
     rules: Mapping[str, Any],
     progress: Callable[[int, int], object] = lambda _events, _tick: None,
-    folder: RunFolder | None = None,
 ) -> Backtest:
     """Run an agent, an entry point or a file, over the verified events of a run.
 
-    `progress` is called with (events, tick) after each event, and may raise to end the backtest. `folder` is the run's
-    folder, for an agent that stores there what it needs to repeat its votes. Raises ConfigError if the run never
-    started.
+    `progress` is called with (events, tick) after each event, and may raise to end the backtest. Raises ConfigError if
+    the run never started.
     """
-    name, loaded = load(agent)
-    recalls = folder is not None and isinstance(loaded, Recalling)
-    if folder is not None and isinstance(loaded, Recalling):
-        log = [event async for event in events]
-        await asyncio.to_thread(loaded.recall, folder.path, log, _settings(folder))
-        events = _replayed(log)
-    else:
-        name, loaded = load_repeatable(agent)
+    name, loaded = load_repeatable(agent)
     test = Backtest(loaded, names.checked("agent", name), run, rules)
     count = 0
     async for event in events:
-        if recalls:  # the agent runs an event loop of its own
-            await asyncio.to_thread(test.add, event)
-        else:
-            test.add(event)
+        test.add(event)
         count += 1
         progress(count, test.replay.tick)
     if not test.replay.started:
         raise ConfigError(f"run {run!r} never started: there is no RunStarted in what was read of its log")
     return test
-
-
-async def _replayed(log: Sequence[Event]) -> AsyncIterable[Event]:
-    for event in log:
-        yield event
-
-
-def _settings(folder: RunFolder) -> dict[str, Any]:
-    """The run's settings; empty if they cannot be read."""
-    try:
-        settings = json.loads((folder.path / "config.json").read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
 
 
 def _own_part(vote: Vote) -> Vote:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from oven_agents.review.columnar_window import ColumnarWindow
+from oven_agents.review.columnar_window import Columns
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.sdk.session import KEPT, Session
+from oven_agents.sdk.session import Session
 from oven_core.errors import OvenError
 from oven_core.mesh.actuator_values import direction
 from oven_core.mesh.outputs import Output
@@ -88,7 +88,7 @@ class OpenLoopReplay:
         """The votes that the recording has under the agents' names; the key is missing if an agent took no part."""
         self.shadows: set[str] = set()
         """Agents that were shadows in the recording."""
-        self._columns = ColumnarWindow(KEPT)
+        self._columns = Columns()
         self._sessions = {name: Session(agents[name], name, windows=self._columns.window) for name in sorted(agents)}
         self._loop = OpenLoop(run, rules)
         self._subjects = names.Subjects(run)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oven_agents.review import html_page, text_report
+from oven_agents.review import html_page
 from oven_agents.review.flagged_proposals import Series, flags, judge
 from oven_agents.review.open_loop_replay import OpenLoopReplay
-from oven_agents.review.report import Report
+from oven_agents.review.report import Report, text_lines
 from oven_agents.runtime.loader import load_repeatable, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_core.errors import ConfigError
@@ -56,7 +56,7 @@ def main(
     if as_json:
         print(json.dumps(report.plain()))
     else:
-        say(*text_report.lines(report))
+        say(*text_lines(report))
         if html is not None:
             print(f"\n{html} has the same with charts")
     return 0

@@ -15,20 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from oven_agents.runtime.kg_client import DEADLINE_S, RETRY_AFTER_S
+from oven_agents.runtime.kg_client import AskService, PriorClient
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
 from oven_core.errors import BusError, reason
-from oven_core.protocol import names
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
 from oven_runs.access.log_sources import batches
 
 log = logging.getLogger("oven.agent")
 
-AskGraph = Callable[[str, bytes], Awaitable[bytes | None]]
-"""(endpoint, request) → the prior service's reply, or None if there was none in time."""
 ReadLog = Callable[[], Awaitable[list[Event]]]
 """Return the verified events since the previous call. Raises BusError if no mesh replica answers."""
 
@@ -47,7 +44,8 @@ class Surroundings:
     """The run's folder. It does not exist if the process runs on another machine."""
     settings: dict[str, Any]
     """The run's settings as `up` resolved them; empty without a folder."""
-    ask_graph: AskGraph
+    ask_graph: AskService
+    """Asks the prior service."""
     read_log: ReadLog = _no_log
     """Reads the run's whole log for this agent."""
 
@@ -79,7 +77,7 @@ class Companions:
             if not isinstance(session.agent, Companioned):
                 continue
             settings = _settings(folder) if settings is None else settings
-            around = Surroundings(session.name, folder, settings, _graph(bus), _Log(bus, run, pin).read_new)
+            around = Surroundings(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
             companion = session.agent.begin(around)
             if companion is not None:
                 task = asyncio.create_task(_logged(session.name, companion), name=f"companion of {session.name}")
@@ -111,23 +109,6 @@ async def _logged(name: str, companion: Coroutine[Any, Any, None]) -> None:
         await companion
     except Exception as error:  # the error's text may hold a prompt, so only its type is logged
         log.error("%s: the agent's companion raised %s and has stopped", name, type(error).__name__)
-
-
-def _graph(bus: Bus) -> AskGraph:
-    away_until = 0.0
-
-    async def ask(endpoint: str, request: bytes) -> bytes | None:
-        nonlocal away_until
-        now = asyncio.get_running_loop().time()
-        if now < away_until:
-            return None
-        try:
-            return await bus.request(names.kg(endpoint), request, DEADLINE_S)
-        except BusError:
-            away_until = now + RETRY_AFTER_S
-            return None
-
-    return ask
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 The service may be away or late. Then the vote is published as it is, and of several plans the agent's first. What the
 graph forbids, the mesh forbids too by the run's rules, for every voter.
 
-The questions are one generator: it yields (endpoint, request) and receives the reply, or None. `consult` answers it
-with a function in this process, `PriorClient` over the bus."""
+The questions are one generator: it yields (endpoint, request) and receives the reply, or None. `answered` answers it
+with a function in this process, `answered_by_service` over the bus."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from pydantic import ValidationError
@@ -57,10 +57,13 @@ HEADER_BYTES: Final = 1024
 Messages: TypeAlias = list[Vote | AgentStatus | Alert]
 AskPrior: TypeAlias = Callable[[str, bytes], bytes | None]
 """(endpoint, request) → reply, or None if there was no answer."""
+AskService: TypeAlias = Callable[[str, bytes], Awaitable[bytes | None]]
+"""The same over the bus."""
 Report: TypeAlias = Callable[[str], None]
 Consultation: TypeAlias = Generator[tuple[str, bytes], bytes | None, Messages]
 
 _Reply = TypeVar("_Reply", bound=Message)
+_Result = TypeVar("_Result")
 
 
 def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
@@ -97,28 +100,28 @@ def veto_reason(judgement: Judgement) -> str:
     return "; ".join(map(cited, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
 
 
-def consult(
-    messages: Sequence[UnsentMessage],
-    run: RunStarted | None,
-    knobs: Mapping[str, Knob],
-    in_flight: Sequence[str],
-    ask: AskPrior,
-    report: Report = log.debug,
-) -> Messages:
-    """Return the messages to publish, in order: one plan of `Alternatives`, proposals with sources, nothing forbidden.
+def answered(questions: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskPrior) -> _Result:
+    """Answer a generator's questions with a function of this process, and return the generator's result."""
+    try:
+        request = next(questions)
+        while True:
+            request = questions.send(ask(*request))
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
 
-    `report` receives a line for each omitted message, and for each reply that cannot be read.
-    """
-    resolved: Messages = []
-    for message in messages:
-        questions = consultation(message, run, knobs, in_flight, report)
-        try:
-            request = next(questions)
-            while True:
-                request = questions.send(ask(*request))
-        except StopIteration as end:
-            resolved += end.value
-    return resolved
+
+async def answered_by_service(
+    questions: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskService
+) -> _Result:
+    """The same with a coroutine function, such as `PriorClient.ask`."""
+    try:
+        request = next(questions)
+        while True:
+            request = questions.send(await ask(*request))
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
 
 
 def consultation(
@@ -173,30 +176,23 @@ class PriorClient:
         knobs: Mapping[str, Knob],
         in_flight: Sequence[str],
     ) -> Messages:
-        """Like the function `consult`, but over the bus and about all messages at once."""
+        """Return the messages to publish, in order: one plan of `Alternatives`, proposals with sources, nothing
+        forbidden."""
         if self._is_away() or not any(map(needs_graph, messages)):
             return without_graph(messages)
         consultations = (consultation(message, run, knobs, in_flight, self._report) for message in messages)
-        replies = await asyncio.gather(*map(self._complete, consultations))
+        replies = await asyncio.gather(*(answered_by_service(questions, self.ask) for questions in consultations))
         return [message for resolved in replies for message in resolved]
 
-    async def _complete(self, questions: Consultation) -> Messages:
-        try:
-            request = next(questions)
-            while True:
-                request = questions.send(await self._ask(*request))
-        except StopIteration as end:
-            resolved: Messages = end.value
-            return resolved
-
-    async def _ask(self, endpoint: str, request: bytes) -> bytes | None:
+    async def ask(self, endpoint: str, request: bytes) -> bytes | None:
+        """Return the reply; None if there is none in time, or was none a moment ago."""
         if self._is_away():
             return None
         try:
             return await self._bus.request(names.kg(endpoint), request, DEADLINE_S)
         except BusError as error:
             self._away_until = asyncio.get_running_loop().time() + RETRY_AFTER_S
-            self._report(f"votes go out without the graph's sources: {error}")
+            self._report(f"the knowledge graph does not answer: {error}")
             return None
 
     def _is_away(self) -> bool:

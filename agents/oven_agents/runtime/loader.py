@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from oven_agents.sdk.agent import Agent
 from oven_core import plugins
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_core.protocol.events import Event
 from oven_runs.settings.agent_options import checked
 
 
@@ -40,15 +39,6 @@ def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
     if agent.unrepeatable:
         raise ConfigError(f"the agent {name!r} {agent.unrepeatable}")
     return name, agent
-
-
-@runtime_checkable
-class Recalling(Protocol):
-    """An agent that stores outside answers in the run's folder, so that its votes can be recomputed from there."""
-
-    def recall(self, folder: Path, events: Sequence[Event], config: Mapping[str, Any]) -> None:
-        """Load the stored answers. `events` is the run's verified log, `config` its resolved settings. Raises
-        ConfigError if nothing is stored."""
 
 
 def default_name(name_or_file: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from oven_agents import memory_limit
 from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.alert_edges import AlertEdges
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, UnsentMessage, without_graph
 from oven_agents.sdk.topic_shares import TopicShares
-from oven_agents.sdk.window import Knob, WindowMaker, plain_window
+from oven_agents.sdk.window import Knob, Window
 from oven_core.mesh.actuator_values import show
 from oven_core.mesh.change_requirements import change
 from oven_core.protocol.alerts import Alert
@@ -51,10 +51,10 @@ class Session:
         name: str,
         *,
         shadow: bool = False,
-        windows: WindowMaker = plain_window,
+        windows: Callable[..., Window] = Window,
     ) -> None:
         """With `shadow` the agent asks that its votes be logged and not counted. `windows` makes the windows that it
-        votes on."""
+        votes on, from the fields of `Window`."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
@@ -274,9 +274,8 @@ class Session:
         if self._reason:
             return []
         assert self._run is not None
-        window = self._windows(
-            self._run, self._observations, self._knobs, self._receipts, self._ballots, self._commanded
-        )
+        observations = list(self._observations)  # a copy: the agent may keep its window
+        window = self._windows(self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded)
         try:
             alerts = self._alerts.changes(self.agent.alerts(window), window) if new_tick else []
             answer = self.agent.vote(window) if new_tick else None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import REASON_LENGTH, Alert
@@ -96,19 +95,20 @@ class Window:
         Values after a rollback are thus compared with those that led to the snapshot, not with the failure.
         """
         survivors: list[tuple[int, float]] = []
-        newer, limit = self.last.step, self.last.step
+        newer = limit = self.last.step
         abandoned = self._abandoned_ticks()
         for observation in reversed(self.observations):
-            if observation.tick <= after or len(survivors) == last:
+            tick, step = observation.tick, observation.step
+            if tick <= after or len(survivors) == last:
                 break
-            if any(start < observation.tick <= end for start, end in abandoned):
+            if abandoned and any(start < tick <= end for start, end in abandoned):
                 continue
-            if observation.step > newer:  # the step went back here
+            if step > newer:  # the step went back here
                 limit = min(limit, newer - 1)
-            newer = observation.step
+            newer = step
             value = observation.metrics.get(metric)
-            if value is not None and observation.step <= limit:
-                survivors.append((observation.tick, value))
+            if value is not None and step <= limit:
+                survivors.append((tick, value))
         survivors.reverse()
         return survivors
 
@@ -196,32 +196,6 @@ class Window:
                 "rationale": why,
             }
         )
-
-
-WindowMaker: TypeAlias = Callable[
-    [
-        RunStarted,
-        Sequence[Observation],
-        Mapping[str, Knob],
-        Sequence[Receipt],
-        Mapping[str, BallotOpened],
-        Set[str],
-    ],
-    Window,
-]
-"""Makes a window from a session's fields, in the order of the window's fields."""
-
-
-def plain_window(
-    run: RunStarted,
-    observations: Sequence[Observation],
-    knobs: Mapping[str, Knob],
-    receipts: Sequence[Receipt],
-    open_ballots: Mapping[str, BallotOpened],
-    commanded: Set[str],
-) -> Window:
-    """Make a window with a copy of the observations, so that the session may continue."""
-    return Window(run, list(observations), knobs, receipts, open_ballots, commanded)
 
 
 def is_named(actuator: str, names: Collection[str]) -> bool:

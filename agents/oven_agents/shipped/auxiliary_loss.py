@@ -30,7 +30,7 @@ class AuxiliaryLoss(Agent):
     `channel/<name>`. Other runs report that it cannot fire. `channel.kg` belongs to `knowledge`.
     """
 
-    moves = ("channel.distill", "channel.sft", "channel.sdpo", "channel.replay", MTP, "channel.z_loss")
+    moves = ("channel.distill", "channel.sft", "channel.sdpo", MTP, "channel.z_loss")
     """The terms of the shipped trainers, and one common term. The mesh needs exact names."""
     speciality = (MTP,)
     options = dict.fromkeys(("most", "late"), SHARE)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter, deque
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from oven_agents.runtime.companion import Surroundings
-from oven_core.errors import BusError, ConfigError, OvenError
+from oven_agents.runtime.kg_client import answered_by_service
+from oven_core.errors import BusError, ConfigError, OvenError, reason
+from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Value
 from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
-from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore, Question
 from oven_llm.diagnosis.graph_view import GraphView, viewing
 from oven_llm.diagnosis.log_context import LogContext, context_of, shown_settings
+from oven_llm.diagnosis.model_answer import ProposedChange
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
@@ -25,6 +32,9 @@ from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import SupervisorSettings
 
 log = logging.getLogger("oven.agent")
+
+FOLDER: Final = "diagnoses"
+"""Name of the diagnoses' folder in the run's folder."""
 
 
 class RunModels:
@@ -74,9 +84,80 @@ class RunModels:
             handler.close()
 
 
+@dataclass(frozen=True)
+class DiagnosisRequest:
+    """A question of the agent."""
+
+    number: int
+    tick: int
+    """Tick of the agent's newest observation."""
+    values: Mapping[str, Value]
+    """Knob → its value at that time. If the value has changed since, the answer is void."""
+
+
+class DiagnosisStore:
+    """A run's diagnoses on disk, for people and for a restarted agent. Each has a folder: question.json, the logs of
+    the conversation, outcome.json, and taken.json once a vote has used the answer. Raises OSError if writing fails."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder / FOLDER
+
+    @property
+    def count(self) -> int:
+        """The number of diagnoses ever begun, answered or not, including those before a restart."""
+        return max(self._numbers(), default=0)
+
+    def begin(self, request: DiagnosisRequest, seq: int, view: GraphView) -> Path:
+        """Write the question and return its folder. `seq`: of the newest event in the context."""
+        self._path(request.number).mkdir(parents=True, mode=0o700, exist_ok=True)
+        question = {"tick": request.tick, "seq": seq, "values": dict(request.values), "graph": view.plain()}
+        self._write(request.number, "question", question)
+        return self._path(request.number)
+
+    def end(self, number: int, result: DiagnosisResult) -> None:
+        """Write the outcome."""
+        outcome = {
+            "diagnosis": result.diagnosis.plain() if result.diagnosis else None,
+            "failure": result.kind or None,
+            "why": result.why,
+            "ended": result.result.ended,
+            "calls": result.result.calls,
+            "cost_usd": result.cost_usd,
+            "seconds": round(result.result.elapsed, 3),
+        }
+        self._write(number, "outcome", outcome)
+
+    def take(self, number: int, tick: int, change: ProposedChange | None) -> None:
+        """Record that a vote at that tick used the answer, and the change that it may revert. Does nothing for a
+        question that was never begun."""
+        if self._path(number).is_dir():
+            plain = change.model_dump(mode="json", by_alias=True) if change else None
+            self._write(number, "taken", {"tick": tick, "change": plain})
+
+    def newest_change(self) -> ProposedChange | None:
+        """Return the newest change that may be reverted. Raises ConfigError for a file that cannot be read."""
+        for number in sorted(self._numbers(), reverse=True):
+            path = self._path(number) / "taken.json"
+            try:
+                change = json.loads(path.read_bytes()).get("change") if path.is_file() else None
+                if change:
+                    return ProposedChange.model_validate(change)
+            except (OSError, ValueError, AttributeError) as error:
+                raise ConfigError(f"{path} does not hold a vote's change ({reason(error)}); move it away") from None
+        return None
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:03}"
+
+    def _write(self, number: int, name: str, content: dict[str, Any]) -> None:
+        write_atomic(self._path(number) / f"{name}.json", json.dumps(content), private=True)
+
+    def _numbers(self) -> list[int]:
+        return [int(path.name) for path in self._folder.glob("*") if path.name.isdigit()]
+
+
 class DiagnosisCompanion:
-    """Answers one question after another. Raises ConfigError for a model that cannot be used, and for stored diagnoses
-    that cannot be read: without their number the limit could not be kept."""
+    """Answers one question after another. Raises ConfigError for a model that cannot be used."""
 
     def __init__(
         self, around: Surroundings, settings: SupervisorSettings, desk: Desk[DiagnosisRequest, DiagnosisResult]
@@ -88,7 +169,7 @@ class DiagnosisCompanion:
         self._begun = self._store.count
         self._models = RunModels(around, settings)
         self._events: list[Event] = []
-        self._used: deque[tuple[int, int]] = deque()
+        self._used: deque[tuple[int, int, ProposedChange | None]] = deque()
         self._answer_used = asyncio.Event()
 
     @property
@@ -107,9 +188,9 @@ class DiagnosisCompanion:
         spent = "" if cost is None else f", {cost:.4f} USD"
         return f"{self._begun} diagnoses{spent}; abstained: {counted(self.failed)}"
 
-    def used(self, number: int, tick: int) -> None:
+    def used(self, number: int, tick: int, change: ProposedChange | None) -> None:
         """Note that a vote at that tick used the answer. It is written later, because a vote must not wait for disk."""
-        self._used.append((number, tick))
+        self._used.append((number, tick, change))
         self._answer_used.set()
 
     async def serve(self) -> None:
@@ -129,9 +210,9 @@ class DiagnosisCompanion:
 
     def _write_used(self) -> None:
         while self._used:
-            number, tick = self._used.popleft()
+            number, tick, change = self._used.popleft()
             try:
-                self._store.take(number, tick)
+                self._store.take(number, tick, change)
             except OSError as error:
                 log.warning("%s: cannot record when diagnosis %d was used: %s", self._around.name, number, error)
 
@@ -156,9 +237,10 @@ class DiagnosisCompanion:
     async def _diagnose(self, request: DiagnosisRequest) -> DiagnosisResult:
         self._events += await self._around.read_log()
         context = await asyncio.to_thread(_context_with_alarms, self._events)
-        view = await self._view(context)
-        question = Question(request.number, request.tick, context.seq, request.values, view)
-        folder = await asyncio.to_thread(self._store.begin, question)
+        view = await answered_by_service(viewing(context.alarms, context.started), self._around.ask_graph)
+        if not view.causes:
+            raise ConfigError("the knowledge graph does not answer, so no cause could be checked against it")
+        folder = await asyncio.to_thread(self._store.begin, request, context.seq, view)
         supervisor, worker = await asyncio.to_thread(self._models.connected)
         result = await diagnose(
             context,
@@ -174,18 +256,6 @@ class DiagnosisCompanion:
             self.failed[result.kind] += 1
         await asyncio.to_thread(self._store.end, request.number, result)
         return result
-
-    async def _view(self, context: LogContext) -> GraphView:
-        asking = viewing(context.alarms, context.started)
-        try:
-            request = next(asking)
-            while True:
-                request = asking.send(await self._around.ask_graph(*request))
-        except StopIteration as end:
-            view: GraphView = end.value
-        if not view.causes:
-            raise ConfigError("the knowledge graph does not answer, so no cause could be checked against it")
-        return view
 
 
 def _context_with_alarms(events: list[Event]) -> LogContext:

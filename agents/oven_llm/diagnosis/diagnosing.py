@@ -90,10 +90,8 @@ async def diagnose(
     knobs: Sequence[str] | None = None,
     caps: Caps | None = None,
     log_dir: str | Path | None = None,
-    resume: bool = False,
     config: Mapping[str, Any] | None = None,
     max_iterations: int = MAX_ITERATIONS,
-    backend: str | None = None,
 ) -> DiagnosisResult:
     """Have a model diagnose the log. `view`: the graph's view of the log's alarms. `knobs`: those that may be changed,
     if the run has them. `config`: the run's resolved settings. The other arguments are those of `orchestrator.run`.
@@ -118,8 +116,6 @@ async def diagnose(
         primitives={"evidence": compute},
         prompt=prompt(allowed),
         caps=caps,
-        resume=resume,
-        backend=backend,
     )
     if result.ended != "final":
         return DiagnosisResult(None, result.ended, result.why or f"it ended without FINAL ({result.ended})", result)

@@ -6,7 +6,7 @@ or None if there was no answer, so that a process on the bus and a command can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,18 +72,6 @@ def viewing(alarms: Sequence[Alarm], run: RunStarted) -> Asking:
         tuple((remedy.id, remedy.changes) for remedy in explained.remedies if not remedy.unmet) if explained else (),
         frozenset(cause.id for cause in everything.causes),
     )
-
-
-def view(alarms: Sequence[Alarm], run: RunStarted, ask: Callable[[str, bytes], bytes | None]) -> GraphView:
-    """Return the view with the answers of a function in this process."""
-    asking = viewing(alarms, run)
-    try:
-        request = next(asking)
-        while True:
-            request = asking.send(ask(*request))
-    except StopIteration as end:
-        result: GraphView = end.value
-        return result
 
 
 def by_detectors(log: LogContext, view: GraphView) -> Diagnosis:

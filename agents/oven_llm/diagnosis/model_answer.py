@@ -83,6 +83,17 @@ class RevertIf(_Strict):
         return f"{self.metric} {side}"
 
 
+class ProposedChange(_Strict):
+    """A change that the agent proposed, and the condition for reverting it."""
+
+    knob: str
+    value: float | str | dict[str, float] | None
+    before: float | str | dict[str, float] | None
+    tick: int
+    revert_if: RevertIf
+    cause: str
+
+
 class ModelAnswer(_Strict):
     """The value for FINAL. `knob` and `value` are missing, or null, if nothing should be changed."""
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
-
-from pydantic import ValidationError
 
 from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import ConfigError
 from oven_llm import providers
-from oven_llm.language_models.desk import counted
+from oven_llm.language_models.desk import Desk, Question, Result, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure
@@ -25,19 +22,6 @@ from oven_runs.home.model_spend import NAME, Cap
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import AuthorSettings, TunerSettings
-
-Result = TypeVar("Result")
-Settings = TypeVar("Settings", TunerSettings, AuthorSettings)
-
-
-def agent_settings(around: Surroundings, section: str, form: type[Settings]) -> Settings:
-    """The agent's section of the run's settings. Raises ConfigError if it is malformed."""
-    try:
-        return form.model_validate(around.settings.get(section, {}))
-    except ValidationError as error:
-        raise ConfigError(
-            f"the run's settings of `{section}` have {error.error_count()} faults; `up` writes them"
-        ) from None
 
 
 class Asker:
@@ -86,10 +70,14 @@ class Asker:
             if self._endpoint is not None and error != "budget":  # otherwise no call was made
                 trace(call_record(self._endpoint, reply, error, resends=tally.attempts - 1, started_ns=started))
 
-    async def close(self) -> None:
-        if self._endpoint is not None:
-            await self._endpoint.close()
-        self._budget.close()
+    async def serve(self, desk: Desk[Question, Result], answer: Callable[[Question], Awaitable[Result]]) -> None:
+        """Answer the desk's questions until cancelled."""
+        try:
+            await desk.serve(answer)
+        finally:
+            if self._endpoint is not None:
+                await self._endpoint.close()
+            self._budget.close()
 
     async def _reply(self, question: Conversation, tally: CallTally) -> ModelReply:
         try:

@@ -7,19 +7,21 @@ import math
 from collections import Counter
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 from oven_agents.runtime.companion import Surroundings
-from oven_agents.sdk.agent import Agent, Answer, Notice
+from oven_agents.sdk.agent import Answer, Notice
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, signed
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.judges.sanitize import data_block
-from oven_llm.language_models.asker import Asker, agent_settings
-from oven_llm.language_models.desk import Desk, counted
+from oven_llm.language_models.asker import Asker
+from oven_llm.language_models.desk import counted
+from oven_llm.language_models.model_agent import ModelAgent
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
@@ -35,7 +37,6 @@ from oven_runs.home.authored_prompts import (
 from oven_runs.settings.language_models import AuthorSettings
 
 SHARE, MIXTURE, HELD = "data.authored_share", "data.mixture", "data/authored"
-OFF: Final = "no model is configured: set author.llm, e.g. author: {llm: {provider: claude, model: NAME}}"
 NEWEST: Final = 10
 """Ticks over which a topic's mastery is averaged."""
 MIN_READINGS: Final = 5
@@ -107,7 +108,7 @@ class CheckedPrompts:
     """By reason: unknown_topic, empty, too_long, control, duplicate, capped."""
 
 
-class Author(Agent):
+class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], CheckedPrompts]):
     """Signals: the mean reward of each topic (`reward/TOPIC`, or `reward` if there is one topic).
 
     Actions: every `author.every` ticks it asks a language model for prompts on the topics that lag (a group has most to
@@ -122,7 +123,6 @@ class Author(Agent):
     recording cannot be asked again.
     """
 
-    version = "1"
     moves = (SHARE,)
     unrepeatable = (
         "asks a language model for prompts, which are not in the log: what it would do on a recording is not known; "
@@ -130,34 +130,20 @@ class Author(Agent):
     )
 
     def __init__(self) -> None:
-        self.desk: Desk[tuple[Mastery, ...], CheckedPrompts] = Desk()
+        super().__init__("author", AuthorSettings())
         self.dropped: Counter[str] = Counter()
         """Prompts of the model that failed a check, by reason."""
         self.written = 0
-        self._settings = AuthorSettings()
         self._asker: Asker | None = None
-        self._off = OFF
-        self._name, self._folder = "author", Path()
+        self._folder = Path()
         self._texts: set[str] = set()  # normalized texts of the prompts that were written
 
-    def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
-        """Read the settings. If they name a model, return the coroutine that asks it."""
-        self._name, self._folder = around.name, around.folder
-        try:
-            settings = agent_settings(around, "author", AuthorSettings)
-            if settings.llm is None:
-                return None
-            self._asker = Asker(around, settings)
-        except ConfigError as error:
-            self._off = str(error)
-            return None
-        self._settings, self._off = settings, ""
-        self.version = f"1 ({settings.llm.model})"  # type: ignore[misc]
-        return self._companion(self._asker)
+    def _companion(self, around: Surroundings, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
+        self._folder = around.folder
+        self._asker = Asker(around, settings)
+        return self._asker.serve(self.desk, partial(self._write, self._asker))
 
-    def cannot_fire(self, run: RunStarted) -> str | None:
-        if self._off:
-            return self._off
+    def _lacks(self, run: RunStarted) -> str | None:
         if SHARE not in {spec.name for spec in run.actuators}:
             return f"the run announces no {SHARE}: its prompts have to be a PromptSource's"
         return None
@@ -167,7 +153,7 @@ class Author(Agent):
         if settled is None:
             return self._ask_if_due(window) or self._proposal(window)
         if isinstance(settled.result, ModelFailure):
-            return Notice(settled.result.kind, f"abstains: {settled.result}; so far {self._status}")
+            return self._abstains(settled.result)
         prompts = settled.result.prompts
         topics = ", ".join(sorted({topic for topic, _ in prompts})) or "none"
         return Notice(f"prompts {self.written}", f"wrote {len(prompts)} prompts ({topics}); {self._status}")
@@ -193,24 +179,14 @@ class Author(Agent):
         )
 
     def _ask_if_due(self, window: Window) -> Notice | None:
-        if self._asker is None or not self.desk.free or len(window.series("reward")) < MIN_READINGS:
+        due = self.desk.is_due(window.tick, self._settings.every)
+        if self._asker is None or not due or len(window.series("reward")) < MIN_READINGS:
             return None
         if self.written >= self._settings.total:
             return Notice("total", f"all {self._settings.total} prompts of author.total are written: {self._status}")
-        if self.desk.posted_tick >= 0 and window.tick < self.desk.posted_tick + self._settings.every:
-            return None
         if topics := lagging(mastery(window)):
             self.desk.post(tuple(topics), window.tick)
         return None
-
-    async def _companion(self, asker: Asker) -> None:
-        async def write(topics: tuple[Mastery, ...]) -> CheckedPrompts:
-            return await self._write(asker, topics)
-
-        try:
-            await self.desk.serve(write)
-        finally:
-            await asker.close()
 
     async def _write(self, asker: Asker, masteries: Sequence[Mastery]) -> CheckedPrompts:
         """Have the model write prompts, and append the good ones to the learner's file. Raises ModelFailure."""

@@ -41,6 +41,10 @@ class Desk(Generic[Question, Result]):
         """Whether a question may be posted."""
         return self._posted is None and self._settled is None
 
+    def is_due(self, tick: int, every: int) -> bool:
+        """Return whether a question may be posted, `every` ticks or more after the newest one."""
+        return self.free and (self.posted_tick < 0 or tick >= self.posted_tick + every)
+
     def post(self, question: Question, tick: int) -> None:
         self._posted, self.posted_tick = (question, tick), tick
         self._news.set()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Final, Literal
 
 from oven_agents.runtime.companion import Surroundings
-from oven_agents.sdk.agent import Agent, Answer, Notice
+from oven_agents.sdk.agent import Answer
 from oven_agents.sdk.window import Window
-from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
 from oven_llm.judges.sanitize import data_block, visible
-from oven_llm.language_models.asker import Asker, agent_settings
-from oven_llm.language_models.desk import Desk, counted
+from oven_llm.language_models.asker import Asker
+from oven_llm.language_models.desk import counted
+from oven_llm.language_models.model_agent import ModelAgent
 from oven_llm.language_models.window_summary import summary, target_metrics
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
@@ -23,7 +22,6 @@ from oven_runs.settings.language_models import TunerSettings
 
 log = logging.getLogger("oven.agent")
 
-OFF: Final = "no model is configured: set tuner.llm, e.g. tuner: {llm: {provider: claude, model: NAME}}"
 MIN_OBSERVATIONS: Final = 12
 """Observations before the first question: ten newest ones and some to compare them with."""
 MAX_TOKENS: Final = 2048
@@ -65,7 +63,7 @@ class Advice(ReplyForm):
     reason: str = ""
 
 
-class Tuner(Agent):
+class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
     """Signals: whatever the model sees in the window's figures, the knobs' bounds, and the last changes with what the
     objective did after them.
 
@@ -80,41 +78,24 @@ class Tuner(Agent):
     shown in its status. It makes at most `tuner.calls` calls in a run. A recording cannot be asked again.
     """
 
-    version = "1"
     unrepeatable = (
         "asks a language model, whose answers are not in the log: its votes cannot be made again from a recording; "
         "`oven-controller calibration` scores those that it cast"
     )
 
     def __init__(self) -> None:
-        self.moves: tuple[str, ...] = ()  # type: ignore[misc]
-        self.desk: Desk[dict[str, Any], Advice | None] = Desk()
-        self.unused: Counter[str] = Counter()
-        """Replies that became no vote, by reason: expired, superseded."""
-        self._settings = TunerSettings()
+        super().__init__("tuner", TunerSettings())
         self._asker: Asker | None = None
-        self._off = OFF
-        self._name = "tuner"
 
-    def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
-        """Read the settings. If they name a model, return the coroutine that asks it."""
-        self._name = around.name
-        try:
-            settings = agent_settings(around, "tuner", TunerSettings)
-            if settings.llm is None:
-                return None
-            self._asker = Asker(around, settings)
-        except ConfigError as error:
-            self._off = str(error)
-            return None
-        self._settings, self._off = settings, ""
-        self.moves = settings.actuators  # type: ignore[misc]
-        self.version = f"1 ({settings.llm.model})"  # type: ignore[misc]
-        return self._companion(self._asker)
+    def _companion(self, around: Surroundings, settings: TunerSettings) -> Coroutine[Any, Any, None]:
+        asker = self._asker = Asker(around, settings)
 
-    def cannot_fire(self, run: RunStarted) -> str | None:
-        if self._off:
-            return self._off
+        async def answer(figures: dict[str, Any]) -> Advice | None:
+            return await asker.ask(prompt(figures), lambda text: read_advice(text, figures))
+
+        return asker.serve(self.desk, answer)
+
+    def _lacks(self, run: RunStarted) -> str | None:
         kinds = {spec.name: spec.kind for spec in run.actuators}
         if not any(kinds.get(name) == "scalar" for name in self.moves):
             return f"the run announces none of {', '.join(self.moves)} as a scalar"
@@ -129,7 +110,7 @@ class Tuner(Agent):
             return None
         assert self._asker is not None
         if isinstance(settled.result, ModelFailure):
-            return Notice(settled.result.kind, f"abstains: {settled.result}; so far {self._status}")
+            return self._abstains(settled.result)
         if settled.result is None:
             log.info("%s: the model proposes no change at tick %d", self._name, settled.tick)
             return None
@@ -152,26 +133,13 @@ class Tuner(Agent):
         )
 
     def _ask_if_due(self, window: Window) -> None:
-        if self._asker is None or not self.desk.free or len(window.observations) < MIN_OBSERVATIONS:
+        if self._asker is None or len(window.observations) < MIN_OBSERVATIONS:
             return
-        if self.desk.posted_tick >= 0 and window.tick < self.desk.posted_tick + self._settings.every:
+        if not self.desk.is_due(window.tick, self._settings.every):
             return
         figures = summary(window, self.moves)
         if figures["knobs"]:
             self.desk.post(figures, window.tick)
-
-    async def _companion(self, asker: Asker) -> None:
-        async def answer(figures: dict[str, Any]) -> Advice | None:
-            return await asker.ask(prompt(figures), lambda text: read_advice(text, figures))
-
-        try:
-            await self.desk.serve(answer)
-        finally:
-            await asker.close()
-
-    def _discard(self, kind: str, why: str) -> Notice:
-        self.unused[kind] += 1
-        return Notice(kind, f"no vote: {why}; so far {self._status}")
 
     @property
     def _status(self) -> str:

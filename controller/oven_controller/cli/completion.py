@@ -20,7 +20,7 @@ P = ParamSpec("P")
 SHIPPED = (
     "optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta", "grpo.epsilon", "grpo.epsilon_high",
     "rloo.beta", "rloo.epsilon", "dpo.beta", "distillation.beta", "channel.distill", "channel.sft", "channel.sdpo",
-    "channel.replay", "channel.imitation", "channel.kg", "channel.mtp", "channel.z_loss", "reward.calibration",
+    "channel.kg", "channel.mtp", "channel.z_loss", "reward.calibration",
     "reward.weights", "data.mixture", "teacher.active", "train.quantisation",
     "run.rollback", "run.undo_rollback", "run.evaluate", "run.checkpoint", "data.skip",
 )  # fmt: skip

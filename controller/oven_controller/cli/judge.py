@@ -12,16 +12,21 @@ from pydantic import ValidationError
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption, show
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.errors import reason as cause
 from oven_core.protocol import names
-from oven_core.protocol.judge_spec import OFF, JudgeSpec
+from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
 from oven_runs.access import log_reader
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.committee_view import CommitteeView
-from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S, swap_judge
 from oven_runs.operator.operator_client import carried_out, new_command
-from oven_runs.settings.committee_members import check_judge, first_problem, judge_of, new_member
+from oven_runs.settings.committee_members import check_judge, judge_of, new_member
 from oven_runs.settings.committee_settings import CommitteeSettings
+
+MARGIN_S = 10.0
+"""Added to the committee's deadline for a probe, for the step boundaries before and after it."""
+JOIN_S = 30.0
+"""For the process of a new member to start; the learner waits as long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -82,10 +87,20 @@ def swap(
     try:
         judge = JudgeSpec.model_validate(spec | {"logprobs": logprobs, "top_logprobs": top_logprobs})
     except ValidationError as error:
-        raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
+        raise ConfigError(f"the judge cannot be asked: {cause(error)}") from None
     check_judge(settings, name, judge)
-    result = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
-    show(as_json, result.fields(), [result.line()])
+    access, knob, chosen = LocalRun(folder), actuator_of(name), None
+    offer = new_command("offer", actuator=knob, judge=judge, reason=reason)
+    offered = asyncio.run(carried_out(access, offer, settings.deadline_s + MARGIN_S))
+    if not offered.code:
+        choice = new_command("set", actuator=knob, value=judge.identity, reason=reason)
+        chosen = asyncio.run(carried_out(access, choice))
+    result, receipt = chosen or offered, offered.receipt
+    line = result.line()
+    if chosen is None and receipt is not None:
+        line = f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}"
+    parts = {"offered": offered.fields(), "chosen": chosen.fields() if chosen is not None else None}
+    show(as_json, {"code": result.code, **parts}, [line])
     return result.code
 
 

@@ -11,7 +11,9 @@ import typer
 
 from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run, show
 from oven_core.errors import ConfigError
+from oven_core.mesh.actuator_values import show as value_text
 from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
@@ -21,7 +23,6 @@ from oven_core.security.signing import Keyring
 from oven_runs.access import log_reader
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log import mesh_report
 from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
 from oven_runs.log.message_gaps import Numbering
 from oven_runs.log.replay import Replay, ReplayReport, refuse_another_version
@@ -67,10 +68,10 @@ def replay(
         report = replayed.report()
         signatures.explain_difference = report.same
     lacks = signatures.lacking(folder.info().ended, until) if verify else []
-    standing = mesh_report.report_of(replayed.mesh) if until is not None else None
+    standing = _mesh_report(replayed.mesh) if until is not None else None
     fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
     fields |= ({"standing": standing} if standing else {}) | ({"lacks": lacks} if verify else {})
-    knew = mesh_report.lines(standing) if standing else []
+    knew = _mesh_lines(standing) if standing else []
     show(as_json, fields, [*_lines(report, signatures, until), *knew, *lacks])
     if not report.same or lacks:
         raise typer.Exit(1)
@@ -172,6 +173,62 @@ def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> l
             f"{mesh_code_hash()[:12]}){remedy}"
         )
     return [*out, *signatures.lines()]
+
+
+def _mesh_report(mesh: Mesh) -> dict[str, Any]:
+    """The mesh's state as JSON values: settings, agents, open ballots, decisions in flight."""
+    state = mesh.state
+    return {
+        "tick": state.tick,
+        "effective": dict(sorted(state.effective.items())),
+        "agents": {
+            name: {
+                "live": agent.live,
+                "last_tick": agent.last_tick,
+                "cannot_fire": agent.cannot_fire,
+                "reputation": state.reputations.get(name, 1.0),
+                "trusted": list(state.trust.grants(name)),
+                "earned": state.trust.earned(name),
+            }
+            for name, agent in sorted(state.agents.items())
+        },
+        "open_ballots": [
+            {
+                "id": ballot.opened.id,
+                "actuator": actuator,
+                "proposal": ballot.opened.proposal,
+                "opened_by": ballot.opened.opened_by,
+                "closes_at_tick": ballot.opened.closes_at_tick,
+                "votes": {name: cast.vote.stance for name, cast in sorted(ballot.casts.items())},
+            }
+            for actuator, ballot in mesh.ballots.items()
+        ],
+        "in_flight": [
+            {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
+            for flight in state.flying()
+        ],
+        "adopted": state.adopted,
+        "interventions_left": max(0, state.rules.max_interventions - state.adopted),
+    }
+
+
+def _mesh_lines(report: dict[str, Any]) -> list[str]:
+    out = [f"what the mesh knew at tick {report['tick']}"]
+    out += [f"  {name} = {value_text(value)}" for name, value in report["effective"].items() if value is not None]
+    for name, agent in report["agents"].items():
+        life = "live" if agent["live"] else f"silent since tick {agent['last_tick']}"
+        obstacle = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
+        out.append(f"  agent {name}: {life}, reputation {agent['reputation']:.3g}{obstacle}")
+    for ballot in report["open_ballots"]:
+        votes = ", ".join(f"{name} {stance}" for name, stance in ballot["votes"].items())
+        out.append(
+            f"  open until tick {ballot['closes_at_tick']}: {ballot['actuator']}, {ballot['opened_by']} proposed "
+            f"{value_text(ballot['proposal'])} ({votes})"
+        )
+    for flight in report["in_flight"]:
+        out.append(f"  in flight: {flight['actuator']} to {value_text(flight['value'])} (decision {flight['id']})")
+    out.append(f"  {report['adopted']} decisions adopted, {report['interventions_left']} interventions left")
+    return out
 
 
 async def _with_other_rules(

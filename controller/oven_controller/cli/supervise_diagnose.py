@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from oven_agents.runtime.kg_client import answered
 from oven_controller.cli.options import Json
 from oven_controller.importing.log_source import opened
 from oven_core.errors import ConfigError
@@ -20,7 +21,7 @@ from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import say, wrapped
 from oven_kg.service.endpoints import answers
 from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, DiagnosisResult, diagnose
-from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
+from oven_llm.diagnosis.graph_view import GraphView, by_detectors, viewing
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.supervisor.caps import Caps
@@ -75,7 +76,7 @@ def diagnose_run(
     if bool(model) != bool(base_url):
         raise ConfigError("a model needs both --model NAME and --base-url URL, e.g. http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
-    graph_view = view(log.alarms, log.started, answers())
+    graph_view = answered(viewing(log.alarms, log.started), answers())
     plain = by_detectors(log, graph_view)
     result: DiagnosisResult | None = None
     if model:

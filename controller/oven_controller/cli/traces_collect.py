@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from oven_controller.cli.options import Json
 from oven_core.errors import NO_SPACE, ConfigError, reason
-from oven_core.files import write_atomic
 from oven_core.terminal_text import say
 from oven_recipes.environments.instance import read_instances
 from oven_recipes.repair.settings import RepairSettings
@@ -47,9 +46,6 @@ def collect(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
     ] = None,
-    save_tasks: Annotated[
-        Path | None, typer.Option("--save-tasks", metavar="FILE", help="Also write the tasks, in SWE-bench's fields.")
-    ] = None,
     as_json: Json = False,
 ) -> int:
     """Record traces of the recipe repair's policy on tasks that it has not seen.
@@ -67,8 +63,6 @@ def collect(
         if instances is not None
         else settings.tasks(f"{UNSEEN} {seed}", attempts, evaluation=True)
     )
-    if save_tasks is not None:
-        _write(save_tasks, "".join(f"{task.model_dump_json()}\n" for task in chosen).encode())
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported
@@ -79,23 +73,18 @@ def collect(
     traces = collected(
         settings, attempted, seed, Home().cache, policy_seed=policy_seed, repositories=repositories, openenv=openenv
     )[:rollouts]
-    _write(out, b"".join(map(jsonl.line, traces)))
+    try:
+        jsonl.write(out, traces)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise
+        raise ConfigError(f"{out} cannot be written: {reason(error)}") from error
     report = summary(traces) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
     if as_json:
         print(json.dumps({"file": str(out), **report}))
     else:
         say(*lines(out, report))
     return 0
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file. Raises ConfigError, and OSError if the disk is full."""
-    try:
-        write_atomic(path, data)
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise
-        raise ConfigError(f"{path} cannot be written: {reason(error)}") from error
 
 
 def _settings(assignments: Sequence[str]) -> RepairSettings:

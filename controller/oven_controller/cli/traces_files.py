@@ -11,14 +11,19 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import Json
-from oven_controller.cli.traces_options import From, Source
 from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
 from oven_core.terminal_text import say
-from oven_runs.traces import completeness, jsonl
+from oven_runs.traces import completeness
 from oven_runs.traces.formats.table import format_named, format_of
 from oven_runs.traces.jsonl import BadLine, line, refusal
-from oven_runs.traces.records import Reply, Trace
+from oven_runs.traces.records import Trace
 from oven_runs.traces.transcript import summary, transcript
+
+Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any known format: a file or a folder.")]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="FORMAT", help="Format of the file.", show_default="recognised by its first line"),
+]
 
 
 def convert(
@@ -84,7 +89,7 @@ def check(source: Source, from_: From = None, as_json: Json = False) -> int:
         ("lines", counts.bad_lines),
         ("traces", counts.traces_lacking),
         ("steps", counts.steps_lacking),
-        ("whole, but with an action that cannot be compared", counts.unusable),
+        ("whole, but with an action that cannot be carried out", counts.unusable),
     )
     for what, kinds in problems:
         for kind, count in kinds.most_common():
@@ -97,9 +102,6 @@ def show(
     trace: Annotated[
         str | None, typer.Argument(metavar="TRACE", help="Id of the trace.", show_default="list all traces")
     ] = None,
-    replies: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With TRACE: also show what teachers would have done.")
-    ] = None,
     from_: From = None,
     whole: Annotated[bool, typer.Option("--whole", help="Show every line of each message.")] = False,
     as_json: Json = False,
@@ -108,12 +110,6 @@ def show(
 
     Example: oven-controller traces show traces.jsonl repair-17
     """
-    if replies is not None and (trace is None or as_json):
-        raise ConfigError("--replies needs a TRACE and no --json")
-    replies_by_step: dict[int, list[Reply]] = {}
-    for reply in jsonl.read(replies, Reply, cut=True) if replies is not None else ():
-        if reply.trace == trace:
-            replies_by_step.setdefault(reply.step, []).append(reply)
     ids: list[str] = []
     for item in format_of(source, from_)[1].read(source):
         if isinstance(item, BadLine):
@@ -125,7 +121,7 @@ def show(
         if as_json:
             print(line(item).decode(), end="")
         else:
-            say(*([summary(item)] if trace is None else transcript(item, replies_by_step, whole=whole)))
+            say(*([summary(item)] if trace is None else transcript(item, whole=whole)))
         if trace is not None:
             return 0
     if trace is not None:

@@ -13,8 +13,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_agents.review.backtest import Backtest
-from oven_agents.review.backtest_report import BacktestReport
+from oven_agents.review.backtest import Backtest, BacktestReport
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread

@@ -34,8 +34,6 @@ _ALL = (
     ActuatorSpec(name="channel.distill", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.sft", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.sdpo", kind="scalar", unit="× loss term"),
-    ActuatorSpec(name="channel.replay", kind="scalar", unit="× loss term"),
-    ActuatorSpec(name="channel.imitation", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.kg", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.mtp", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.z_loss", kind="scalar", unit="× loss term"),

@@ -54,11 +54,6 @@ class RunAccess(ABC):
 
     @property
     @abstractmethod
-    def arguments(self) -> list[str]:
-        """The arguments with which the monitor's process opens this run."""
-
-    @property
-    @abstractmethod
     def export_folder(self) -> Path:
         """Where pictures and exports are saved."""
 

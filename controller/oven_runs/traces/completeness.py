@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from oven_runs.traces.comparable_actions import Unusable, action
 from oven_runs.traces.jsonl import BadLine
-from oven_runs.traces.records import Message, Trace, TraceStep
+from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
 
 EXAMPLES = 3
 """Places to show for each kind."""
@@ -33,7 +33,7 @@ class Completeness:
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
     unusable: Counter[str] = field(default_factory=Counter)
-    """Actions that cannot be compared, such as calls of unknown tools. They are whole: the policy did that."""
+    """Actions that no environment could carry out, by kind. They are whole: the policy did that."""
     traces_lacking: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -91,14 +91,14 @@ class Completeness:
     def _add_steps(self, trace: Trace) -> Iterator[bool]:
         """Count the steps, and yield for each whether it is whole."""
         recorded = True  # everything before the step
+        tools = {tool.name: tool for tool in trace.tools}
         for number, (step, state) in enumerate(zip(trace.steps, trace.states(), strict=True)):
             recorded = recorded or step.state is not None
             problems = list(_step_problems(trace, step, state, recorded))
             for problem in problems:
                 self._count(self.steps_lacking, problem, f"{trace.id}, step {number}")
-            comparable = action(step.action, trace.tools)
-            if isinstance(comparable, Unusable):
-                self._count(self.unusable, comparable.kind, f"{trace.id}, step {number}")
+            if kind := _unusable(step.action, tools):
+                self._count(self.unusable, kind, f"{trace.id}, step {number}")
             recorded = recorded and step.result is not None
             self.steps += 1
             self.whole_steps += not problems
@@ -152,3 +152,26 @@ def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], reco
         values = (step.sampled.logprobs, step.sampled.entropies)
         if any(value is not None and len(value) != len(step.sampled.ids) for value in values):
             yield "tokens: a different number of log-probabilities or entropies"
+
+
+def _unusable(action: Message, tools: Mapping[str, Tool]) -> str:
+    """Return why no environment could carry an action out, by its first such call; empty if one could."""
+    if not action.calls:
+        return "" if action.content.strip() else "no_action"
+    return next(filter(None, (_unusable_call(call, tools) for call in action.calls)), "")
+
+
+def _unusable_call(call: ToolCall, tools: Mapping[str, Tool]) -> str:
+    if tools and call.name not in tools:
+        return "unknown_tool"
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return "arguments_not_json"
+    if not isinstance(arguments, dict):
+        return "arguments_not_object"
+    schema = tools[call.name].parameters if tools else {}
+    required, known = schema.get("required"), schema.get("properties")
+    missing = isinstance(required, list) and not set(required) <= arguments.keys()
+    unknown = isinstance(known, dict) and known and not arguments.keys() <= known.keys()
+    return "arguments_outside_schema" if missing or (unknown and not schema.get("additionalProperties")) else ""

@@ -1,4 +1,4 @@
-"""JSON lines files of records: read as a stream that names each bad line, written whole, or appended to."""
+"""JSON lines files of traces: read as a stream that names each bad line, written whole, or appended to."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import atomic_file
 from oven_core.terminal_text import clean
-from oven_runs.traces.records import VERSION, Record
+from oven_runs.traces.records import VERSION, Trace
 
-R = TypeVar("R", bound=Record)
-Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "another_kind", "malformed", "too_long"]
+Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "malformed", "too_long"]
 
 LINE_BYTES: Final = 64 << 20
 """Longest line: twice a trace of 1,000 steps with 30 kB each. A longer line cannot be a record and would fill the
@@ -29,7 +28,7 @@ SHOWN: Final = 200
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that holds no record, and why. `number` counts from 1."""
+    """A line that holds no trace, and why. `number` counts from 1."""
 
     number: int
     fault: Fault
@@ -44,7 +43,7 @@ def open_file(path: Path) -> BinaryIO:
                 f"{path} {'is not a file' if path.exists() else 'does not exist'}; name a JSON lines file"
             )
         if path.stat().st_size == 0:
-            raise ConfigError(f"{path} is empty: it has no record; is its writer still running?")
+            raise ConfigError(f"{path} is empty: it has no trace; is its writer still running?")
         return path.open("rb")
     except ConfigError:
         raise
@@ -75,40 +74,27 @@ def _row(text: bytes, number: int) -> dict[str, Any] | BadLine:
             return BadLine(number, "not_json", reason(error)[:SHOWN])
         return BadLine(number, "cut", f"the line stops after {len(text):,} bytes: its writer was killed")
     if not isinstance(row, dict):
-        return BadLine(number, "not_json", f"a {type(row).__name__}, where a record is an object")
+        return BadLine(number, "not_json", f"a {type(row).__name__}, where an object is expected")
     return row
 
 
-def scan(path: Path, record: type[R]) -> Iterator[R | BadLine]:
-    """Yield each record of `path`, or a BadLine for a line that holds none. Raises ConfigError if the file cannot be
-    read or is empty."""
-    for number, row in rows(path):
-        yield row if isinstance(row, BadLine) else parsed(row, record, number)
-
-
-def parsed(row: dict[str, Any], record: type[R], number: int = 0) -> R | BadLine:
-    """Return the record of a line's object, or the reason why it is none."""
-    kind, version = record.model_fields["kind"].default, row.get("version")
-    row_kind = row.get("kind")
-    if row_kind != kind:
-        what = f"a {row_kind}" if isinstance(row_kind, str) else "no record of ours"
-        return BadLine(number, "another_kind", f"it is {what[:SHOWN]}, and a {kind} was expected")
-    if version != VERSION:
+def parsed(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
+    """Return the trace of a line's object, or the reason why it is none."""
+    if (version := row.get("version")) != VERSION:
         return BadLine(number, "foreign_version", f"version {version!r}; this reads {VERSION}")
     try:
-        return record.model_validate(row)
+        return Trace.model_validate(row)
     except (ValidationError, RecursionError, ValueError) as error:
         return BadLine(number, "malformed", reason(error)[:SHOWN])
 
 
-def read(path: Path, record: type[R], *, cut: bool = False) -> Iterator[R]:
-    """Yield each record of `path`. Raises ConfigError at the first line that holds none. With `cut`, an unfinished last
-    line is skipped instead."""
-    for item in scan(path, record):
-        if not isinstance(item, BadLine):
-            yield item
-        elif not (cut and item.fault == "cut"):
-            raise ConfigError(refusal(path, item))
+def read(path: Path) -> Iterator[Trace]:
+    """Yield each trace of `path`. Raises ConfigError at the first line that holds none."""
+    for number, row in rows(path):
+        trace = row if isinstance(row, BadLine) else parsed(row, number)
+        if isinstance(trace, BadLine):
+            raise ConfigError(refusal(path, trace))
+        yield trace
 
 
 def refusal(path: Path, bad: BadLine) -> str:
@@ -116,43 +102,35 @@ def refusal(path: Path, bad: BadLine) -> str:
     remedies: dict[Fault, str] = {
         "cut": "remove that line, or let its writer resume",
         "foreign_version": "write the file with the installed version of oven-controller",
-        "another_kind": "name a file of the right kind, or convert it: `oven-controller traces convert --help`",
     }
     remedy = remedies.get(bad.fault, "`oven-controller traces check` counts such lines by kind")
     return clean(f"{path}, line {bad.number}: {bad.fault.replace('_', ' ')}: {bad.detail}; {remedy}")
 
 
-def as_row(record: Record) -> dict[str, Any]:
-    """Return the JSON object of a record: its kind and version, then every field that differs from its default."""
-    return {
-        **{name: getattr(record, name) for name in ("kind", "version")},
-        **record.model_dump(mode="json", exclude_defaults=True),
-    }
+def as_row(trace: Trace) -> dict[str, Any]:
+    """Return the JSON object of a trace: its kind and version, then every field that differs from its default."""
+    return {"kind": trace.kind, "version": trace.version, **trace.model_dump(mode="json", exclude_defaults=True)}
 
 
-def line(record: Record) -> bytes:
-    """Return the record's line in a file."""
-    return json.dumps(as_row(record), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+def line(trace: Trace) -> bytes:
+    """Return the trace's line in a file."""
+    return json.dumps(as_row(trace), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def write(path: Path, records: Iterable[Record]) -> int:
-    """Replace `path` by these records, and return how many there were. Raises OSError, and keeps the old file then."""
-    count = 0
+def write(path: Path, traces: Iterable[Trace]) -> None:
+    """Replace the file by these traces. Raises OSError, and keeps the old file then."""
     with atomic_file(path) as out:
-        for record in records:
-            out.write(line(record))
-            count += 1
-    return count
+        out.writelines(map(line, traces))
 
 
-def append(path: Path, record: Record) -> None:
-    """Add a record at the end in one write, after removing an unfinished line that a killed writer left. Waits for
+def append(path: Path, trace: Trace) -> None:
+    """Add a trace at the end in one write, after removing an unfinished line that a killed writer left. Waits for
     other processes that append, because a line that is being written looks unfinished too. Raises OSError."""
     with path.open("ab+") as out:
-        with contextlib.suppress(OSError):  # a file system without locks: better a record than none
+        with contextlib.suppress(OSError):  # a file system without locks: better a trace than none
             fcntl.flock(out, fcntl.LOCK_EX)
         cut_unfinished(out)
-        out.write(line(record))
+        out.write(line(trace))
 
 
 def cut_unfinished(out: BinaryIO) -> None:

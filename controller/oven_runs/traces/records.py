@@ -1,15 +1,9 @@
-"""The records of trace replay: traces and their steps, teachers' replies, preference pairs.
-
-The learner writes traces, `traces replay` adds replies, `traces pairs` makes pairs of them, and the learner trains on
-the pairs. Each record is a line of a JSON lines file and states its kind and version.
-"""
+"""The record of an agent's attempt at a task: a trace and its steps, a line of a JSON lines file."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -19,13 +13,11 @@ VERSION: Final = 1
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
 """The end of a trace: the policy submitted; a text was cut or dropped, so the states may not be what the policy saw;
 the turn limit; the time limit; the environment or the generation failed; the source does not say."""
-Rule: TypeAlias = Literal["teachers_over_student", "student_over_minority"]
-"""The rule that made a pair. Pairs are counted by rule."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Base of all records. Unknown fields are errors: our files have none, and a format reads other files."""
+    """Base of the records. Unknown fields are errors: our files have none, and a format reads other files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,8 +97,6 @@ class TraceStep(Record):
     reward: Real | None = None
     """The reward of this step alone; None if the source has none."""
     sampled: Sampled | None = None
-    own: tuple[Message, ...] = ()
-    """Other actions that the same policy sampled at this state."""
     outcome: str = ""
     """A digest of the environment's state and answer after the action, if it provides one. Actions with equal digests
     are equivalent. Without the answer in it, all actions that only read would be equivalent."""
@@ -149,86 +139,3 @@ class Trace(Record):
         for step in self.steps[start or 0 : number]:
             context += (step.action, *(step.result or ()))
         return tuple(context)
-
-    def digests(self) -> tuple[str, ...]:
-        """Return a digest of each step's state and tools, 16 hexadecimal digits. A reply carries the digest of its
-        state, so that it cannot be mistaken for a reply to a changed step of the same number."""
-        tools = hashlib.sha256(_canonical([tool.model_dump() for tool in self.tools]))
-        context, digests = _extended(tools, self.prompt), []
-        for step in self.steps:
-            context = context if step.state is None else _extended(tools, step.state)
-            digests.append(context.hexdigest()[:16])
-            context = _extended(context, (step.action, *(step.result or ())))
-        return tuple(digests)
-
-
-class Reply(Record):
-    """One sample of one teacher at one state: an action, or the kind of failure. A failure is never an action."""
-
-    kind: Literal["reply"] = "reply"
-    version: Literal[1] = VERSION
-    trace: str
-    step: int = Field(ge=0)
-    state: str
-    """The state's digest."""
-    teacher: str
-    family: str
-    """Teachers of one family count as one voter: they have similar training and make similar errors."""
-    model: str = ""
-    sample: int = Field(default=0, ge=0)
-    action: Message | None = None
-    failure: str = ""
-    """The kind of failure, for example "timeout"; empty if there is an action."""
-    tokens_in: int = Field(default=0, ge=0)
-    tokens_cached: int = Field(default=0, ge=0)
-    """The part of `tokens_in` that was read from the provider's cache."""
-    tokens_out: int = Field(default=0, ge=0)
-    usd: Real | None = None
-    """None if the price is unknown."""
-    seconds: Real | None = None
-    outcome: str = ""
-    """As `TraceStep.outcome`, if the action was tried in the environment."""
-
-    def model_post_init(self, _: Any) -> None:
-        """Raises ValueError for a reply that is both an answer and a failure, or neither."""
-        if (self.action is None) == (not self.failure):
-            raise ValueError("a reply has either an action or a failure")
-
-
-class Pair(Record):
-    """At `state`, `chosen` is preferred to `rejected`. Training needs nothing but a file of pairs."""
-
-    kind: Literal["pair"] = "pair"
-    version: Literal[1] = VERSION
-    trace: str
-    step: int = Field(ge=0)
-    task: str
-    state: tuple[Message, ...]
-    tools: tuple[Tool, ...] = ()
-    chosen: Message
-    rejected: Message
-    rule: Rule
-    votes: int = Field(ge=1)
-    """Families that voted for the preferred action. The student does not count."""
-    voters: int = Field(ge=1)
-    """Families that gave an action."""
-    share: Real = Field(ge=0, le=1)
-    """Share of a family's samples that are the chosen action, averaged over the families."""
-    teachers: tuple[str, ...] = ()
-    """Teachers whose action is the chosen one. With the rule `student_over_minority`: the rejected one."""
-    sampled: Sampled | None = None
-    """The student's tokens: of `rejected` with the rule `teachers_over_student`, otherwise of `chosen`."""
-    policy: Policy = Policy()
-    """The student's."""
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
-
-
-def _extended(context: Any, messages: Iterable[Message]) -> Any:
-    """Return a copy of a running hash with `messages` added. Each is a line, so that different lists differ."""
-    longer = context.copy()
-    for message in messages:
-        longer.update(b"\n" + _canonical(message.model_dump()))
-    return longer

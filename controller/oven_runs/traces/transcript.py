@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from oven_core.terminal_text import clean, wrapped
-from oven_runs.traces.comparable_actions import Unusable, action
-from oven_runs.traces.records import Message, Reply, Tool, Trace
+from oven_runs.traces.records import Message, Trace
 
 LINES = 12
 """Lines of a message that are shown by default: a file that the agent read would fill the screen."""
@@ -21,11 +19,8 @@ def summary(trace: Trace) -> str:
     return clean(f"{trace.id}  {steps}  {reward}  {solved}  {trace.ended}  {trace.task.id}")
 
 
-def transcript(
-    trace: Trace, replies: Mapping[int, Sequence[Reply]] = MappingProxyType({}), *, whole: bool = False
-) -> Iterator[str]:
-    """Yield the prompt, then each step's action, result and reward, with the teachers' replies by step. `whole` shows
-    every line of each message."""
+def transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
+    """Yield the prompt, then each step's action, result and reward. `whole` shows every line of each message."""
     yield summary(trace)
     policy = trace.policy
     if policy.model:
@@ -39,24 +34,13 @@ def transcript(
             yield f"  (before step {number} the context was rewritten to {len(step.state)} messages)"
         reward = "" if step.reward is None else f"  reward {step.reward:+g}"
         yield f"step {number}{reward}"
-        if step.action.calls and step.action.content.strip():
+        if step.action.content.strip() or not step.action.calls:
             yield from _text("says", step.action.content, whole)
-        yield from _text("does" if step.action.calls else "says", _action_text(step.action, trace.tools), whole)
-        for reply in sorted(replies.get(number, ()), key=lambda reply: (reply.teacher, reply.sample)):
-            if reply.action is None:
-                yield clean(f"  {reply.teacher} failed: {reply.failure}")
-            else:
-                yield clean(f"  {reply.teacher} would: {_action_text(reply.action, trace.tools)}")
+        for call in step.action.calls:
+            yield from _text("does", f"{call.name}({call.arguments})", whole)
         if step.result is None:
             yield "  (its result was not recorded)"
         yield from _messages(step.result or (), whole)
-
-
-def _action_text(message: Message, tools: Sequence[Tool]) -> str:
-    comparable = action(message, tools)
-    if isinstance(comparable, Unusable):
-        return f"unusable, {comparable.kind}: {comparable.detail}"
-    return str(comparable)
 
 
 def _messages(messages: tuple[Message, ...], whole: bool) -> Iterator[str]:

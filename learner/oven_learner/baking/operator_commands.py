@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.errors import ConfigError, OvenError, UnknownNameError, reason
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_core.protocol.messages import Receipt, RunStarted
@@ -25,7 +25,6 @@ from oven_runs.access.log_sources import batches
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import RETRY_S, carried_out, new_command
-from oven_runs.settings.committee_members import first_problem
 from oven_runs.settings.committee_settings import MemberSettings
 
 ANSWER_S = 60.0
@@ -109,7 +108,7 @@ def model_of(provider: str, model: str, **options: Any) -> JudgeSpec:
     try:
         return JudgeSpec(provider=provider, model=model, **options)
     except ValidationError as error:
-        raise ConfigError(f"the judge {provider}/{model} cannot be asked: {first_problem(error)}") from None
+        raise ConfigError(f"the judge {provider}/{model} cannot be asked: {reason(error)}") from None
 
 
 def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:

@@ -28,7 +28,7 @@ from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_learner.rewards.configured_verifier import verifier_weight
+from oven_learner.rewards.configured_committee import verifier_weight
 from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig, Teachers

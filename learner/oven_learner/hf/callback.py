@@ -49,6 +49,7 @@ from oven_learner.optim.gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_learner.teachers import Teachers, announce_anchor
 
@@ -357,7 +358,7 @@ class Attachment(TrainerCallback):
         if self._authored is not None:
             self._authored.announce(actuators)
         if options.committee is not None:
-            options.committee.announce(actuators)
+            announce_committee(actuators, options.committee)
         else:
             scalars.announce_reward_weights(trainer, actuators)
 

@@ -5,7 +5,7 @@
     oven.attach(trainer)                   # announces a knob channel.<name> for each
 
 The loss is the trainer's own, bit for bit, plus Σ weight × term over the active channels. A term is a mean over its
-tokens or pairs, for every loss type. TRL's entropy bonus follows the same convention. At weight 0 a channel computes
+tokens, for every loss type. TRL's entropy bonus follows the same convention. At weight 0 a channel computes
 nothing, uses no random generator and publishes nothing.
 
 Names are imported on first use, so that a process with a plain Trainer does not import TRL.
@@ -20,29 +20,25 @@ if TYPE_CHECKING:
     from oven_learner.losses.channel import Channel as Channel
     from oven_learner.losses.channel_trainer import ChannelTrainer as ChannelTrainer
     from oven_learner.losses.distillation import Distillation as Distillation
-    from oven_learner.losses.hints import Hints as Hints
-    from oven_learner.losses.multi_token import MultiToken as MultiToken
-    from oven_learner.losses.replay_preference import ReplayImitation as ReplayImitation
-    from oven_learner.losses.replay_preference import ReplayPreference as ReplayPreference
+    from oven_learner.losses.self_distillation import Hints as Hints
     from oven_learner.losses.self_distillation import SelfDistillation as SelfDistillation
     from oven_learner.losses.sft import Supervised as Supervised
+    from oven_learner.losses.text_channels import MultiToken as MultiToken
+    from oven_learner.losses.text_channels import TokenWeighted as TokenWeighted
     from oven_learner.losses.text_trainer import TextChannels as TextChannels
     from oven_learner.losses.text_trainer import TextTrainer as TextTrainer
-    from oven_learner.losses.token_weighted import TokenWeighted as TokenWeighted
 
 _MODULES = {
     "Channel": "channel",
     "ChannelTrainer": "channel_trainer",
     "Distillation": "distillation",
-    "Hints": "hints",
-    "MultiToken": "multi_token",
-    "ReplayImitation": "replay_preference",
-    "ReplayPreference": "replay_preference",
+    "Hints": "self_distillation",
+    "MultiToken": "text_channels",
     "SelfDistillation": "self_distillation",
     "Supervised": "sft",
     "TextChannels": "text_trainer",
     "TextTrainer": "text_trainer",
-    "TokenWeighted": "token_weighted",
+    "TokenWeighted": "text_channels",
 }
 __all__ = [*_MODULES]
 

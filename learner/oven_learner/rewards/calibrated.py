@@ -1,4 +1,5 @@
-"""A reward for answers that state their confidence: I − λ(c − I)², with I the answer's informativeness.
+"""A reward for answers that state their confidence, `[epistemic status: 85] The text is about cooking.`: I − λ(c − I)²,
+with I the answer's informativeness.
 
 Both terms are needed. Vague answers would win a pure calibration score, and informativeness alone ignores confidence.
 For an answer of mean informativeness m and variance v the reward's mean is m − λ((c − m)² + v). The best confidence is
@@ -8,9 +9,11 @@ m, so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.1680
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +22,12 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.calibration_error import binned, brier, null
-from oven_learner.rewards.stated_confidence import OracleAnswer, parse_oracle_output
 
+FORM = re.compile(r"\s*\[epistemic status: (100|[1-9]?[0-9])\]\s+(\S.*)", re.DOTALL)
+"""The format of a whole answer: an integer from 0 to 100, then some text."""
+MARK = "epistemicstatus"
+"""Letters that the answer text must not contain in a row. A second mark would show the confidence to judges, and could
+contradict the first."""
 FORMAT_COST = -0.5
 """Reward of completions in the wrong format. Omitting the format never pays: an answer with a confidence of 0 earns I −
 λI², which is at least 0."""
@@ -28,9 +35,8 @@ NEWEST = 1000
 """Number of recent answers for calibration metrics. A perfect forecaster's error is then 0.03, and 0.11 with the 64
 answers of one step."""
 DRAWS = 300
-"""Simulations of the null per step: 6 ms of the training thread; 1,000 take 19 ms. `bench alerts` uses 200."""
+"""Simulations of the null per step: 6 ms of the training thread; 1,000 take 19 ms."""
 KNOB = "reward.calibration"
-
 METRICS = (
     MetricSpec(name="confidence/mean", unit="0 to 1, as stated in this batch"),
     MetricSpec(name="confidence/std", unit="of the confidences stated in this batch; 0: all alike"),
@@ -42,44 +48,58 @@ METRICS = (
     MetricSpec(name="calibration/ece_null", unit="mean ECE of a perfect forecaster with the same confidences"),
     MetricSpec(name="calibration/ece_null_99", unit="what a perfect forecaster's ECE exceeds once in 100 times"),
     MetricSpec(
-        name="calibration/unparsed",
-        better="down",
-        ceiling=0.0,
+        name="calibration/unparsed", better="down", ceiling=0.0,
         unit=f"share of the newest {NEWEST} that are not in the form",
     ),
     MetricSpec(name="advantage/std", unit="of rewards around their group's mean; 0: nothing to learn from"),
-)
+)  # fmt: skip
+
+
+class OracleAnswer(NamedTuple):
+    """An answer without its mark, and its confidence from 0 to 1."""
+
+    confidence: float
+    text: str
+
+
+def parse_oracle_output(text: str) -> OracleAnswer | None:
+    """Return the answer, or None for a wrong format: no mark or two, a number outside 0 to 100, or no text.
+
+    There is no default confidence: with 0.5, omitting the mark would pay for half-right answers.
+    """
+    match = FORM.fullmatch(text)
+    if match is None:
+        return None
+    # Letters only, normalised, so that spaces, signs and wide letters cannot hide a second mark.
+    letters = "".join(filter(str.isalpha, unicodedata.normalize("NFKC", match[2]).casefold()))
+    return None if MARK in letters else OracleAnswer(int(match[1]) / 100, match[2].strip())
 
 
 class CalibratedReward:
-    """The shape of a Committee whose policy states its confidence (`RewardShape`).
+    """The shape of a Committee whose policy states its confidence: what members see, and how their scores become
+    rewards.
 
     Members see the data's columns `text` and `question`, and the answer without its confidence, which could sway a
-    judge. Completions that `parse_oracle_output` rejects cost FORMAT_COST and are excluded from calibration.
+    judge. Their scores are combined by weighted mean, because a group's standardised aggregate may leave [0, 1].
+    Completions that `parse_oracle_output` rejects cost FORMAT_COST and are excluded from calibration.
 
     `weight` is λ. Raises ConfigError for a value outside [0, 1]: above 1 surely wrong beats sometimes right, because p
     − λp(1 − p) falls at p = 0.
     """
 
     def __init__(self, weight: float = 0.5) -> None:
-        self.weight = weight
+        self.set_weight(weight)
         self._newest: deque[tuple[float, float] | None] = deque(maxlen=NEWEST)
         """(confidence, informativeness); None for an answer in the wrong format."""
 
-    @property
-    def weight(self) -> float:
-        """λ."""
-        return self._weight
-
-    @weight.setter
-    def weight(self, weight: float) -> None:
-        """λ."""
+    def set_weight(self, weight: float) -> None:
+        """Set λ."""
         if not 0 <= weight <= 1:
             raise ConfigError(
                 f"{KNOB} {weight:g} is outside [0, 1]; give a number in it: above 1 a surely wrong answer could earn "
                 "more than one that is sometimes right"
             )
-        self._weight = float(weight)
+        self.weight = float(weight)
 
     def shown(
         self, prompts: Sequence[Any], written: Sequence[str], columns: Mapping[str, Any]
@@ -98,13 +118,11 @@ class CalibratedReward:
 
     def rewards(self, written: Sequence[str], merits: Sequence[float]) -> list[float]:
         """Return I − λ(c − I)², or FORMAT_COST."""
+        answers = [parse_oracle_output(completion) for completion in written]
         return [
-            self._reward(parse_oracle_output(completion), merit)
-            for completion, merit in zip(written, merits, strict=True)
+            FORMAT_COST if answer is None else merit - self.weight * (answer.confidence - merit) ** 2
+            for answer, merit in zip(answers, merits, strict=True)
         ]
-
-    def _reward(self, answer: OracleAnswer | None, merit: float) -> float:
-        return FORMAT_COST if answer is None else merit - self._weight * (answer.confidence - merit) ** 2
 
     def measured(
         self, written: Sequence[Sequence[str]], merits: Sequence[Sequence[float]], rewards: Sequence[Sequence[float]]
@@ -149,11 +167,7 @@ class CalibratedReward:
     def announce(self, actuators: Actuators) -> None:
         """Register λ as `reward.calibration`. It changes the reward itself, so only held-out metrics can judge a
         change."""
-
-        def write(value: float) -> None:
-            self.weight = value
-
-        actuators.scalar(KNOB, lambda: self.weight, write, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
+        actuators.scalar(KNOB, lambda: self.weight, self.set_weight, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the newest answers. λ is a knob and is restored like other knobs."""

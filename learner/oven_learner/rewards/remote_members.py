@@ -31,7 +31,7 @@ from oven_core.protocol.permissions import score_inbox
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_learner.rewards import scores
-from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.live_judges import Answers, Named
 from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_kind
 
 log = logging.getLogger("oven.learner")
@@ -71,7 +71,6 @@ class RemoteMembers:
         self.judges = dict(judges or {})
         self.deadline_s = deadline_s
         self._absent_s = absent_s
-        self._subjects = {member: names.reward(member) for member in members}
         self._url, self._credentials = url, credentials
         self._inbox = score_inbox(credentials.name if credentials else "learner")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,13 +89,13 @@ class RemoteMembers:
         self._cost = Cost()
         self._counting = threading.Lock()
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> Answers:
         """Return each member's verdict on every request, by the named model, in the order of the completions.
 
         Asks concurrently and returns by `deadline_s`. Never raises: failures are abstentions. Thread-safe.
         """
         limit = time.monotonic() + self.deadline_s
-        verdicts = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
+        verdicts: Answers = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
         asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, members, limit, verdicts), self._running())
         try:
             asking.result(timeout=self.deadline_s + GRACE_S)
@@ -106,16 +105,12 @@ class RemoteMembers:
         return {member: [*values] for member, values in verdicts.items()}
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Send a model a test question in the member's process, within `deadline_s`.
-
-        The result is empty if it gave a verdict, otherwise the reason. Score requests continue meanwhile. With `joins`,
-        first wait up to JOIN_S for the process.
-        """
+        """Send a model a test question in the member's process, within `deadline_s`. The result is empty if it gave a
+        verdict, otherwise the reason. With `joins`, first wait up to JOIN_S for the process."""
         return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running())
 
     def join(self, member: str) -> None:
         """Add a member."""
-        self._subjects[member] = names.reward(member)
         self.members = (*self.members, member)
 
     def leave(self, member: str) -> None:
@@ -147,15 +142,13 @@ class RemoteMembers:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._starting:
-            return self._loop or self._start()
-
-    def _start(self) -> asyncio.AbstractEventLoop:
-        self._loop = loop = asyncio.new_event_loop()
-        # An event from another loop raises at once, which would look like a lost connection.
-        self._lost, self._connecting = asyncio.Event(), asyncio.Lock()
-        self._thread = threading.Thread(target=loop.run_forever, name="oven-rewards", daemon=True)
-        self._thread.start()
-        return loop
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                # An event from another loop raises at once, which would look like a lost connection.
+                self._lost, self._connecting = asyncio.Event(), asyncio.Lock()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
+                self._thread.start()
+            return self._loop
 
     async def _disconnect(self) -> None:
         if self._bus is not None:
@@ -169,9 +162,8 @@ class RemoteMembers:
         patience = time.monotonic() + JOIN_S
         while joins and time.monotonic() < patience and not await bus.has_listener(names.reward(member)):
             await asyncio.sleep(LOOK_S)
-        limit_s = self.deadline_s
-        question = ProbeRequest(judge=model, deadline_s=limit_s)
-        message = await self._answer(bus, names.probe(member), question.wire(), limit_s)
+        question = ProbeRequest(judge=model, deadline_s=self.deadline_s)
+        message = await self._answer(bus, names.probe(member), question.wire(), self.deadline_s)
         if message is None:
             return "the connection to the bus was lost meanwhile"
         if isinstance(message, Abstention):
@@ -189,14 +181,9 @@ class RemoteMembers:
         return ""
 
     async def _ask_all(
-        self,
-        requests: Sequence[ScoreRequest],
-        named: Mapping[str, Named],
-        limit: float,
-        verdicts: dict[str, list[Abstention]],
+        self, requests: Sequence[ScoreRequest], named: Mapping[str, Named], limit: float, into: Answers
     ) -> None:
         bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
-        into: dict[str, list[Verdict]] = verdicts  # type: ignore[assignment]
         if bus is None:
             for member in into:
                 into[member][:] = [Abstention(scores.BUS_DOWN)] * len(requests)
@@ -229,22 +216,19 @@ class RemoteMembers:
 
     async def _connected(self, limit: float) -> Bus | None:
         async with self._connecting:  # a probe and the committee's requests may be concurrent
-            return await self._connection(limit)
-
-    async def _connection(self, limit: float) -> Bus | None:
-        while self._bus is None or not self._bus.client.is_connected:
-            seconds_left = limit - time.monotonic()
-            if seconds_left <= 0:
-                return None
-            if self._bus is None or self._bus.client.is_closed:
-                with contextlib.suppress(OvenError, OSError):
-                    self._bus = await Bus.open(
-                        self._url, self._credentials, name="learner", timeout_s=seconds_left, changed=self._changed
-                    )
-                    self._losses = self._bus.losses
-                    continue
-            await asyncio.sleep(min(0.05, seconds_left))
-        return self._bus
+            while self._bus is None or not self._bus.client.is_connected:
+                seconds_left = limit - time.monotonic()
+                if seconds_left <= 0:
+                    return None
+                if self._bus is None or self._bus.client.is_closed:
+                    with contextlib.suppress(OvenError, OSError):
+                        self._bus = await Bus.open(
+                            self._url, self._credentials, name="learner", timeout_s=seconds_left, changed=self._changed
+                        )
+                        self._losses = self._bus.losses
+                        continue
+                await asyncio.sleep(min(0.05, seconds_left))
+            return self._bus
 
     async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
         verdict: Verdict = Abstention(scores.DEADLINE)
@@ -262,9 +246,7 @@ class RemoteMembers:
         question or answer."""
         patience = min(limit, time.monotonic() + self._absent_s)
         while (seconds_left := limit - time.monotonic()) > 0:
-            verdict = await self._ask_once(
-                bus, member, request.model_copy(update={"deadline_s": seconds_left}), seconds_left
-            )
+            verdict = await self._ask_once(bus, member, request.model_copy(update={"deadline_s": seconds_left}))
             if verdict is None:
                 back = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
                 if back is None:
@@ -280,11 +262,11 @@ class RemoteMembers:
             await asyncio.sleep(LOOK_S)
         return Abstention(scores.DEADLINE)
 
-    async def _ask_once(self, bus: Bus, member: str, request: ScoreRequest, seconds_left: float) -> Verdict | None:
-        """Ask once. None: the connection was lost before the answer."""
+    async def _ask_once(self, bus: Bus, member: str, request: ScoreRequest) -> Verdict | None:
+        """Ask once, within the request's deadline. None: the connection was lost before the answer."""
         with tracing.span("score", attributes={"oven.member": member}, kind="client") as span:
             headers = tracing.headers(span.traceparent)
-            message = await self._answer(bus, self._subjects[member], request.wire(), seconds_left, headers)
+            message = await self._answer(bus, names.reward(member), request.wire(), request.deadline_s, headers)
         if message is None or isinstance(message, Abstention):
             return message
         if (message.headers or {}).get("Status") == "503":
@@ -331,8 +313,7 @@ def read_reply(
     health: dict[str, JudgeHealth] | None = None,
     reasons: dict[str, str] | None = None,
 ) -> tuple[Verdict, Cost]:
-    """Return the verdict in a member's answer, and its cost. Adds its report on the judge to `health` and its reasons
-    to `reasons`."""
+    """Return the verdict in a member's answer, and its cost. Adds its report to `health`, its reasons to `reasons`."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:

@@ -10,6 +10,7 @@ within a call. The recorder sees both the environment's calls and the trainer's 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import json
 import logging
@@ -21,7 +22,6 @@ from typing import Any, Final
 from transformers.utils.chat_template_utils import get_json_schema
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.losses.pair_tokens import vocabulary
 from oven_runs.traces.completeness import LOST_BEFORE, TOKENS_LOST, UNPARSED
 from oven_runs.traces.formats.chat_messages import from_chat, text_of
 from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
@@ -343,6 +343,12 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _tool(function: Callable[..., Any]) -> Tool:
     schema = get_json_schema(function)["function"]
     return Tool(name=schema["name"], description=schema["description"], parameters=schema["parameters"])
+
+
+def vocabulary(tokenizer: Any) -> str:
+    """Return a digest of a tokenizer's vocabulary, 16 hexadecimal digits."""
+    table = sorted(getattr(tokenizer, "tokenizer", tokenizer).get_vocab().items())  # a processor contains a tokenizer
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
 def task_of(row: dict[str, Any], split: str) -> Task:

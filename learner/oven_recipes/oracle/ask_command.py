@@ -8,7 +8,7 @@ from pathlib import Path
 
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
-from oven_learner.rewards.stated_confidence import parse_oracle_output
+from oven_learner.rewards.calibrated import parse_oracle_output
 from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection

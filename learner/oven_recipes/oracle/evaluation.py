@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measured
-from oven_learner.rewards.stated_confidence import parse_oracle_output
+from oven_learner.rewards.calibrated import parse_oracle_output
 from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.channel import Channel
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.recorder import Recorder
@@ -87,7 +86,6 @@ def repair_trainer(
     cache: Path,
     *,
     tests: SandboxedTests | None = None,
-    channels: Iterable[Channel] = (),
     trainer_class: type[ChannelTrainer] = ChannelTrainer,
     policy_seed: int | None = None,
     instances: Sequence[Instance] | None = None,
@@ -118,7 +116,6 @@ def repair_trainer(
         args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
         train_dataset=rows_of(chosen),
         environment_factory=recorder.environment,
-        channels=channels,
     )
     recorder.bind(trainer)
     return trainer

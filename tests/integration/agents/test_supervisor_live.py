@@ -12,11 +12,8 @@ from tests.support.judge_endpoint import Endpoint
 from tests.support.learner_side import RUN, until
 from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, live_run, program, settings
 
-from oven_agents.review.backtest import backtest
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Vote
-from oven_runs.access import log_sources
-from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.replay import replay
 
 ASKED = ONSET + 10
@@ -57,9 +54,7 @@ def notices(events: list[Event]) -> str:
     return "\n".join(body.reason for body in messages_sent if isinstance(body, AgentStatus) and body.reason)
 
 
-async def test_a_late_vote_can_be_repeated_from_the_stored_diagnosis_without_a_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_vote_uses_a_diagnosis_that_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = Endpoint()
     endpoint.script = program(HONEST)
     async with (
@@ -76,24 +71,10 @@ async def test_a_late_vote_can_be_repeated_from_the_stored_diagnosis_without_a_c
     assert "symptom:update_ratio_high" in vote.evidence and replay(events, RUN).same
     calls_made = len(endpoint.requests)
     diagnosis_folder = run.folder / "diagnoses" / "001"
-    assert json.loads((diagnosis_folder / "taken.json").read_text()) == {"tick": vote.tick}
+    assert json.loads((diagnosis_folder / "taken.json").read_text())["tick"] == vote.tick
     outcome = json.loads((diagnosis_folder / "outcome.json").read_text())
     assert outcome["diagnosis"]["onset"] in (ONSET - 1, ONSET) and outcome["calls"] == calls_made == 1
     assert not [path for path in run.folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-    report = (await backtest("supervisor", RUN, read(run.folder), {}, folder=RunFolder(run.folder))).report()
-    assert report.same_votes and len(report.votes) == 1 and len(endpoint.requests) == calls_made, "no call"
-    assert not report.problems
-
-
-async def read(folder: Path):  # type: ignore[no-untyped-def]
-    for event in log_sources.exported(folder_of(folder)):
-        yield event
-
-
-def folder_of(path: Path) -> RunFolder:
-    folder = RunFolder(path)
-    folder.run, folder.export = RUN, path / "log.jsonl"
-    return folder
 
 
 @pytest.fixture(scope="module")

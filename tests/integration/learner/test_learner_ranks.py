@@ -232,12 +232,11 @@ def test_an_oracles_rows_keep_their_own_vectors_on_two_ranks(forks: ForkServer, 
         assert counted["apart"] <= 1e-5
 
 
-def test_channels_share_pairs_and_hints_between_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
+def test_a_channel_shares_its_hints_between_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
     """Rank 1 has no hint, and none of them waits for the other."""
     one, other = without_a_bus(forks, "channels", tmp_path, 2, "--steps", "2")
     assert one["hinted"] == [16, 16] and other["hinted"] == [0, 0]
-    assert one["weights"] == other["weights"] and one["replay"] == other["replay"] and one["shares"] == [0.5, 0.5]
-    assert sorted(place for part in (*one["pairs"], *other["pairs"]) for place in part) == list(range(8))
+    assert one["weights"] == other["weights"] and one["shares"] == [0.5, 0.5]
 
 
 @pytest.fixture(scope="module")

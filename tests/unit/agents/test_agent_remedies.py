@@ -9,8 +9,8 @@ import pytest
 from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
-from oven_agents.runtime.kg_client import PriorClient, consult
-from oven_agents.sdk.alternative_plans import UnsentMessage, offer
+from oven_agents.runtime.kg_client import PriorClient, answered, consultation
+from oven_agents.sdk.alternative_plans import UnsentMessage, offer, without_graph
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
@@ -81,7 +81,7 @@ class Graph:
 
 def words(said: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> list[Vote]:
     run = runs.pretraining()
-    return [word for word in consult([said], run, knobs(run), (), graph) if isinstance(word, Vote)]
+    return [word for word in answered(consultation(said, run, knobs(run), (), print), graph) if isinstance(word, Vote)]
 
 
 def test_the_graphs_best_plan_is_said_and_says_why() -> None:
@@ -107,7 +107,7 @@ def test_a_plan_is_said_whole_or_not_at_all() -> None:
     told: list[str] = []
     run = runs.pretraining()
     graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
-    assert consult([alternatives()], run, knobs(run), (), graph, told.append) == []
+    assert answered(consultation(alternatives(), run, knobs(run), (), told.append), graph) == []
     assert told == ["not proposed: optimizer.lr_scale: no reason given"]
 
 
@@ -141,11 +141,11 @@ class Away(Bus):
         raise BusError(f"no one answers on {subject}")
 
 
-def test_over_the_bus_the_same_is_said_as_in_process() -> None:
+def test_without_a_graph_on_the_bus_the_agents_own_first_is_said() -> None:
     run = runs.pretraining()
     said: list[UnsentMessage] = [alternatives(), AgentStatus(state="done")]
 
     async def over_the_bus() -> list[Vote | AgentStatus | Alert]:
         return await PriorClient(Away()).consult(said, run, knobs(run), ())
 
-    assert asyncio.run(over_the_bus()) == consult(said, run, knobs(run), (), lambda endpoint, request: None)
+    assert asyncio.run(over_the_bus()) == without_graph(said)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.gauges import observe, started
 
-from oven_agents.runtime.closed_loop import AgentParticipant
 from oven_agents.runtime.kg_client import AskPrior
 from oven_agents.shipped.curriculum import Curriculum
+from oven_bench.gym.closed_loop import AgentParticipant
 from oven_core.protocol.messages import MetricSpec, Vote
 from oven_kg.arrays.builder import Builder
 from oven_kg.checked_graph import load

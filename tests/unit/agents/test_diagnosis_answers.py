@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tests.support.supervised import ONSET, SCALE, TICKS, observed, started
 
+from oven_agents.runtime.kg_client import answered
 from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
+from oven_llm.diagnosis.graph_view import GraphView, by_detectors, viewing
 from oven_llm.diagnosis.log_context import LogContext, context_of, shown_settings
 from oven_llm.diagnosis.model_answer import AnswerRefusedError, verified
 
@@ -131,10 +132,10 @@ def test_the_context_has_each_message_once_with_clean_short_texts() -> None:
 
 def test_the_graph_ranks_the_cause_and_the_detectors_give_its_onset() -> None:
     result = log()
-    seen = view(result.alarms, result.started, answers())
+    seen = answered(viewing(result.alarms, result.started), answers())
     assert seen.ranked[0][0] == "lr_too_high" and {"lr_too_high", "judge_fooled"} <= seen.causes
     output = by_detectors(result, seen)
     assert output.cause == "lr_too_high" and output.onset is not None and abs(output.onset - ONSET) <= 2
-    away = view(result.alarms, result.started, lambda endpoint, request: None)
+    away = answered(viewing(result.alarms, result.started), lambda endpoint, request: None)
     assert not away.causes and by_detectors(result, away).cause == "none"
-    assert view(result.alarms, result.started, lambda endpoint, request: b"{}") == GraphView()
+    assert answered(viewing(result.alarms, result.started), lambda endpoint, request: b"{}") == GraphView()

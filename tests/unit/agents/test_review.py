@@ -18,10 +18,10 @@ from tests.unit.agents.test_backtest import Cutter
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
-from oven_agents.review import html_page, text_report
+from oven_agents.review import html_page
 from oven_agents.review.flagged_proposals import Flag, Series, judge
 from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
-from oven_agents.review.report import Report
+from oven_agents.review.report import Report, text_lines
 from oven_agents.review.review_command import review
 from oven_controller.cli.review import _start_change
 from oven_controller.importing.import_run import read
@@ -109,7 +109,7 @@ def test_another_training_begins_with_an_empty_window_and_notices_are_reported()
     found = review(RUN, lambda: events, {"t": Tells()})
     losses = [(3, "3 observations, 3 losses"), (5, "1 observations, 1 losses"), (8, "4 observations, 4 losses")]
     assert [(step, text) for step, _, text in found.notices] == losses
-    assert "notice at step 5, t: 1 observations, 1 losses" in text_report.lines(found)
+    assert "notice at step 5, t: 1 observations, 1 losses" in text_lines(found)
     assert "1 observations, 1 losses" in html_page.page(found)
 
 

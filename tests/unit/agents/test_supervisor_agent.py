@@ -16,10 +16,10 @@ from oven_agents.sdk.session import Session
 from oven_controller.stack.plan import pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
+from oven_llm.diagnosis.companion import DiagnosisRequest, DiagnosisStore
 from oven_llm.diagnosis.diagnosing import DiagnosisResult
-from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore, Question
 from oven_llm.diagnosis.graph_view import GraphView
-from oven_llm.diagnosis.model_answer import Diagnosis, Evidence, RevertIf
+from oven_llm.diagnosis.model_answer import Diagnosis, Evidence, ProposedChange, RevertIf
 from oven_llm.diagnosis.supervisor_agent import Supervisor
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
@@ -182,28 +182,30 @@ def test_the_limit_on_diagnoses_counts_across_restarts(tmp_path: Path, monkeypat
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
     store = DiagnosisStore(tmp_path)
     for number in (1, 2):
-        store.begin(Question(number, 10, 30, {}, GraphView()))
-    store.take(2, 14)
-    store.take(3, 15)
-    assert store.count == 2 and [item.used_at for item in store.stored()] == [None, 14]
+        store.begin(DiagnosisRequest(number, 10, {}), 30, GraphView())
+    change = ProposedChange(
+        knob=SCALE, value=0.1, before=1.0, tick=14, revert_if=RevertIf(metric="loss", above=2.3), cause="c"
+    )
+    store.take(1, 14, change)
+    store.take(2, 14, None)
+    store.take(3, 15, None)
+    assert store.count == 2 and store.newest_change() == change
     run = Alone(tmp_path, diagnoses=2)
     answers = run.ticks(ONSET + 10)
     assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(answers)
     assert run.beside is not None
     run.beside.close()
-    (tmp_path / "diagnoses" / "001" / "question.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"001 does not hold a stored diagnosis"):
-        store.stored()
+    (tmp_path / "diagnoses" / "001" / "taken.json").write_text("[]")
+    with pytest.raises(ConfigError, match="does not hold a vote's change"):
+        store.newest_change()
 
 
-def test_a_missing_model_key_or_diagnosis_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_or_key_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no model is configured: set supervisor.model" in str(Supervisor().cannot_fire(started()))
     monkeypatch.delenv("OVEN_TEST_KEY", raising=False)
     run = Alone(tmp_path)
     assert run.beside is None and "OVEN_TEST_KEY is not set" in str(run.agent.cannot_fire(started()))
-    with pytest.raises(ConfigError, match="has no diagnosis"):
-        Supervisor().recall(tmp_path, [], {})
-    with pytest.raises(ConfigError, match="backtest supervisor RUN` repeats"):
+    with pytest.raises(ConfigError, match="has what it was told"):
         load_repeatable("supervisor")
     assert "supervisor" not in repeatable_agents() and isinstance(load("supervisor")[1], Supervisor)
     assert DiagnosisRequest(1, 2, {}).number == 1

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, METRICS, SPECS
 
-from oven_agents.runtime.closed_loop import ROUNDS, AgentParticipant, ClosedLoop, Participant
 from oven_agents.shipped.learning_rate import LearningRate
+from oven_bench.gym.closed_loop import ROUNDS, AgentParticipant, ClosedLoop, Participant
 from oven_core.errors import OvenError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import (

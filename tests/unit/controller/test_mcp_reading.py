@@ -20,7 +20,7 @@ from tests.support.monitor_log import recorded
 from tests.support.own_home import invoke, own_home
 from tests.unit.controller.test_plain import steers
 
-from oven_agents.review.backtest_report import BacktestNotice
+from oven_agents.review.backtest import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.server import build_server

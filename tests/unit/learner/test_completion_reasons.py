@@ -15,12 +15,9 @@ from tests.support.unswappable import Unswappable
 from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_learner.completions.message import wire_of
-from oven_learner.completions.parcel import Shown, parcel_of
-from oven_learner.completions.sample import MemberVerdict, Sample, SamplePlace
+from oven_learner.completions.sample import MemberVerdict, Sample, parcel_of, wire_of
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
-from oven_learner.rewards.group_verdicts import group_verdicts
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
@@ -28,6 +25,8 @@ from oven_llm.judges.adversarial_controls import Controls
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member import Member
 from oven_runs.settings.completions import CompletionsSettings
+
+PLACE = {"incarnation": 1, "number": 1, "tick": 2, "step": 3, "group": 0, "groups": 1}
 
 
 class Asked(Unswappable):
@@ -67,12 +66,12 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     committee = Committee({"rule": rule}, remote=remote, description="A test.", weights={"rule": 1, "critic": 3})
     committee.group_size = 4
     committee(prompts=["p"] * 4, completions=["a", "bb", "a", "dddd"])
-    by_rule, by_judge = group_verdicts(committee.evidence, 0)
+    by_rule, by_judge = committee.evidence.group_verdicts(0)
     assert (by_judge.member, by_judge.weight, by_judge.scores) == ("critic", 0.75, (0.1, 0.2, 0.1, 0.4))
     assert by_judge.reasons == {"a": "so", "bb": "so", "dddd": "so"} and not remote.reasons
     assert (by_rule.scores, by_rule.abstained) == ([0.5, None, 0.5, 0.5], "not_applicable")
     sample = Sample("p", committee.evidence.groups[0].completions, committee.last.rewards, [by_rule, by_judge])
-    parcel = parcel_of(1, SamplePlace(1, 1, 1, 0, 1), sample, [0.0] * 4, Shown(CompletionsSettings(), str.upper))
+    parcel = parcel_of(PLACE, sample, [0.0] * 4, CompletionsSettings(), str.upper)
     assert parcel["members"][1]["reasons"] == ("SO",) * 4 and parcel["members"][0]["reasons"] == ()
 
 
@@ -81,7 +80,7 @@ def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> Non
     committee.group_size = 4
     written = ("[epistemic status: 90] bb", "[epistemic status: 10] bb", "bb", "[epistemic status: 50] dddd")
     committee(prompts=["? ?"] * 4, completions=list(written), text=["cats"] * 4, question=["what?"] * 4)
-    (by_judge,) = group_verdicts(committee.evidence, 0)
+    (by_judge,) = committee.evidence.group_verdicts(0)
     assert by_judge.scores == (0.2, 0.2, 0.0, 0.4)
     assert by_judge.reasons == {written[0]: "so", written[1]: "so", written[3]: "so"}
     assert committee.evidence.groups[0].written == written
@@ -105,9 +104,7 @@ def test_any_sample_becomes_a_message_that_fits_or_none(
     rewards: list[Any] = [row[1] for row in rows]
     advantages: list[Any] = [row[2] for row in rows]
     sample = Sample(prompt, completions, rewards, [MemberVerdict("m\ud800", float("nan"), scores)])
-    parcel = parcel_of(
-        1, SamplePlace(1, 2, 3, 0, 1), sample, advantages, Shown(CompletionsSettings(characters=characters))
-    )
+    parcel = parcel_of(PLACE, sample, advantages, CompletionsSettings(characters=characters), None)
     assert marshal.loads(marshal.dumps(parcel, 2)) == parcel
     wire = wire_of(parcel, most)
     if wire is None:
@@ -124,7 +121,7 @@ def test_any_sample_becomes_a_message_that_fits_or_none(
 def test_a_megabyte_of_control_characters_fits() -> None:
     sample = Sample("\x00" * 1_000_000, ["\x1b" * 1_000_000] * 64, [1.0] * 64, [])
     settings = CompletionsSettings(characters=100_000, completions=64)
-    wire = wire_of(parcel_of(1, SamplePlace(1, 1, 1, 0, 1), sample, [0.0] * 64, Shown(settings)))
+    wire = wire_of(parcel_of(PLACE, sample, [0.0] * 64, settings, None))
     assert wire is not None and len(wire) < COMPLETION_BYTES
     group = SampledGroup.model_validate_json(wire)
     assert group.prompt.cut > 990_000 and len(group.completions) == 64

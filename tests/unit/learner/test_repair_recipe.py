@@ -29,7 +29,6 @@ from oven_recipes.repair.warm_policy import (
     warm_policy,
 )
 from oven_runs.traces import jsonl
-from oven_runs.traces.records import Trace
 
 TINY = RepairSettings(
     hidden=16, layers=1, heads=2, ffn=16, demonstrations=40, sft_batch=4, sft_steps=4, sft_round=2, train_tasks=8,
@@ -102,7 +101,7 @@ def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: 
     job.trainer.train()
     logged = job.trainer.state.log_history[0]
     assert "rewards/reward/mean" in logged and "tools/call_frequency" in logged
-    traces = list(jsonl.read(tmp_path / "traces.jsonl", Trace))
+    traces = list(jsonl.read(tmp_path / "traces.jsonl"))
     assert Counter(one.policy.step for one in traces) == {0: 4, 1: 4}
     assert lines_of(tmp_path / "traces.jsonl") == len({one.id for one in traces}) == 8
     assert {one.task.split for one in traces} == {"train"}
@@ -119,7 +118,7 @@ class TestCollect:
         said = json.loads(printed.out)
         assert not printed.err, "no progress of a library's"
         assert (said["traces"], said["tasks"]) == (3, 2)
-        traces = list(jsonl.read(out, Trace))
+        traces = list(jsonl.read(out))
         assert len(traces) == 3 and {one.task.split for one in traces} == {"collected"}
         with pytest.raises(ConfigError, match="exists already"):
             call("traces collect", [str(out)])

@@ -16,13 +16,13 @@ from tests.support.simulated_judges import by_rule, play, raw_mean
 from oven_learner.rewards.aggregation import (
     DEFAULT_RULE,
     RULES,
-    Reliability,
     aggregate,
+    cautious,
+    penalised,
     sees_difference,
     standard,
 )
-from oven_learner.rewards.aggregation.reliability import FLOOR
-from oven_learner.rewards.aggregation.rules import cautious, penalised
+from oven_learner.rewards.reliability import FLOOR, Reliability
 from oven_learner.rewards.scores import Abstention, checked
 
 EQUAL = dict.fromkeys("abcd", 0.25)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.rewards.stated_confidence import OracleAnswer, parse_oracle_output
+from oven_learner.rewards.calibrated import OracleAnswer, parse_oracle_output
 
 WIDE = "".join(chr(ord(one) + 0xFEE0) for one in "[epistemicstatus:100]")
 """A mark in full-width letters."""

@@ -6,8 +6,8 @@ its ballot closes. Names from outside (metrics, agents, open ballots) are counte
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
-from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
@@ -314,25 +314,5 @@ class MonitorView:
 
     def frozen(self) -> MonitorView:
         """Return a copy that does not change while this one continues."""
-        made = copy(self)
-        made.run = copy(self.run)
-        made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
-        for field in (
-            "metrics",
-            "first",
-            "still",
-            "knobs",
-            "receipts",
-            "advised",
-            "autonomy",
-            "muted",
-            "commands",
-        ):
-            setattr(made.run, field, dict(getattr(self.run, field)))
-        made.run.alerts = self.run.alerts.copy()
-        made.series = {name: series.copy() for name, series in self.series.items()}
-        made.steps = self.steps.copy()
-        made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
-        made.reputations, made.commands = dict(self.reputations), self.commands.copy()
-        made.agents, made.faults = list(self.agents), self.faults.copy()
-        return made
+        copied: MonitorView = pickle.loads(pickle.dumps(self, 5))
+        return copied

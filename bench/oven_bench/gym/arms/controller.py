@@ -14,7 +14,7 @@ from functools import cache
 from random import Random
 from typing import Any, ClassVar, TypeAlias
 
-from oven_agents.runtime.closed_loop import ClosedLoop, Participant, participants
+from oven_bench.gym.closed_loop import ClosedLoop, Participant, participants
 from oven_controller.stack.kg_rules import merged
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest

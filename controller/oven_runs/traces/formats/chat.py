@@ -26,7 +26,7 @@ NO_PLACE: Final = "no place in a chat row"
 LOSES: Final = {
     "task (but its id)": NO_PLACE,
     "steps.state": "each stretch becomes a row, and a trace, of its own",
-    "steps.reward, .sampled, .own, .outcome": NO_PLACE,
+    "steps.reward, .sampled, .outcome": NO_PLACE,
     "steps.result": "whether a call's missing answer was recorded as empty",
     "reward, solved, ended, policy, meta": NO_PLACE,
     "prompt": "an assistant's message given as an example becomes a step",

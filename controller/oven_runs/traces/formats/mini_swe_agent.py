@@ -62,7 +62,7 @@ class MiniSweAgent:
     loses: dict[str, str] = field(default_factory=dict)
     free_field: tuple[str, ...] = (
         "task", "tools", "reward", "solved", "policy", "meta",
-        "steps.state", "steps.reward", "steps.sampled", "steps.own", "steps.outcome",
+        "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
     )  # fmt: skip
 
     def claims(self, path: Path) -> bool:

@@ -119,6 +119,6 @@ FORMAT = LineFormat(
     metadata={"metadata.json": b'{"written_by": "oven-controller"}\n'},
     free_field=(
         "tools", "solved", "ended", "policy", "meta",
-        "steps.state", "steps.reward", "steps.sampled", "steps.own", "steps.outcome",
+        "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
     ),
 )  # fmt: skip

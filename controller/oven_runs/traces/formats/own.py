@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from oven_runs.traces import jsonl
 from oven_runs.traces.formats.trace_format import LineFormat
-from oven_runs.traces.records import Trace
 
 FORMAT = LineFormat(
     about="ours: one trace per line, steps with states, rewards and sampled tokens",
     recognises=lambda row: row.get("kind") == "trace",
-    traces=lambda row, _: [jsonl.parsed(row, Trace)],
+    traces=lambda row, _: [jsonl.parsed(row)],
     rows=lambda trace: [jsonl.as_row(trace)],
     file_name="traces.jsonl",
 )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.terminal_text import clean
 from oven_runs.traces.formats.trace_format import TraceFormat
-from oven_runs.traces.jsonl import BadLine, refusal
-from oven_runs.traces.records import Trace
 
 FORMATS: Final[Mapping[str, str]] = {
     "chat": "chat",
@@ -48,20 +44,3 @@ def format_of(path: Path, name: str | None) -> tuple[str, TraceFormat]:
     """Return the name and the format: the named one, or the recognised one if `name` is None. Raises ConfigError and
     UnknownNameError."""
     return recognise(path) if name is None else (name, format_named(name))
-
-
-def read_traces(path: Path, name: str | None = None, *, skip_bad: bool = False) -> Iterator[Trace]:
-    """Yield the traces of a file. `name`: its format, None to recognise it. With `skip_bad`, a line that holds no trace
-    is named on standard error and skipped. Raises ConfigError for two traces with one id, and without `skip_bad` at the
-    first such line; raises UnknownNameError."""
-    ids: set[str] = set()
-    for trace in format_of(path, name)[1].read(path):
-        if isinstance(trace, BadLine):
-            if not skip_bad:
-                raise ConfigError(f"{refusal(path, trace)}; or skip such lines with --skip-bad")
-            print(f"skipped: {refusal(path, trace)}", file=sys.stderr)
-            continue
-        if trace.id in ids:
-            raise ConfigError(clean(f"{path}: two traces have the id {trace.id!r}; replies cannot tell them apart"))
-        ids.add(trace.id)
-        yield trace

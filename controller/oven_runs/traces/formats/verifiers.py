@@ -285,5 +285,5 @@ FORMAT = LineFormat(
     traces=_traces,
     rows=_rows,
     file_name="traces.jsonl",
-    free_field=("task", "solved", "policy", "meta", "steps.reward", "steps.own", "steps.outcome"),
+    free_field=("task", "solved", "policy", "meta", "steps.reward", "steps.outcome"),
 )

@@ -20,7 +20,6 @@ from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.group import Evidence
-from oven_learner.rewards.group_verdicts import group_verdicts
 
 log = logging.getLogger("oven.learner")
 
@@ -113,4 +112,4 @@ def _function_sample(
 def _committee_sample(evidence: Evidence, rewards: Sequence[float | None], index: int, size: int) -> Sample:
     group = evidence.groups[index]
     group_rewards = rewards[index * size : (index + 1) * size]
-    return Sample(group.prompt, group.as_written, group_rewards, group_verdicts(evidence, index))
+    return Sample(group.prompt, group.as_written, group_rewards, evidence.group_verdicts(index))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.traces import REPAIR, called, reply
+from tests.support.traces import REPAIR
 
 from oven_controller.cli.main import run
 from oven_runs.traces import completeness, jsonl
@@ -111,15 +111,8 @@ def test_show_prints_traces_without_control_characters(file: Path, capsys: pytes
     assert (code, len(out.splitlines())) == (0, 2)
     _, out, _ = command(capsys, "show", file, "two")
     assert "\x1b" not in out
-    assert 'does: edit({"new":"(n - 1) // 2","old":"n // 2","path":"median.py"})' in out
+    assert 'does: edit({"path": "median.py", "old": "n // 2", "new": "(n - 1) // 2"})' in out
     assert "(19 more lines; --whole shows them)" in out
     assert len(command(capsys, "show", file, "two", "--whole")[1].splitlines()) > len(out.splitlines())
-    replies = file.with_name("replies.jsonl")
-    jsonl.write(replies, [reply(REPAIR, 0, "a", called("submit")), reply(REPAIR, 1, "b", None)])
-    _, out, _ = command(capsys, "show", file, "repair-1", "--replies", replies)
-    assert "a would: submit({})" in out
-    assert "b failed: timeout" in out
-    code, _, err = command(capsys, "show", file, "--replies", replies)
-    assert (code, "needs a TRACE" in err) == (2, True)
     _, out, _ = command(capsys, "show", file, "two", "--json")
     assert Trace.model_validate_json(out).id == "two"

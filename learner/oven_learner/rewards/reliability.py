@@ -1,7 +1,7 @@
 """Learn during the run how far to trust each judge. Its weight is multiplied by its reliability.
 
 A judge that agrees with the others gets 1. One that is unrelated or opposed to them falls to FLOOR. The estimate comes
-from agreement and from controls, so it has the limits of a majority. Of two judges that contradict each other, neither
+from agreement and from controls, so it has the limits of a majority: of two judges that contradict each other, neither
 is known to be right, and judges with the same errors look reliable. Rules are user-defined, not estimates: they only
 serve as witnesses and keep their whole weight.
 
@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from oven_learner.rewards.aggregation.group_reward import sees_difference, standardised
+from oven_learner.rewards.aggregation import sees_difference, standardised
 
 MEMORY: Final = 0.98
 """Factor on a group's evidence per further group. Half remains after 34 groups: a judge that turns is detected within a
@@ -62,15 +62,14 @@ class Reliability:
         if len(seeing) < WITNESSES:
             return
         counted = self.weights({name: weights[name] for name in seeing})
-        for name in seeing:
-            if name not in self._sums:
-                continue
+        for name in seeing.keys() & self._sums.keys():
             others = [peer for peer in seeing if peer != name]
             consensus = [
-                math.fsum(counted[peer] * seeing[peer][i] for peer in others) for i in range(len(seeing[name]))
+                math.fsum(counted[peer] * seeing[peer][i] for peer in others) for i, _ in enumerate(seeing[name])
             ]
             if sees_difference(consensus):
-                self._enter(name, _correlation(seeing[name], standardised(consensus)))
+                pairs = zip(seeing[name], standardised(consensus), strict=True)
+                self._enter(name, math.fsum(x * y for x, y in pairs) / len(consensus))
 
     def failed_control(self, member: str) -> None:
         """Record that the judge was fooled by a known-bad answer, or scored a known-good one as wrong."""
@@ -97,8 +96,3 @@ class Reliability:
         """Load the state of these judges, or of all. Judges missing in `state` start afresh."""
         for name in self._sums.keys() if judges is None else self._sums.keys() & set(judges):
             self._sums[name], self._groups[name] = map(float, state.get(name, (0.0, 0.0)))
-
-
-def _correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the correlation of two sets of standard scores."""
-    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / len(a)

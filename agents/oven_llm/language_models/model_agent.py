@@ -1,0 +1,83 @@
+"""The base class of the agents that ask a language model."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from oven_agents.runtime.companion import Surroundings
+from oven_agents.sdk.agent import Agent, Notice
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunStarted
+from oven_llm.language_models.desk import Desk, Question, Result
+from oven_llm.providers.failures import ModelFailure
+from oven_runs.settings.language_models import AuthorSettings, ModelSettings, SupervisorSettings, TunerSettings
+
+Settings = TypeVar("Settings", TunerSettings, AuthorSettings, SupervisorSettings)
+
+
+class ModelAgent(Agent, Generic[Settings, Question, Result]):
+    """An agent that is off until its section of the run's settings names a model. Its votes never wait: it leaves
+    questions on `desk`, where its companion finds them."""
+
+    version = "1"
+
+    def __init__(self, section: str, settings: Settings, field: str = "llm") -> None:
+        """`settings`: the defaults. `field`: the one that names the model."""
+        self.desk: Desk[Question, Result] = Desk()
+        self.unused: Counter[str] = Counter()
+        """Replies that became no vote, by reason."""
+        self._section, self._field, self._name = section, field, section
+        self._settings: Settings = settings
+        self._off = (
+            f"no model is configured: set {section}.{field}, e.g. {section}: {{{field}: {{provider: claude, model: "
+            "NAME}}"
+        )
+
+    def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
+        """Read the settings. If they name a model, return the coroutine that asks it."""
+        self._name = around.name
+        try:
+            settings = type(self._settings).model_validate(around.settings.get(self._section, {}))
+            model: ModelSettings | None = getattr(settings, self._field)
+            if model is None:
+                return None
+            companion = self._companion(around, settings)
+        except ValidationError as error:
+            self._off = f"the run's settings of `{self._section}` have {error.error_count()} errors; `up` writes them"
+            return None
+        except ConfigError as error:
+            self._off = str(error)
+            return None
+        self._settings, self._off = settings, ""
+        self.version = f"1 ({model.model})"  # type: ignore[misc]
+        if not isinstance(settings, AuthorSettings):
+            self.moves = settings.actuators  # type: ignore[misc]
+        return companion
+
+    @abstractmethod
+    def _companion(self, around: Surroundings, settings: Settings) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers questions. Raises ConfigError for a model that cannot be used."""
+
+    @abstractmethod
+    def _lacks(self, run: RunStarted) -> str | None:
+        """Return why the agent cannot vote in this run although it has a model, or None."""
+
+    @property
+    @abstractmethod
+    def _status(self) -> str:
+        """Calls, cost and failures so far, for a notice."""
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        return self._off or self._lacks(run)
+
+    def _abstains(self, failure: ModelFailure) -> Notice:
+        return Notice(failure.kind, f"abstains: {failure}; so far {self._status}")
+
+    def _discard(self, kind: str, why: str) -> Notice:
+        self.unused[kind] += 1
+        return Notice(kind, f"no vote: {why}; so far {self._status}")

@@ -60,7 +60,8 @@ class Record:
             log.warning("no motion.png: it needs matplotlib (`pip install matplotlib`); motion.npz has the same")
             return
         figure = Figure(figsize=(11, 10), layout="constrained")
-        *rows, bottom = figure.subfigures(len(self._clips) + 1, 1)
+        parts: Any = figure.subfigures(len(self._clips) + 1, 1)
+        *rows, bottom = parts
         for row, name in zip(rows, self._clips, strict=True):
             self._draw_clip(row, name)
         curve = bottom.subplots()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
@@ -17,30 +17,34 @@ from oven_llm.sandbox.probe import Backend, choose, probe
 from oven_llm.sandbox.profiles import REPL, Profile
 
 
-class Sandbox(Protocol):
+class Sandbox(ABC):
     """One namespace that lasts from block to block, and is lost with its process. For one thread at a time."""
 
     backend: Backend
 
+    @abstractmethod
     def assign(self, name: str, value: object) -> None:
         """Assign a variable such as `context`: text, or what JSON can hold. Raises ConfigError for anything else, or if
         it is too large."""
 
+    @abstractmethod
     def run(self, code: str) -> Block:
         """Run a block and return its outcome. Raises ProcessError only if no process can be started."""
 
+    @abstractmethod
     def close(self) -> None:
         """End the process, and everything that runs in it."""
 
+    @abstractmethod
     def interrupt(self) -> None:
         """End the running block from another thread, as if its process had died. monty's blocks end at their deadline
         instead."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def open_sandbox(
@@ -65,7 +69,7 @@ def open_sandbox(
     return LockedSandbox(chosen, support.machine, landlock, profile, functions, limits)
 
 
-class LockedSandbox:
+class LockedSandbox(Sandbox):
     """Code in a child process that seccomp confines, with or without Landlock."""
 
     def __init__(
@@ -83,14 +87,6 @@ class LockedSandbox:
         self._number = 0
         self._start = partial(LockedChild, machine, landlock, profile, limits, functions)
         self._child: LockedChild | None = self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._child is not None:

@@ -30,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from oven_core.errors import ConfigError
-from oven_runs.process.child import follow_spawner
+from oven_runs.process.child import end_when_closed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -185,7 +185,9 @@ def in_new_process(function: Callable[..., R], *args: Any) -> R:
 
 
 def _start_worker() -> None:
-    follow_spawner()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    end_when_closed(parent.sentinel, grace_s=10.0)
     if "torch" in sys.modules:
         _use_one_thread()
 

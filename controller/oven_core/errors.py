@@ -119,7 +119,7 @@ def reason(error: BaseException) -> str:
         first, *others = errors(include_url=False)
         where = ".".join(str(part) for part in first["loc"])
         more = f" (and {len(others)} more)" if others else ""
-        return f"{where}: {first['msg']}{more}" if where else f"{first['msg']}{more}"
+        return (f"{where}: " if where else "") + str(first["msg"]).removeprefix("Value error, ") + more
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, KeyError) and error.args:

@@ -8,29 +8,11 @@ from typing import Any
 
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.keys import key_to_character
 
 from oven_tui.model.commands import BY_ID, Command, Scope, commands_in
 
-SIGNS = {
-    "left": "←",
-    "right": "→",
-    "up": "↑",
-    "down": "↓",
-    "question_mark": "?",
-    "colon": ":",
-    "slash": "/",
-    "plus": "+",
-    "minus": "-",
-    "equals_sign": "=",
-    "greater_than_sign": ">",
-    "less_than_sign": "<",
-    "full_stop": ".",
-    "comma": ",",
-    "dollar_sign": "$",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-}
-"""Keys that are written as one sign."""
+ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-"}
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
@@ -39,13 +21,12 @@ def bindings(*scopes: Scope) -> list[BindingType]:
 
 
 def _binding(command: Command) -> Binding:
-    first = command.key_names()[0]
     return Binding(
         command.keys,
         command.action,
-        command.footer or command.words,
+        command.footer or command.title or command.help,
         show=bool(command.footer),
-        key_display=SIGNS.get(first),
+        key_display=_sign(command.key_names()[0]),
         id=command.id,
         tooltip=command.help,
     )
@@ -53,7 +34,13 @@ def _binding(command: Command) -> Binding:
 
 def key_words(command: Command) -> str:
     """Return a command's keys as they are written on a keyboard."""
-    return " ".join(SIGNS.get(key) or key.replace("ctrl+", "^") for key in command.key_names())
+    return " ".join(_sign(key) or key.replace("ctrl+", "^") for key in command.key_names())
+
+
+def _sign(key: str) -> str | None:
+    """Return the sign of a key that is written as one."""
+    sign = ARROWS.get(key) or key_to_character(key)
+    return sign if sign and sign.isprintable() and sign != " " else None
 
 
 def key_line(scope: Scope) -> str:
@@ -69,7 +56,7 @@ class CommandPalette(Provider):
         seen = set[str]()
         for active in self.screen.active_bindings.values():
             command = BY_ID.get(active.binding.id or "")
-            if command is not None and command.listed and command.id not in seen:
+            if command is not None and command.title and command.id not in seen:
                 seen.add(command.id)
                 yield command, partial(self.app.run_action, active.binding.action, active.node)
 
@@ -80,13 +67,13 @@ class CommandPalette(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command, run in self._active_commands():
-            score = max(matcher.match(command.words), 0.7 * matcher.match(command.help), _by_key(command, query))
+            score = max(matcher.match(command.title), 0.7 * matcher.match(command.help), _by_key(command, query))
             if score > 0:
-                yield Hit(score, matcher.highlight(_title(command)), run, text=command.words, help=command.help)
+                yield Hit(score, matcher.highlight(_title(command)), run, text=command.title, help=command.help)
 
 
 def _title(command: Command) -> str:
-    return f"{command.words}  ({key_words(command)})"
+    return f"{command.title}  ({key_words(command)})"
 
 
 def _by_key(command: Command, query: str) -> float:

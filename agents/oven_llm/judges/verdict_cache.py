@@ -19,7 +19,7 @@ from oven_llm.judges.sanitize import visible
 from oven_llm.judges.self_checks import SelfChecks
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import CallTally
-from oven_runs.home.sqlite_file import open_database
+from oven_runs.home.model_spend import open_database
 
 log = logging.getLogger("oven.member")
 

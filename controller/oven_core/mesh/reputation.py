@@ -20,8 +20,8 @@ with good agents is cheap, and should not pay for one's own harm.
 
 A bound follows that rests on arithmetic alone. The merit of backing a decision without success (y = 0) is −min(1, 2p²):
 −½ at even odds, −1 from 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the
-share, so it falls below `least_reputation` within N(p) of them (`outcomes_until_silent`; docs/deciding.md has the
-table). From then on the agent makes no quorum and no veto.
+share, so it falls below `least_reputation` within N(p) of them (docs/deciding.md has the table). From then on the agent
+makes no quorum and no veto.
 """
 
 from __future__ import annotations
@@ -100,16 +100,3 @@ def updated_reputations(
         r += rules.reputation_share * (1 - r)
         after[agent] = rounded(min(max(r, 0.0), rules.reputation_most))
     return after
-
-
-def outcomes_until_silent(
-    confidence: float, rules: Rules, reputation: float = 1.0, between: int = 0, most: int = 1000
-) -> int | None:
-    """Return N(p): after how many outcomes without success an agent that backs them at this confidence is below
-    `rules.least_reputation`, with `between` outcomes of other agents before each. None if forgetting keeps it above."""
-    for count in range(1, most + 1):
-        for merits in (*[{}] * between, {"": merit("propose", confidence, 0.0)}):
-            reputation = updated_reputations({"": reputation}, (), merits, rules)[""]
-        if reputation < rules.least_reputation:
-            return count
-    return None

@@ -83,13 +83,3 @@ def remove(folder: RunFolder) -> None:
         raise ProcessError(
             f"run {folder.run!r} was not removed completely ({reason(error)}): remove {folder.path} by hand"
         ) from error
-
-
-def readable_size(size: int) -> str:
-    """Format bytes with a decimal unit: 12.3 MB."""
-    amount, unit = float(size), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if amount < 1000 or unit == "TB":
-            break
-        amount /= 1000
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

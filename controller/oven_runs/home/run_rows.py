@@ -8,7 +8,6 @@ run does that.
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import os
 from collections import deque
@@ -25,15 +24,12 @@ from pydantic import BaseModel, ValidationError
 from oven_core.errors import OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Observation
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.run_row import RunRow
+from oven_runs.log.run_row import RunRow, finite, summarized
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 8 << 20
 """Bytes per call. Reading them takes 10 to 20 ms, so that a monitor can react to keys in between."""
-TAIL_BYTES: Final = 256 << 10
-"""The end of a long log, which is read first: hundreds of observations with their votes."""
 NEWEST: Final = 20
 """Observations from whose times the pace is computed."""
 CACHE: Final = "run-rows.json"
@@ -81,8 +77,6 @@ class LogDigest:
             if (stat.st_dev, stat.st_ino) != self._identity or stat.st_size < self._offset:
                 self._begin()
                 self._identity = stat.st_dev, stat.st_ino
-            if not self._offset and stat.st_size > SLICE_BYTES:
-                self._look_ahead(file, stat.st_size)
             file.seek(self._offset)
             data = file.read(SLICE_BYTES)
         end = data.rfind(b"\n") + 1
@@ -96,12 +90,6 @@ class LogDigest:
             self._feed_pending()
             self.newest = [event for event in map(_event, self._lines) if event is not None]
         return not self.complete
-
-    def _look_ahead(self, file: io.FileIO, size: int) -> None:
-        """Read the newest observations of a long log before the lines in between."""
-        file.seek(size - TAIL_BYTES)
-        ahead = [line for line in file.read(TAIL_BYTES).splitlines()[1:] if _kind(line) == _OBSERVATION]
-        self.newest = [event for event in map(_event, ahead[-NEWEST:]) if event is not None]
 
     def _take(self, line: bytes) -> None:
         kind = _kind(line)
@@ -137,11 +125,6 @@ class LogDigest:
             self.first.setdefault(name, value)
         self._held_out_name = next(iter(self.summary.held_out()), "")
         self._held_out_key = f'"{self._held_out_name}":'.encode() if self._held_out_name else b""
-
-    @property
-    def observation(self) -> Observation | None:
-        """The newest observation."""
-        return next((e.body for e in reversed(self.newest) if isinstance(e.body, Observation)), None)
 
     @property
     def pace_s(self) -> float:
@@ -267,37 +250,20 @@ class RunRows:
 
 
 def _row(row: RunRow, digest: LogDigest) -> RunRow:
-    summary, observation = digest.summary, digest.observation
-    preview = observation if not digest.complete else None
-    metrics = {**summary.metrics, **(preview.metrics if preview is not None else {})}
-    target = summary.target() or ""
-    ended = summary.ended
+    summary = digest.summary
+    row = summarized(row, summary)
+    if not digest.complete:
+        row = replace(row, adopted=None, rejected=None, advised=(), not_applied=0)
     times = [event.time for event in digest.newest[-1:]] + ([summary.last_time] if summary.last_time else [])
-    done = sum(summary.receipts.get(status, 0) for status in ("applied", "noop"))
     return replace(
         row,
-        step=preview.step if preview is not None else summary.step if summary.started else None,
-        max_steps=summary.started.horizon.max_steps if summary.started else None,
-        progress=preview.progress if preview is not None else summary.progress,
-        target=target,
-        first=_finite(digest.first.get(target)),
-        now=_finite(metrics.get(target)),
-        adopted=summary.adopted if digest.complete else None,
-        rejected=summary.rejected if digest.complete else None,
-        advised=tuple(d.id for d in summary.advised.values() if not summary.lapsed(d)) if digest.complete else (),
-        held=summary.held,
-        ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",
-        malformed=summary.malformed + digest.unread,
-        not_applied=sum(summary.receipts.values()) - done if digest.complete else 0,
-        pace_s=_finite(digest.pace_s),
+        first=finite(digest.first.get(row.target)),
+        malformed=row.malformed + digest.unread,
+        pace_s=finite(digest.pace_s),
         last=max(times).astimezone(UTC).isoformat() if times else "",
         fault="" if summary.started or not digest.complete or row.status == "running" else NO_START,
         whole=digest.complete,
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _version(path: Path) -> tuple[int, int]:

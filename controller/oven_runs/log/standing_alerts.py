@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from oven_core.protocol.alerts import Alert
@@ -51,11 +51,6 @@ class StandingAlerts:
     def standing(self) -> list[tuple[str, Alert]]:
         """Return (agent, alert) of all raised symptoms, in each agent's order."""
         return [(agent, alert) for agent, own in self.by_agent.items() for alert in own.values()]
-
-    def copy(self) -> StandingAlerts:
-        """Return an independent copy."""
-        by_agent = {agent: dict(own) for agent, own in self.by_agent.items()}
-        return replace(self, by_agent=by_agent, _changes=dict(self._changes))
 
     def _take(self, author: str, alert: Alert) -> bool:
         own = self.by_agent.get(author, {})

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
@@ -84,7 +84,7 @@ def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
     try:
         return MemberSettings.model_validate(settings.model_dump() | judge.model_dump())
     except ValidationError as error:
-        raise ConfigError(f"the judge {judge.identity} cannot be asked: {first_problem(error)}") from None
+        raise ConfigError(f"the judge {judge.identity} cannot be asked: {reason(error)}") from None
 
 
 def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> MemberSettings:
@@ -92,7 +92,7 @@ def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> Member
     try:
         member = MemberSettings.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(f"the member {name!r} cannot judge: {first_problem(error)}") from None
+        raise ConfigError(f"the member {name!r} cannot judge: {reason(error)}") from None
     checked = with_checked_members(committee.model_copy(update={"members": {name: member}}))
     return checked.members[name]
 
@@ -102,10 +102,3 @@ def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> 
     and for one without an address."""
     settings = committee.members.get(member, MemberSettings(provider=judge.provider, model=judge.model))
     endpoint_of(member, with_judge(settings, judge), catalogue(committee.providers))
-
-
-def first_problem(error: ValidationError) -> str:
-    """The error's first finding in one line, without the input."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return (f"{where}: " if where else "") + first["msg"].removeprefix("Value error, ")

@@ -19,11 +19,10 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.settings.committee_settings import MOST_LOGPROBS, Address, MemberSettings
-from oven_runs.settings.language_models import ModelSettings
+from oven_runs.settings.committee_settings import MOST_LOGPROBS, MemberSettings
+from oven_runs.settings.language_models import Address, ModelSettings, Variable
 from oven_runs.settings.layers import Layer, merge, read_text, read_yaml, validated
 from oven_runs.settings.strict_yaml import key_lines, load_yaml
-from oven_runs.settings.variable_name import Variable
 
 Wire: TypeAlias = Literal["openai", "anthropic"]
 """A wire format. Each is named after the SDK package that speaks it."""

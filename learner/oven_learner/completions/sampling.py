@@ -8,9 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError
-from oven_learner.completions.parcel import Shown, parcel_of
 from oven_learner.completions.redaction import Redact, redaction
-from oven_learner.completions.sample import Sample, SamplePlace
+from oven_learner.completions.sample import Sample, parcel_of
 from oven_runs.settings.completions import CompletionsSettings
 
 
@@ -40,26 +39,29 @@ class SampleSchedule:
 class Sampling:
     """Settings by which one trainer shows its completions, in all its trainings."""
 
-    def __init__(self, shown: Shown) -> None:
-        settings = shown.settings
+    def __init__(self, settings: CompletionsSettings, redact: Redact | None) -> None:
         self.schedule = SampleSchedule(settings.every or 0, settings.groups)
-        self._shown = shown
+        self._settings, self._redact = settings, redact
         self.number = 0
         """The number of samples so far."""
 
     def parcel(
         self,
         position: Callable[[], Mapping[str, int]],
-        sample_place: tuple[int, int, int, int, int],
+        place: tuple[int, int, int, int, int],
         advantages: Sequence[float | None],
         sample: Callable[[], Sample],
     ) -> dict[str, Any]:
         """Convert one group into plain values. This is called off the training thread.
 
-        `position` is the client's method, `sample_place` has the fields of `SamplePlace`, and `sample` reads values
-        that no longer change.
+        `position` is the client's method, `place` holds the sample's number (from 1), tick, step, group and the count
+        of groups, and `sample` reads values that no longer change.
         """
-        return parcel_of(position()["incarnation"], SamplePlace(*sample_place), sample(), advantages, self._shown)
+        number, tick, step, group, groups = place
+        incarnation = position()["incarnation"]
+        fields = {"incarnation": incarnation, "number": number, "tick": tick, "step": step}
+        fields |= {"group": group, "groups": groups}
+        return parcel_of(fields, sample(), advantages, self._settings, self._redact)
 
 
 def sampling_of(
@@ -79,4 +81,4 @@ def sampling_of(
     if script_settings is not None and settings is not None and not settings.redact and configured is not None:
         settings = settings.model_copy(update={"redact": configured.redact})
     function = redaction(settings.redact if settings is not None else "", redact)
-    return Sampling(Shown(settings, function)) if settings is not None and settings.every else None
+    return Sampling(settings, function) if settings is not None and settings.every else None

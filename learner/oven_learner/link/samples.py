@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol.names import Subjects
-from oven_learner.completions.message import wire_of
+from oven_learner.completions.sample import wire_of
 from oven_learner.link.pipes import Outlet, packed_atoms
 
 log = logging.getLogger("oven.learner")

@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from oven_learner.losses.channel import Channel as Channel
     from oven_learner.losses.channel_trainer import ChannelTrainer as ChannelTrainer
     from oven_learner.losses.distillation import Distillation as Distillation
-    from oven_learner.losses.hints import Hints as Hints
-    from oven_learner.losses.multi_token import MultiToken as MultiToken
+    from oven_learner.losses.self_distillation import Hints as Hints
     from oven_learner.losses.self_distillation import SelfDistillation as SelfDistillation
     from oven_learner.losses.sft import Supervised as Supervised
+    from oven_learner.losses.text_channels import MultiToken as MultiToken
+    from oven_learner.losses.text_channels import TokenWeighted as TokenWeighted
     from oven_learner.losses.text_trainer import TextChannels as TextChannels
     from oven_learner.losses.text_trainer import TextTrainer as TextTrainer
-    from oven_learner.losses.token_weighted import TokenWeighted as TokenWeighted
 
 _MODULES = {
     "Channel": "channel",
     "ChannelTrainer": "channel_trainer",
     "Distillation": "distillation",
-    "Hints": "hints",
-    "MultiToken": "multi_token",
+    "Hints": "self_distillation",
+    "MultiToken": "text_channels",
     "SelfDistillation": "self_distillation",
     "Supervised": "sft",
     "TextChannels": "text_trainer",
     "TextTrainer": "text_trainer",
-    "TokenWeighted": "token_weighted",
+    "TokenWeighted": "text_channels",
 }
 __all__ = [*_MODULES]
 

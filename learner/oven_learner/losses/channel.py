@@ -1,10 +1,13 @@
-"""The base class of channels (loss terms with their own weight, knob and metrics), and how trainers log them."""
+"""The base class of channels (loss terms with their own weight, knob and metrics), and how trainers log and save
+them."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -13,27 +16,29 @@ from torch import Tensor, nn
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.losses.generated import Generated
+
+STATE_FILE = "channels.pt"
+"""File in a checkpoint with the state of each channel that has a module."""
 
 
-def record(trainer: Any, channel: Channel, tally: Tally, mode: Literal["train", "eval"]) -> None:
-    """Add the term, its weight and its gauges to the trainer's metrics of this step.
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A scored generation batch of one rank. Each field has one entry per completion, unless stated otherwise."""
 
-    Uses TRL's `_metrics`, from which an attached trainer publishes. There is one collective of the same size on every
-    rank. Values that no rank measured are not logged.
-    """
-    nothing = torch.zeros_like(tally.number)
-    gauges = [tally.gauges.get(gauge.name, (nothing, nothing)) for gauge in channel.gauges]
-    pairs = [(tally.total.detach(), tally.number), *gauges]
-    here = torch.stack([part.to(tally.total.dtype) for pair in pairs for part in pair]).detach()
-    sums = trainer.accelerator.reduce(here, reduction="sum").tolist()
-    names = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
-    into = trainer._metrics[mode]
-    for name, total, count in zip(names, sums[::2], sums[1::2], strict=True):
-        if count:
-            into[f"channel/{channel.name}{name}"].append(total / count)
-    if sums[1]:
-        into[f"channel/{channel.name}/weight"].append(channel.weight)
+    rows: Sequence[Mapping[str, Any]]
+    """The dataset's rows."""
+    prompts: Sequence[Any]
+    """Texts or conversations as the policy received them, including the environment's reset message."""
+    completion_ids: Sequence[Sequence[int]]
+    """Token ids without padding, including tool output."""
+    rewards: Tensor
+    """(ranks · B): weighted sums over reward functions, of all ranks. NaN where no function scored."""
+    tools: Sequence[Sequence[Any]]
+    """The tools with which the row's prompt was rendered."""
+    environments: Sequence[Any] | None
+    """The rows' environments after their rollouts."""
+    group: int
+    """Completions per prompt. They are adjacent across ranks."""
 
 
 class Tally(NamedTuple):
@@ -136,3 +141,61 @@ def check_channels(channels: Sequence[Channel], reads: Collection[str], trainer:
             raise ConfigError(
                 f"channel.{channel.name} reads {channel.reads}, which a {trainer} does not have; use it with a {kind}"
             )
+
+
+def record(trainer: Any, channel: Channel, tally: Tally, mode: Literal["train", "eval"]) -> None:
+    """Add the term, its weight and its gauges to the trainer's metrics of this step.
+
+    Uses TRL's `_metrics`, from which an attached trainer publishes. There is one collective of the same size on every
+    rank. Values that no rank measured are not logged.
+    """
+    nothing = torch.zeros_like(tally.number)
+    gauges = [tally.gauges.get(gauge.name, (nothing, nothing)) for gauge in channel.gauges]
+    pairs = [(tally.total.detach(), tally.number), *gauges]
+    here = torch.stack([part.to(tally.total.dtype) for pair in pairs for part in pair]).detach()
+    sums = trainer.accelerator.reduce(here, reduction="sum").tolist()
+    names = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
+    into = trainer._metrics[mode]
+    for name, total, count in zip(names, sums[::2], sums[1::2], strict=True):
+        if count:
+            into[f"channel/{channel.name}{name}"].append(total / count)
+    if sums[1]:
+        into[f"channel/{channel.name}/weight"].append(channel.weight)
+
+
+def save_state(trainer: Any, folder: str) -> None:
+    """Save the channels' state next to the optimizer's, on the rank that saves."""
+    states = {channel.name: channel.module.state_dict() for channel in trainer.channels if channel.module is not None}
+    if states and trainer.args.should_save:
+        torch.save(states, Path(folder, STATE_FILE))
+
+
+def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
+    """Return the channels' state in the checkpoint, or {} without one. Raises ConfigError if the channels differ."""
+    if checkpoint is None:
+        return {}
+    expected = [channel.name for channel in trainer.channels if channel.module is not None]
+    file = Path(checkpoint, STATE_FILE)
+    states: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
+    if states.keys() != set(expected):
+        raise ConfigError(
+            f"{checkpoint} has the state of {_named(states)}, and this trainer has {_named(expected)}; resume with the "
+            "channels of the checkpoint"
+        )
+    return states
+
+
+def load_state(trainer: Any, states: dict[str, Any]) -> None:
+    """Restore the state that `read_state` returned. Raises ConfigError if it does not fit."""
+    for channel in trainer.channels:
+        if channel.name in states:
+            try:
+                channel.module.load_state_dict(states[channel.name])
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"the checkpoint's channel.{channel.name} does not fit: {error}; resume with the same model"
+                ) from None
+
+
+def _named(channels: Iterable[str]) -> str:
+    return ", ".join(f"channel.{name}" for name in channels) or "no channels"

@@ -10,9 +10,7 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.losses import channel_state
-from oven_learner.losses.channel import Channel, check_channels, record
-from oven_learner.losses.generated import Generated
+from oven_learner.losses.channel import Channel, Generated, check_channels, load_state, read_state, record, save_state
 
 
 class ChannelTrainer(GRPOTrainer):
@@ -59,20 +57,12 @@ class ChannelTrainer(GRPOTrainer):
         prompts, completion_ids, by_function = self._scored  # by_function: (ranks · B, functions)
         weights = self.reward_weights.to(by_function.device).unsqueeze(0)
         rewards = (by_function * weights).nansum(dim=1).masked_fill(by_function.isnan().all(dim=1), float("nan"))
+        tools = [self.tools or []] * len(rows)
         if self.environment_factories is not None:
             tools = [self._env_tools[name] for name in self._batch_environments]
-        else:
-            tools = [self.tools or []] * len(rows)
         model: Any = self.model
-        return Generated(
-            rows=rows,
-            prompts=prompts,
-            completion_ids=completion_ids,
-            rewards=rewards,
-            tools=tools,
-            environments=self.environments,
-            group=(self.num_generations if model.training else self.num_generations_eval) or 1,
-        )
+        group = (self.num_generations if model.training else self.num_generations_eval) or 1
+        return Generated(rows, prompts, completion_ids, rewards, tools, self.environments, group)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
@@ -91,13 +81,13 @@ class ChannelTrainer(GRPOTrainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        channel_state.save(self, output_dir)
+        save_state(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Raise ConfigError if the checkpoint has other channels."""
-        states = channel_state.read(self, checkpoint)
+        states = read_state(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
-        channel_state.load(self, states)
+        load_state(self, states)
 
 
 def _refuse(trainer: Any) -> None:

@@ -1,9 +1,19 @@
-"""On-policy distillation: pulls the policy towards the active teacher's distribution on the policy's own completions,
-by the generalized Jensen-Shannon divergence."""
+"""On-policy distillation: pulls the policy towards a teacher's distribution on the policy's own completions, by the
+generalized Jensen-Shannon divergence.
+
+From a teacher with another tokenizer it is Universal Logit Distillation (Boizard et al. 2024, arXiv 2402.12030), using
+TRL 1.16's `trl.experimental.gold`. The text of a completion is cut where both tokenizers end a token. Within such a
+piece, token probabilities are multiplied. Tokens in both vocabularies are compared by divergence, and the others by the
+L1 distance of the sorted probabilities.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Sequence
+from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,14 +21,13 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, Tally
+from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
-from oven_learner.losses.cross_tokenizer import CrossTokenizer
-from oven_learner.losses.generated import Generated
 from oven_learner.teachers.channel_teacher import admit
-from oven_learner.teachers.named_teachers import LIMIT_BYTES
-from oven_learner.teachers.registry import has_reference, reference
+from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
 
+IGNORED = -100
+"""ULDLoss's label for tokens that are not scored."""
 PROMPTS = "oven_prompt"
 """Key in TRL's batch: each row's prompt, in the form that the policy received."""
 
@@ -53,8 +62,8 @@ def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 class Distillation(Channel):
     """Generalized JSD per token between policy and teacher, over the whole vocabulary, on the policy's own completions
-    (Agarwal et al. 2024, arXiv 2306.13649, eq. 1 and algorithm 1 with λ = 1). The default `beta` of 1 is the reverse
-    KL: MiniLLM's objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
+    (Agarwal et al. 2024, arXiv 2306.13649, algorithm 1 with λ = 1). The default `beta` of 1 is the reverse KL:
+    MiniLLM's objective (Gu et al. 2024, arXiv 2306.08543, eq. 1) without its gradient through the sampling.
 
     The teacher is the active one of `teacher.active` (oven_learner.teachers), or the policy without its adapter. GRPO's
     own β may be 0. Unlike the KL term, this channel runs the teacher in every loss, so that a swap takes effect at
@@ -64,9 +73,8 @@ class Distillation(Channel):
     output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
 
     `teacher` (a model, or a TeacherConfig) and its `tokenizer` fix the teacher, independent of `teacher.active`. Its
-    tokenizer may differ from the policy's. The term is then Universal Logit Distillation
-    (oven_learner.losses.cross_tokenizer), with a default `beta` of 0.5. The trainer's constructor loads and checks the
-    teacher, and raises TeacherRefusedError. `limit_bytes` limits its size.
+    tokenizer may differ from the policy's. The default `beta` is then 0.5. The trainer's constructor loads and checks
+    the teacher, and raises TeacherRefusedError. `limit_bytes` limits its size.
     """
 
     name = "distill"
@@ -114,11 +122,7 @@ class Distillation(Channel):
         self._teacher_arguments = None, None
         temperature = trainer.temperature if self._temperature is None else self._temperature
         self._across = CrossTokenizer(
-            trainer.processing_class,
-            tokenizer,
-            beta=self.beta,
-            temperature=temperature,
-            device=trainer.accelerator.device,
+            trainer.processing_class, tokenizer, self.beta, temperature, trainer.accelerator.device
         )
         first: dict[str, Any] = next(iter(trainer.train_dataset.take(1)), {})
         if not isinstance(first.get("prompt"), str) and not self._across.teacher.chat_template:
@@ -144,9 +148,8 @@ class Distillation(Channel):
         mask = completion[1] if "tool_mask" not in inputs else completion[1] * inputs["tool_mask"]  # (B, C)
         counted = mask.bool()
         if self._across is not None:
-            return self._tally_across(
-                self._across, completion_logits(trainer, model, prompt, completion), counted, inputs
-            )
+            student_logits = completion_logits(trainer, model, prompt, completion)
+            return self._tally_across(self._across, student_logits, counted, inputs)
         with torch.no_grad(), reference(trainer) as teacher:
             teacher_logits = completion_logits(trainer, teacher, prompt, completion)[counted]  # (tokens, V or more)
         student_logits = completion_logits(trainer, model, prompt, completion)[counted]  # (tokens, V)
@@ -184,3 +187,107 @@ class Distillation(Channel):
             )
             total = total + distance * len(own)
         return Tally(total, torch.tensor(sum(len(entry[1]) for entry in entries), device=device))
+
+
+class CrossTokenizer:
+    """Measures the distance between two models with different tokenizers, one completion at a time.
+
+    Raises ConfigError for a tokenizer without token offsets.
+    """
+
+    def __init__(self, student: Any, teacher: Any, beta: float, temperature: float, device: torch.device) -> None:
+        self.student, self.teacher = (getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in (student, teacher))
+        if not self.teacher.is_fast:
+            raise ConfigError(
+                f"channel.distill: the teacher's tokenizer is a {type(self.teacher).__name__}, which has no token "
+                "offsets; use a fast tokenizer, AutoTokenizer.from_pretrained(…)"
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # experimental API: trl's minor version is pinned
+            from trl.experimental.gold import gold_trainer
+        shared = self.student.get_vocab().keys() & self.teacher.get_vocab().keys()
+        uld_loss: Any = gold_trainer.ULDLoss
+        self._loss = uld_loss(
+            SimpleNamespace(
+                uld_crossentropy_weight=0.0,
+                uld_distillation_weight=1.0,
+                uld_student_temperature=temperature,
+                uld_teacher_temperature=temperature,
+                uld_skip_student_eos=False,  # only text is passed
+                uld_skip_teacher_eos=False,
+                use_extended_uld=True,
+                uld_token_merge_strategy="bayesian",  # the piece's last distribution, given its first tokens
+                uld_use_hybrid_loss=bool(shared),
+                uld_hybrid_matched_weight=None,
+                uld_hybrid_unmatched_weight=None,
+                beta=beta,
+            ),
+            student_tokenizer=self.student,
+            teacher_tokenizer=self.teacher,
+            device=device,
+        )
+        self._special = set(self.student.all_special_ids)
+
+    def text(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
+        """Return the student's text, the indices of its text tokens, and each one's end in bytes of UTF-8."""
+        positions = [position for position, token in enumerate(ids) if token not in self._special]
+        tokens = [ids[position] for position in positions]
+        text = self._decoded(tokens)
+        return text, positions, self._ends(tokens, text)
+
+    def read(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the teacher's tokens of a completion's text, and each one's end in bytes of UTF-8."""
+        encoded = self.teacher(text, add_special_tokens=False, return_offsets_mapping=True)
+        return encoded["input_ids"], _byte_ends(text, encoded["offset_mapping"])
+
+    def prompt(self, prompt: Any) -> list[int]:
+        """Return the teacher's tokens of a prompt. A conversation is rendered with the teacher's chat template."""
+        if isinstance(prompt, str):
+            ids = list(self.teacher(prompt)["input_ids"])
+        else:
+            text = self.teacher.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+            ids = list(self.teacher(text, add_special_tokens=False)["input_ids"])
+        return ids[:-1] if ids and ids[-1] == self.teacher.eos_token_id else ids
+
+    def distance(
+        self, student: Tensor, teacher: Tensor, tokens: tuple[Sequence[int], Sequence[int]], ends: tuple[Any, Any]
+    ) -> Tensor:
+        """Return the loss of one completion, a mean over its pieces.
+
+        `student` and `teacher` are the logits that predict its tokens, (S, V) and (T, W). `tokens` and `ends` have
+        lengths S and T.
+        """
+        logits, labels, ids, offsets = zip(
+            *(self._row(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
+        )
+        loss: Tensor = self._loss(*logits, *labels, *ids, *offsets)
+        return loss.squeeze()
+
+    @staticmethod
+    def _row(logits: Tensor, tokens: Sequence[int], ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return a batch of one, with a placeholder token before the text."""
+        ids = torch.tensor([[0, *tokens]], device=logits.device)  # (1, S + 1)
+        labels = ids.clone()
+        labels[0, 0] = IGNORED
+        spans = torch.tensor([[[0, 0], *zip([0, *ends[:-1]], ends, strict=True)]], device=logits.device)
+        return torch.cat([logits, logits[-1:]])[None], labels, ids, spans
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        return str(self.student.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _ends(self, tokens: Sequence[int], text: str) -> list[int]:
+        """Return byte ends. Sampled tokens may differ from the tokenization of their text."""
+        if self.student.is_fast:
+            again = self.student(text, add_special_tokens=False, return_offsets_mapping=True)
+            if again["input_ids"] == list(tokens):
+                return _byte_ends(text, again["offset_mapping"])
+        whole = len(text.encode())
+        lengths = (len(self._decoded(tokens[:count]).encode()) for count in range(1, len(tokens)))
+        # Half a character decodes to a replacement character that is longer.
+        return [*(min(whole, length) for length in accumulate(lengths, max)), whole] if tokens else []
+
+
+def _byte_ends(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Convert ends in characters to ends in bytes."""
+    offsets = [0, *accumulate(len(character.encode()) for character in text)]
+    return [offsets[end] for _, end in spans]

@@ -1,22 +1,116 @@
-"""`channel.sdpo`: self-distillation towards the policy's own answers with a hint in the prompt."""
+"""`channel.sdpo`: self-distillation towards the policy's own answers with a hint in the prompt (Hübotter et al. 2026,
+arXiv 2601.20802).
+
+The wording of hints and the choice of a sibling match TRL 1.16's `SuccessfulRolloutTeacherContextBuilder`.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.channel import Channel, Tally
+from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
-from oven_learner.losses.generated import Generated
-from oven_learner.losses.hints import Hints
+
+HINTED = "oven_hinted"
+"""Key in TRL's batch: the tokens of each row's hinted prompt, or None."""
+LONGEST = 10_240
+"""Maximum tokens of a hinted prompt; its end is kept. TRL's `max_reprompt_len`."""
+Template: TypeAlias = str | Callable[[Mapping[str, Any], str], str | None]
+"""A text with the row's columns in braces, or a function (row, completion text) → hint or None."""
+PROMPT = "{prompt}{hints}\n\nCorrectly solve the original question.\n"
+SOLUTION = "\nCorrect solution:\n\n{solution}\n\n"
+FEEDBACK = "\nThe following is feedback from your unsuccessful earlier attempt:\n\n{feedback}\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """The sources of hints for a completion's prompt. Completions without hints are not distilled.
+
+    `sibling`: use the first other completion of the group with a reward of at least `success`. `feedback`: the dataset
+    column with the environment's feedback, or the environment's property of that name. `template`: the user's own hint.
+    Raises ConfigError if all three are off.
+    """
+
+    sibling: bool = True
+    success: float = 1.0
+    feedback: str | None = "feedback"
+    template: Template | None = None
+
+    def __post_init__(self) -> None:
+        if not self.sibling and self.feedback is None and self.template is None:
+            raise ConfigError("channel.sdpo has no source of hints: set sibling=True, a feedback column, or a template")
+
+    def prompts(self, generated: Generated, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
+        """Return each row's hinted prompt, a text or a conversation, or None without hints.
+
+        With `sibling` and several ranks this is a collective, because a group may span two ranks.
+        """
+        everyones = gather_object([list(ids) for ids in generated.completion_ids]) if self.sibling else []
+        hinted_prompts: list[Any] = []
+        for row, prompt in enumerate(generated.prompts):
+            sibling = self._sibling(generated, everyones, rank * len(generated.rows) + row, decode)
+            hints = sibling + self._feedback(generated, row) + self._template(generated, row, decode)
+            hinted_prompts.append(_hinted(prompt, hints) if hints else None)
+        return hinted_prompts
+
+    def _sibling(
+        self, generated: Generated, everyones: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
+    ) -> str:
+        if not self.sibling:
+            return ""
+        first = position // generated.group * generated.group
+        rewards = generated.rewards[first : first + generated.group].tolist()
+        sibling = next((first + n for n, r in enumerate(rewards) if first + n != position and r >= self.success), None)
+        return "" if sibling is None else SOLUTION.format(solution=decode(everyones[sibling]))
+
+    def _feedback(self, generated: Generated, row: int) -> str:
+        if self.feedback is None:
+            return ""
+        feedback = generated.rows[row].get(self.feedback)
+        if feedback is None and generated.environments is not None:
+            feedback = getattr(generated.environments[row], self.feedback, None)
+        if feedback is not None and not isinstance(feedback, str):
+            raise ConfigError(
+                f"channel.sdpo: {self.feedback!r} is a {type(feedback).__name__}; expected a text, or None"
+            )
+        return FEEDBACK.format(feedback=feedback) if feedback and feedback.strip() else ""
+
+    def _template(self, generated: Generated, row: int, decode: Callable[..., str]) -> str:
+        if self.template is None:
+            return ""
+        if callable(self.template):
+            return self.template(generated.rows[row], decode(generated.completion_ids[row])) or ""
+        try:
+            return self.template.format_map(generated.rows[row])
+        except (KeyError, IndexError) as error:
+            raise ConfigError(
+                f"channel.sdpo: the template uses {error}, and the row has {', '.join(generated.rows[row])}"
+            ) from None
+
+
+def _hinted(prompt: Any, hints: str) -> Any:
+    """Add the hints to a text, or to a conversation's last user message."""
+    if isinstance(prompt, str):
+        return PROMPT.format(prompt=prompt, hints=hints)
+    last = max((index for index, message in enumerate(prompt) if message["role"] == "user"), default=None)
+    if last is None:
+        return [*prompt, {"role": "user", "content": PROMPT.format(prompt="", hints=hints)}]
+    content = prompt[last]["content"]
+    if isinstance(content, list):
+        content = " ".join(part.get("text", "") for part in content if part.get("type") == "text")
+    hinted = {**prompt[last], "content": PROMPT.format(prompt=content, hints=hints)}
+    return [*prompt[:last], hinted, *prompt[last + 1 :]]
 
 
 class MovingAverage(nn.Module):
@@ -68,28 +162,19 @@ def _key(name: str) -> str:
     return name.replace(".", "/")
 
 
-HINTED = "oven_hinted"
-"""Key in TRL's batch: the tokens of each row's hinted prompt, or None."""
-LONGEST = 10_240
-"""Maximum tokens of a hinted prompt; its end is kept. TRL's `max_reprompt_len`."""
-Mode = Literal["full_logits", "topk_logits", "sampled_token"]
-
-
 class SelfDistillation(Channel):
-    """Divergence per token between the policy and a teacher that reads the same completion after a hinted prompt
-    (Hübotter et al. 2026, arXiv 2601.20802). It covers the completions with a hint (oven_learner.losses.hints): a
-    sibling's success, the environment's feedback, or a template. TRL 1.16's functions (`experimental/sdpo/loss_utils`)
-    compute it. Its SDPOTrainer is not used, because it is not a GRPOTrainer and mixes its loss differently.
+    """Divergence per token between the policy and a teacher that reads the same completion after a hinted prompt. It
+    covers the completions with hints. TRL 1.16's functions (`experimental/sdpo/loss_utils`) compute it. Its SDPOTrainer
+    is not used, because it is not a GRPOTrainer and mixes its loss differently.
 
     `teacher` is "live", the current policy, or "ema", its moving average with `rate` per step. The average starts from
-    the policy when the weight rises above 0 (MovingAverage). `mode` compares the whole vocabulary,
-    the policy's `topk` tokens plus one bucket for the rest, or only the sampled token. `beta` is 0 for the forward KL,
-    1 for the reverse, and the generalized JSD in between. A sampled token supports only the reverse KL. `clip` bounds
-    the importance ratio when completions are reused; None disables it.
+    the policy when the weight rises above 0. The policy's `topk` tokens are compared, plus one bucket for the rest.
+    `beta` is 0 for the forward KL, 1 for the reverse, and the generalized JSD in between. `clip` bounds the importance
+    ratio when completions are reused; None disables it.
 
     Prompts, padding and tool output do not count. The trainer's temperature softens both models. Gauges are over the
-    same tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` that does not match the
-    mode.
+    same tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` or `clip` that is not
+    positive.
     """
 
     name = "sdpo"
@@ -108,17 +193,20 @@ class SelfDistillation(Channel):
         hints: Hints | None = None,
         teacher: Literal["live", "ema"] = "ema",
         rate: float = 0.05,
-        mode: Mode = "topk_logits",
-        topk: int | None = None,
+        topk: int = 100,
         beta: float = 0.5,
         clip: float | None = 2.0,
     ) -> None:
         super().__init__(weight, maximum=maximum)
-        if mode == "topk_logits" and topk is None:
-            topk = 100
-        _check(teacher, rate, mode, topk, beta, clip)
+        if teacher not in ("live", "ema"):
+            raise ConfigError(f"channel.sdpo: teacher {teacher!r}; give 'live' or 'ema'")
+        if not (0 < rate <= 1 and topk >= 1 and 0 <= beta <= 1 and (clip is None or clip > 0)):
+            raise ConfigError(
+                f"channel.sdpo: rate {rate:g}, topk {topk}, beta {beta:g}, clip {clip}; give 0 < rate <= 1, topk >= 1, "
+                "0 <= beta <= 1 (0 is the forward KL, 1 the reverse), and a clip above 0, or None"
+            )
         self.hints = hints or Hints()
-        self.mode, self.topk, self.beta, self.clip = mode, topk, beta, clip
+        self.topk, self.beta, self.clip = topk, beta, clip
         self._averaged, self._rate = teacher == "ema", rate
         self._average: Any = None
 
@@ -126,9 +214,7 @@ class SelfDistillation(Channel):
         """Create the moving average. A `topk` above the vocabulary size is reduced to it."""
         super().bind(trainer)
         policy = trainer.accelerator.unwrap_model(trainer.model)
-        rows = int(policy.get_input_embeddings().weight.shape[0])
-        if self.topk is not None:
-            self.topk = min(self.topk, rows)
+        self.topk = min(self.topk, int(policy.get_input_embeddings().weight.shape[0]))
         if self._averaged:
             self._average = MovingAverage(policy, self._rate)
             if self.weight:
@@ -160,11 +246,11 @@ class SelfDistillation(Channel):
             return {}
         trainer = self._trainer
         tokenizer = trainer.processing_class
-        prompts = self.hints.prompts(
-            generated,
-            lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
-            trainer.accelerator.process_index,
-        )
+
+        def decode(ids: Sequence[int]) -> str:
+            return str(tokenizer.decode(ids, skip_special_tokens=True))
+
+        prompts = self.hints.prompts(generated, decode, trainer.accelerator.process_index)
         window = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
         hinted: list[list[int] | None] = []
         for prompt, tools, completion in zip(prompts, generated.tools, generated.completion_ids, strict=True):
@@ -208,23 +294,17 @@ class SelfDistillation(Channel):
 
         `sampled` are the tokens, and `old` their log-probabilities when they were sampled.
         """
-        functions = _functions()
-        if self.mode == "topk_logits":
-            apart = functions.compute_topk_self_distillation_loss(
-                student, teacher, distillation_topk=self.topk, distillation_alpha=self.beta, distillation_add_tail=True
-            )
-        elif self.mode == "full_logits":
-            apart = functions.compute_full_logit_self_distillation_loss(student, teacher, distillation_alpha=self.beta)
-        else:
-            apart = functions.compute_sampled_token_self_distillation_loss(
-                student, teacher, sampled, distillation_alpha=self.beta
-            )
-        if self.clip is not None and old is not None:
-            apart = functions.apply_importance_sampling_clipping(
-                apart, _log_probability(student, sampled), old, self.clip
-            )
-        whole: Tensor = apart
-        return whole
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # experimental API: trl's minor version is pinned
+            from trl.experimental.sdpo import loss_utils
+        apart: Tensor = loss_utils.compute_topk_self_distillation_loss(
+            student, teacher, distillation_topk=self.topk, distillation_alpha=self.beta, distillation_add_tail=True
+        )
+        if self.clip is None or old is None:
+            return apart
+        now = _log_probability(student, sampled)
+        clipped: Tensor = loss_utils.apply_importance_sampling_clipping(apart, now, old, self.clip)
+        return clipped
 
     def follow(self) -> None:
         """Update the moving average at the end of a step."""
@@ -276,31 +356,3 @@ class _Follow(TrainerCallback):
 def _log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
     """Return the log-probabilities of tokens (…), from logits (…, V)."""
     return logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-
-
-def _functions() -> Any:
-    with warnings.catch_warnings():
-        # Experimental API: trl's minor version is pinned.
-        warnings.simplefilter("ignore")
-        from trl.experimental.sdpo import loss_utils
-
-        return loss_utils
-
-
-def _check(teacher: str, rate: float, mode: str, topk: int | None, beta: float, clip: float | None) -> None:
-    if teacher not in ("live", "ema"):
-        raise ConfigError(f"channel.sdpo: teacher {teacher!r}; give 'live' or 'ema'")
-    if not 0 < rate <= 1:
-        raise ConfigError(f"channel.sdpo: rate {rate:g} is outside (0, 1]; it is the average's step towards the policy")
-    if mode not in ("full_logits", "topk_logits", "sampled_token"):
-        raise ConfigError(f"channel.sdpo: mode {mode!r}; give 'full_logits', 'topk_logits' or 'sampled_token'")
-    if topk is not None and (mode != "topk_logits" or topk < 1):
-        raise ConfigError(f"channel.sdpo: topk {topk} with mode {mode!r}; give 1 or more, and only with 'topk_logits'")
-    if not 0 <= beta <= 1:
-        raise ConfigError(f"channel.sdpo: beta {beta:g} is outside [0, 1]; 0 is the forward KL, 1 the reverse")
-    if mode == "sampled_token" and beta != 1:
-        raise ConfigError(
-            f"channel.sdpo: beta {beta:g} with 'sampled_token', which supports only the reverse KL; give 1"
-        )
-    if clip is not None and not clip > 0:
-        raise ConfigError(f"channel.sdpo: clip {clip:g}; give a number above 0, or None")

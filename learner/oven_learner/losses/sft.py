@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, Tally
+from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
-from oven_learner.losses.generated import Generated
 
 CARRIED = "oven_reference"
 """Key in TRL's batch: each row's reference, a text or None."""

@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
-from oven_learner.losses import channel_state
-from oven_learner.losses.channel import Channel, check_channels, record
+from oven_learner.losses.channel import Channel, check_channels, load_state, read_state, record, save_state
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
 """Keys that channels find in the batch: the model's logits (B, T, V) and its last hidden states (B, T, H), both with
@@ -136,13 +135,13 @@ class TextChannels:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
-        channel_state.save(self, output_dir)
+        save_state(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Raise ConfigError if the checkpoint has other channels, because the optimizer's state belongs to them."""
-        states = channel_state.read(self, checkpoint)
+        states = read_state(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
-        channel_state.load(self, states)
+        load_state(self, states)
 
 
 class ClearGradients(TrainerCallback):

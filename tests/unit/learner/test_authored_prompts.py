@@ -27,8 +27,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.prompts import PromptSource
-from oven_learner.hf.prompts.admission import Admission, key_of
-from oven_learner.hf.prompts.authored import SHARE
+from oven_learner.hf.prompts.authored import SHARE, Admission, key_of
 from oven_learner.ranks import Ranks
 from oven_learner.rewards import Committee
 from oven_learner.rewards.rule_members import score_rows

@@ -22,7 +22,7 @@ from oven_core.protocol.completion_messages import SampledGroup
 from oven_core.protocol.messages import LearnerMessage, Observation
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.completions.message import wire_of
+from oven_learner.completions.sample import wire_of
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.completion_samples import CompletionSamples

@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from oven_learner.losses import ChannelTrainer, Distillation
-from oven_learner.losses.cross_tokenizer import CrossTokenizer
+from oven_learner.losses.distillation import CrossTokenizer
 from oven_learner.teachers import TeacherConfig
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner import random_state
-from oven_learner.frontier.next_byte import SYMBOLS, FirstBytes, known_mass, least_divergence, token_bytes
-from oven_learner.frontier.policy_reading import PolicyReading
+from oven_learner.frontier import SYMBOLS, FirstBytes, PolicyReading, known_mass, least_divergence, token_bytes
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 
 TEXTS = ("the cat sat on the mat", "naïve café — ☕ and the rest", "then the cat, the café")

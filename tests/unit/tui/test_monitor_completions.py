@@ -17,8 +17,7 @@ from oven_tui.app import MonitorApp
 from oven_tui.model.completion_page import page, summary
 from oven_tui.model.sampled_groups import KEPT, SampledGroups
 from oven_tui.screens.completions import CompletionScreen
-from oven_tui.widgets.group_list import GroupList
-from oven_tui.widgets.group_page import GroupPage
+from oven_tui.widgets.group_page import GroupList, GroupPage
 from oven_tui.widgets.header import About
 
 GROUPS = [judged(step, step % 4) for step in (10, 20, 30)]
@@ -53,7 +52,7 @@ def words(app: MonitorApp) -> str:
 
 
 def listed(app: MonitorApp) -> list[int]:
-    return [row.group.step for row in app.screen.query_one(GroupList).rows]
+    return [row.group.step for row in app.screen.query_one(GroupList).shown_rows]
 
 
 async def test_it_follows_the_newest_and_goes_back_and_forth() -> None:

@@ -26,8 +26,8 @@ def test_a_spike_is_never_lost_however_long_the_run() -> None:
     assert len(made.buckets) <= BUCKETS
     columns = made.columns(0, count - 1, 80)
     assert len(columns) == 80
-    assert [c.x for c in columns if c.high == 100.0] == [12_345 * 80 // count]
-    assert [c.x for c in columns if c.low == -7.0] == [40_000 * 80 // count]
+    assert [c.key for c in columns if c.high == 100.0] == [12_345 * 80 // count]
+    assert [c.key for c in columns if c.low == -7.0] == [40_000 * 80 // count]
 
 
 def test_the_newest_points_are_exact_in_a_long_run() -> None:
@@ -47,8 +47,8 @@ def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
     assert sum(c.broken for c in columns) == len(values) - len(finite)
     assert min((c.low for c in columns), default=math.inf) == min(finite, default=math.inf)
     assert max((c.high for c in columns), default=-math.inf) == max(finite, default=-math.inf)
-    assert all(0 <= c.x < width for c in columns)
-    assert [c.x for c in columns] == sorted({c.x for c in columns})
+    assert all(0 <= c.key < width for c in columns)
+    assert [c.key for c in columns] == sorted({c.key for c in columns})
 
 
 STYLES = st.sampled_from(["noisy", "measured", "set"])

@@ -121,7 +121,7 @@ def test_by_step_what_a_rollback_took_back_is_left_out() -> None:
     by_step, by_tick = Axis(view, "step"), Axis(view, "tick")
     assert by_step.end == view.run.step < by_tick.end == view.run.tick
     columns = by_step.columns(view, "reward", 0, view.run.step, 400)
-    assert [column.x for column in columns] == sorted({column.x for column in columns})
+    assert [column.key for column in columns] == sorted({column.key for column in columns})
     assert len(columns) == view.run.step
     assert len(by_tick.columns(view, "reward", 0, view.run.tick, 400)) == view.series["reward"].count
     assert by_step.columns(view, "no such metric", 0, 10, 10) == []

@@ -140,10 +140,8 @@ class RunsApp(ThemedApp[Choice]):
         self.screen_stack[0].query_one(FilterBox).open()
 
     def action_unfilter(self) -> None:
-        runs, box = self.screen_stack[0].query_one(RunList), self.screen_stack[0].query_one(FilterBox)
-        if not runs.filter and not box.has_class("-open"):
-            runs.marked = []
-        box.clear()
+        if not self.screen_stack[0].query_one(FilterBox).clear():
+            self.screen_stack[0].query_one(RunList).marked = []
         self.show_rows()
 
     def on_filter_box_changed(self, message: FilterBox.Changed) -> None:

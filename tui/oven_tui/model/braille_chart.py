@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from oven_tui.model.metric_series import Column
+from oven_tui.model.metric_series import Bucket
 
 Style: TypeAlias = Literal["noisy", "measured", "set"]
 """`noisy`: raw values dim under a bright average. `measured`: points joined by a bright line. `set`: the steps of a
@@ -19,9 +19,6 @@ Run: TypeAlias = tuple[str, str]
 
 Grid: TypeAlias = list[bytearray]
 """Rows of cells, each with its eight dots."""
-
-LAYERS = ("change", "line", "raw")
-"""Kinds of curves, the foremost first. Each has a component class in widgets/base."""
 
 # Of each dot of a cell, by [column][row from the top] (Unicode block U+2800).
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -72,7 +69,7 @@ class Axis:
         return int((tick - self.first) * width / (self.last - self.first + 1))
 
 
-def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds:
+def bounds(columns: Sequence[Bucket], style: Style, log: bool = False) -> Bounds:
     """Return round numbers around all measured values. Knobs that range over more than a factor of 20 get a log scale,
     and so does a metric on request if all of it is above 0."""
     low = min((c.low for c in columns if c.low <= c.high), default=0.0)
@@ -84,7 +81,8 @@ def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds
     if low == high:
         around = abs(low) / 2 or 1.0
         low, high = max(low - around, -sys.float_info.max), min(high + around, sys.float_info.max)
-    step = _round_step((high / 2 - low / 2) / 2)
+    half = (high / 2 - low / 2) / 2
+    step = _round_up(half, (1, 2, 2.5, 5)) if half > 0 else 0.0
     if not (math.isfinite(step) and step > 0) or math.floor(low / step) == math.ceil(high / step):
         return Bounds(low, high if high > low else math.nextafter(low, math.inf))
     bottom, top = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
@@ -97,17 +95,10 @@ def _round_down(value: float) -> float:
     return next((factor * power for factor in (5, 2, 1) if factor * power <= value * (1 + 1e-9)), power)
 
 
-def _round_up(value: float) -> float:
-    power = 10.0 ** math.floor(math.log10(value) + 1e-9)
-    return next((factor * power for factor in (1, 2, 5) if factor * power >= value * (1 - 1e-9)), 10 * power)
-
-
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2, 2.5, 5 times a power of ten that is not below `least`."""
-    if not least > 0:
-        return 0.0
-    power = 10.0 ** max(-300, math.floor(math.log10(least)))
-    return next((factor * power for factor in (1, 2, 2.5, 5) if factor * power >= least), 10 * power)
+def _round_up(value: float, factors: Sequence[float] = (1, 2, 5)) -> float:
+    """Return the smallest of the factors times a power of ten that is not below the positive `value`."""
+    power = 10.0 ** max(-300, math.floor(math.log10(value) + 1e-9))
+    return next((factor * power for factor in factors if factor * power >= value * (1 - 1e-9)), 10 * power)
 
 
 def span(first: int, last: int, end: int | None) -> int:
@@ -121,62 +112,83 @@ def span(first: int, last: int, end: int | None) -> int:
 
 
 def draw(
-    columns: Sequence[Column],
+    columns: Sequence[Bucket],
     scale: Bounds,
     style: Style,
     marks: Mapping[int, Mark],
     width: int,
     height: int,
-    forecast: Sequence[Column] = (),
+    forecast: Sequence[Bucket] = (),
     cross: int | None = None,
 ) -> list[list[Run]]:
-    """Return `height` rows of runs, each `width` cells. Columns count dots (two per cell), marks count cells; `cross`
-    is the cell of the crosshair."""
+    """Return the rows of one metric's chart, with its raw values behind the average if it is noisy. Marks count cells;
+    `cross` is the cell of the crosshair."""
+    curves = [("change", forecast), ("line", averaged(columns, style))]
+    curves += [("raw", columns)] if style == "noisy" else []
+    under: dict[int, Run] = {} if cross is None else {cross: ("│", "cross")}
+    under |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != cross}
+    foot = {column.key >> 1: ("×", "broken") for column in columns if column.broken}
+    return plot(curves, scale, style, marks, width, height, foot, under)
+
+
+def averaged(columns: Sequence[Bucket], style: Style) -> Sequence[Bucket]:
+    """Return the columns to draw as a line: the average of a noisy metric, otherwise the value itself."""
+    if style != "noisy":
+        return columns
+    return [
+        Bucket(column.key, column.smooth, column.smooth, column.smooth, column.smooth, column.broken)
+        if column.low <= column.high
+        else column
+        for column in columns
+    ]
+
+
+def plot(
+    curves: Sequence[tuple[str, Sequence[Bucket]]],
+    scale: Bounds,
+    style: Style,
+    marks: Mapping[int, Mark],
+    width: int,
+    height: int,
+    foot: Mapping[int, Run] | None = None,
+    under: Mapping[int, Run] | None = None,
+) -> list[list[Run]]:
+    """Return `height` rows of runs, each `width` cells. Curves are a kind of text and columns that count dots (two per
+    cell), the foremost curve first. `foot` are cells of the last row, `under` those behind the curves."""
     dots = height * 4 - 1
-    grids: dict[str, Grid] = {}
 
     def row(value: float) -> int:
         return dots - round(scale.height(value) * dots)
 
-    def curve(kind: str, points: Iterable[Column], value_of: Callable[[Column], float], uprights: bool = False) -> None:
-        grid = grids.setdefault(kind, [bytearray(width) for _ in range(height)])
+    def grid_of(columns: Sequence[Bucket]) -> Grid:
+        grid = [bytearray(width) for _ in range(height)]
         before: tuple[int, int] | None = None
-        for column in points:
-            if column.low > column.high or column.x >= 2 * width:
+        for column in columns:
+            if column.low > column.high or column.key >= 2 * width:
                 before = None  # a gap: nothing finite here
                 continue
-            if uprights:
-                _upright(grid, column.x, row(column.high), row(column.low))
-            here = (column.x, row(value_of(column)))
+            _upright(grid, column.key, row(column.high), row(column.low))
+            here = (column.key, row(column.last))
             _join(grid, before or here, here, style)
             before = None if column.broken else here
+        return grid
 
-    if style == "noisy":
-        curve("raw", columns, _last, uprights=True)
-        curve("line", columns, _smooth)
-    else:
-        curve("line", columns, _last, uprights=True)
-    if forecast:
-        curve("change", forecast, _last)
-    under: dict[int, Run] = {} if cross is None else {cross: ("│", "cross")}
-    under |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != cross}
+    grids = [(grid_of(columns), kind) for kind, columns in curves if columns]
     head = {x: (mark.glyph, mark.kind) for x, mark in marks.items()}
-    foot = {column.x >> 1: ("×", "broken") for column in columns if column.broken}
-    order = [(grids[kind], kind) for kind in LAYERS if kind in grids]
     made = []
     for y in range(height):
-        here = [(grid[y], kind) for grid, kind in order if any(grid[y])]
-        over = (foot if y == height - 1 else {}) | (head if y == 0 else {})
-        made.append(_row(here, over, under, width))
+        cells = [(grid[y], kind) for grid, kind in grids if any(grid[y])]
+        over = dict(foot or {} if y == height - 1 else {}) | (head if y == 0 else {})
+        made.append(_row(cells, over, under or {}, width))
     return made
 
 
-def _last(column: Column) -> float:
-    return column.last
-
-
-def _smooth(column: Column) -> float:
-    return column.smooth
+def value_label(y: int, height: int, scale: Bounds, gutter: int, *, middle: bool = True) -> str:
+    """Return the left edge of a chart's row, with its value at the top, at the bottom, and in the middle if high."""
+    value = {0: scale.high, height - 1: scale.low}.get(y)
+    if middle and height >= 7 and y == height // 2:
+        value = scale.middle()
+    return (label(value).rjust(gutter - 1) + "┤") if value is not None else " " * (gutter - 1) + "│"
 
 
 def _upright(grid: Grid, x: int, top: int, bottom: int) -> None:

@@ -6,6 +6,7 @@ bindings("…")` (oven_tui.bindings).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -22,312 +23,223 @@ the monitor's commands and before them if both have a key."""
 Group = Literal[
     "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
 ]  # fmt: skip
-"""Headings of the help, in order."""
+"""Headings of the help, in order. A command that acts on the run needs `--control` and a key that may act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command of the monitor."""
 
-    id: str
     scope: Scope
+    group: Group
     keys: str
     """Textual's names of keys, separated by commas. Any of them runs the command."""
     action: str
     """Textual's action with its arguments: `zoom(1)` calls `action_zoom(1)`."""
-    words: str
-    """Its name in the command palette, also for the search."""
     help: str
     """A line for the help and the palette."""
-    group: Group = "Window"
     footer: str = ""
     """Its word in the footer; empty if it is not there."""
-    acts: bool = False
-    """Whether it acts on the run. Then it needs `--control` and a key that may act."""
-    listed: bool = True
-    """Whether the palette lists it. Moving a cursor is quicker by its key."""
+    title: str = ""
+    """Its name in the command palette; empty if it is not there. Moving a cursor is quicker by its key, and only the
+    dashboard, its list of decisions and the player have a palette."""
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for a row from which no binding would follow."""
-        if not (self.id and self.keys and self.action and self.words and self.help):
-            raise ValueError(f"the command {self.id!r} lacks a key, an action, its words or its line of help")
+    @property
+    def id(self) -> str:
+        return f"{self.scope}.{self.action}"
+
+    @property
+    def acts(self) -> bool:
+        return self.group == "Acting on the run"
 
     def key_names(self) -> tuple[str, ...]:
         """Its keys, one by one."""
-        return tuple(key.strip() for key in self.keys.split(","))
+        return tuple(self.keys.split(","))
+
+
+def _rows(scope: Scope, group: Group, *rows: tuple[str, ...]) -> Iterator[Command]:
+    """Return commands from rows of keys, action, help, footer and title."""
+    return (Command(scope, group, *row) for row in rows)
 
 
 def _operator_action(name: str, keys: str, method: str, footer: str = "") -> Command:
     """Return the command for an action of oven_core.protocol.operator_actions."""
     action = ACTIONS[name]
-    return Command(
-        f"act.{name}", "monitor", keys, method, action.title, action.summary, "Acting on the run", footer, acts=True
+    return Command("monitor", "Acting on the run", keys, method, action.summary, footer, action.title)
+
+
+def _moves(scope: Scope, group: Group, row: str, first: str) -> Iterator[Command]:
+    """Return the keys that move through a list."""
+    return _rows(
+        scope,
+        group,
+        ("up,k", "move(-1)", f"The {row} before"),
+        ("down,j", "move(1)", f"The next {row}"),
+        ("pageup,ctrl+b", "page(-1)", "A screenful back"),
+        ("pagedown,ctrl+f", "page(1)", "A screenful on"),
+        ("home,g", "first", first),
     )
 
 
+THEMES: Final = "Dark, light, or colours for the colour-blind on either"
 COMMANDS: Final = (
     _operator_action("approve", "a", "approve", "Approve"),
     _operator_action("veto", "v", "veto", "Veto"),
     _operator_action("set", "e", "set_knob", "Set"),
-    Command(
-        "act.hold", "monitor", "p", "hold_or_resume", "Hold or resume training",
-        "Hold training after this step, or resume it", "Acting on the run", "Hold", acts=True,
-    ),
-    Command(
-        "act.checkpoint", "monitor", "w", "checkpoint", "Write a checkpoint", "Write a checkpoint after this step",
-        "Acting on the run", acts=True,
-    ),
-    Command(
-        "act.rollback", "monitor", "b", "rollback", "Roll back", "Roll back to a snapshot, from a list",
-        "Acting on the run", acts=True,
-    ),
-    Command(
-        "act.undo", "monitor", "B", "undo_rollback", "Take the rollback back",
-        "Forward again to what the last rollback left", "Acting on the run", acts=True,
-    ),
-    Command(
-        "act.mute", "monitor", "x", "mute", "Mute or unmute an agent",
-        "Its votes are logged and do not count, or count again", "Acting on the run", acts=True,
+    *_rows(
+        "monitor", "Acting on the run",
+        ("p", "hold_or_resume", "Hold training after this step, or resume it", "Hold", "Hold or resume training"),
+        ("w", "checkpoint", "Write a checkpoint after this step", "", "Write a checkpoint"),
+        ("b", "rollback", "Roll back to a snapshot, from a list", "", "Roll back"),
+        ("B", "undo_rollback", "Forward again to what the last rollback left", "", "Take the rollback back"),
+        ("x", "mute", "Its votes are logged and do not count, or count again", "", "Mute or unmute an agent"),
     ),
     _operator_action("trust", "t", "trust(True)"),
     _operator_action("distrust", "T", "trust(False)"),
     _operator_action("autonomy", "o", "autonomy"),
     _operator_action("stop", "X", "stop"),
-    Command(
-        "quit", "monitor", "q", "quit", "Close the monitor", "Close the monitor; the run continues", footer="Close"
+    *_rows(
+        "monitor", "Window",
+        ("q", "quit", "Close the monitor; the run continues", "Close", "Close the monitor"),
+        ("question_mark", "help", "This help", "Help", "Help"),
+        ("colon,ctrl+p", "command_palette", "Any command by its name", "Palette"),
+        ("space", "freeze", "Freeze what is shown; data keeps arriving", "Freeze", "Freeze or thaw"),
+        ("ctrl+t", "theme", THEMES, "", "Next theme"),
+        ("s", "save", "Save a picture (SVG) into the run's folder", "", "Save a picture"),
+        ("l", "console", "What the run's processes wrote into their logs", "", "Console"),
+        ("R", "runs", "The list of runs", "", "All runs"),
     ),
-    Command("help", "monitor", "question_mark", "help", "Help", "This help", footer="Help"),
-    Command(
-        "palette", "monitor", "colon,ctrl+p", "command_palette", "Command palette", "Any command by its name",
-        footer="Palette", listed=False,
+    *_rows(
+        "monitor", "Charts",
+        ("m", "metrics(1)", "The next four metrics", "Metrics", "Next metrics"),
+        ("M", "metrics(-1)", "The four metrics before", "", "Metrics before"),
+        ("f", "filter_metrics", "Charts: only metrics whose names match; escape shows all", "", "Filter metrics"),
+        ("L", "log_scale", "Charts: logarithmic scale, or linear again", "", "Logarithmic scale"),
+        ("plus,equals_sign", "zoom(1)", "Charts: fewer, newer ticks", "", "Zoom in"),
+        ("minus", "zoom(-1)", "Charts: more ticks", "", "Zoom out"),
     ),
-    Command(
-        "freeze", "monitor", "space", "freeze", "Freeze or thaw", "Freeze what is shown; data keeps arriving",
-        footer="Freeze",
+    *_rows(
+        "monitor", "Decisions",
+        ("end,G", "tail", "Thaw, and follow the newest decision again", "", "Follow the newest"),
+        ("slash", "filter", "Filter the decisions", "Filter", "Filter decisions"),
+        ("escape", "unfilter", "Clear the filter", "", "Clear the filter"),
     ),
-    Command(
-        "theme", "monitor", "ctrl+t", "theme", "Next theme", "Dark, light, or colours for the colour-blind on either"
+    *_rows(
+        "decisions", "Decisions",
+        ("enter", "open", "Votes, tally, reason, evidence and receipt", "Ballot", "Open the ballot"),
+        ("y", "copy", "Copy the row as JSON (the terminal's clipboard, by OSC 52)", "Copy", "Copy as JSON"),
+        ("ctrl+u", "half(-1)", "Half a screenful back"),
+        ("ctrl+d", "half(1)", "Half a screenful on"),
     ),
-    Command(
-        "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder"
+    *_moves("decisions", "Decisions", "decision", "The first decision"),
+    *_rows(
+        "monitor", "Completions",
+        ("c", "completions", "Sampled prompts and completions with their scores", "Completions", "Completions"),
     ),
-    Command(
-        "console", "monitor", "l", "console", "Console", "What the run's processes wrote into their logs",
+    *_rows(
+        "completions", "Completions",
+        ("up,k,p", "step(-1)", "The sampled group before", "Before"),
+        ("down,j,n", "step(1)", "The next sampled group", "Next"),
+        ("pageup,ctrl+u", "scroll(-1)", "A screenful back"),
+        ("pagedown,ctrl+d", "scroll(1)", "A screenful on"),
+        ("home,g", "first", "The oldest group that is kept"),
+        ("end,G", "newest", "Follow the newest group again"),
+        ("b", "beside", "Completions side by side, or one below another", "Beside"),
+        ("slash", "filter", "Filter the groups: step:N-M member:NAME prompt:WORD, words, !word", "Filter"),
+        ("y", "copy", "Copy the group as JSON (the terminal's clipboard, by OSC 52)", "Copy"),
+        ("question_mark", "help", "This help", "Help"),
+        ("escape,q,c", "leave", "Clear the filter, or back to the run", "Back"),
     ),
-    Command("list", "monitor", "R", "runs", "All runs", "The list of runs"),
-    Command("metrics", "monitor", "m", "metrics(1)", "Next metrics", "The next four metrics", "Charts", "Metrics"),
-    Command("metrics.back", "monitor", "M", "metrics(-1)", "Metrics before", "The four metrics before", "Charts"),
-    Command(
-        "metrics.filter", "monitor", "f", "filter_metrics", "Filter metrics",
-        "Charts: only metrics whose names match; escape shows all", "Charts",
+    *_rows(
+        "console_page", "Console",
+        ("slash", "filter", "Filter the lines", "Filter"),
+        ("right_square_bracket,tab", "process(1)", "The next process's log, or all of them", "Process"),
+        ("left_square_bracket,shift+tab", "process(-1)", "The process before"),
+        ("escape,l,q", "back", "Show all lines again, then back to the run", "Back"),
+        ("question_mark", "help", "This help", "Help"),
     ),
-    Command(
-        "log_scale", "monitor", "L", "log_scale", "Logarithmic scale", "Charts: logarithmic scale, or linear again",
-        "Charts",
+    *_moves("console", "Console", "line", "The first line"),
+    *_rows(
+        "console", "Console",
+        ("end,G", "last", "Follow what is written"),
+        ("right,L", "aside(1)", "Long lines: further right"),
+        ("left,h,H", "aside(-1)", "Long lines: back"),
     ),
-    Command("zoom.in", "monitor", "plus,equals_sign", "zoom(1)", "Zoom in", "Charts: fewer, newer ticks", "Charts"),
-    Command("zoom.out", "monitor", "minus", "zoom(-1)", "Zoom out", "Charts: more ticks", "Charts"),
-    Command(
-        "tail", "monitor", "end,G", "tail", "Follow the newest", "Thaw, and follow the newest decision again",
-        "Decisions",
+    *_rows(
+        "runs", "Runs",
+        ("enter", "open", "Open the run; where runs are marked, overlay them", "Open"),
+        ("space", "mark", "Mark the run for an overlay: two to four", "Mark"),
+        ("p", "play", "Play the run from its log", "Play"),
+        ("slash", "app.filter", "Filter the runs", "Filter"),
+        ("escape", "app.unfilter", "Clear the filter, then the marks"),
     ),
-    Command("filter", "monitor", "slash", "filter", "Filter decisions", "Filter the decisions", "Decisions", "Filter"),
-    Command("unfilter", "monitor", "escape", "unfilter", "Clear the filter", "Clear the filter", "Decisions"),
-    Command(
-        "decisions.open", "decisions", "enter", "open", "Open the ballot",
-        "Votes, tally, reason, evidence and receipt", "Decisions", "Ballot",
+    *_moves("runs", "Runs", "run", "The newest run"),
+    *_rows(
+        "runs", "Runs",
+        ("end,G", "last", "The oldest run"),
+        ("ctrl+t", "app.theme", THEMES),
+        ("question_mark", "app.help", "This help", "Help"),
+        ("q", "app.quit", "Close the list; no run is touched", "Close"),
     ),
-    Command(
-        "decisions.copy", "decisions", "y", "copy", "Copy the row as JSON",
-        "Copy the chosen row as JSON (the terminal's clipboard, by OSC 52)", "Decisions", "Copy",
+    *_rows(
+        "overlay", "Overlay",
+        ("x", "axis", "The x-axis: steps, or ticks", "Axis"),
+        ("m", "metrics(1)", "The next metrics", "Metrics"),
+        ("M", "metrics(-1)", "The metrics before"),
+        ("plus,equals_sign", "zoom(1)", "Fewer, newer steps"),
+        ("minus", "zoom(-1)", "More steps"),
+        ("s", "save", "Save a picture (SVG) into the first run's folder", "SVG"),
+        ("ctrl+t", "theme", THEMES),
+        ("question_mark", "help", "This help", "Help"),
+        ("q,escape", "quit", "Close the overlay; the runs continue", "Close"),
     ),
-    Command("decisions.up", "decisions", "up,k", "move(-1)", "Up", "The decision before", "Decisions", listed=False),
-    Command("decisions.down", "decisions", "down,j", "move(1)", "Down", "The next decision", "Decisions", listed=False),
-    Command(
-        "decisions.half_up", "decisions", "ctrl+u", "half(-1)", "Half a page up", "Half a screenful back",
-        "Decisions",
-        listed=False,
+    *_rows(
+        "player", "Playing",
+        ("space", "pause", "Play, or pause", "Play/pause", "Play or pause"),
+        ("greater_than_sign,full_stop", "speed(1)", "Twice as fast", "Faster", "Faster"),
+        ("less_than_sign,comma", "speed(-1)", "Half as fast", "", "Slower"),
+        ("right", "step(1)", "On to the next step", "", "Next step"),
+        ("left", "step(-1)", "Back to the step before", "", "Step before"),
+        ("n", "decision(1)", "On to the next decision", "Decision", "Next decision"),
+        ("N", "decision(-1)", "Back to the decision before", "", "Decision before"),
+        ("right_square_bracket", "tenth(1)", "A tenth of the run on", "", "A tenth on"),
+        ("left_square_bracket", "tenth(-1)", "A tenth of the run back", "", "A tenth back"),
+        ("t", "seek", "Go to a step, by its number", "", "Go to a step"),
+        ("0", "start", "To the run's start", "", "To the start"),
+        ("end,dollar_sign", "end", "To the end of the log", "", "To the end"),
     ),
-    Command(
-        "decisions.half_down", "decisions", "ctrl+d", "half(1)", "Half a page down", "Half a screenful on",
-        "Decisions", listed=False,
+    *_rows(
+        "paper", "Window",
+        ("escape,enter,q", "dismiss", "Back to the run", "back"),
+        ("j", "move(1)", "A line on"),
+        ("k", "move(-1)", "A line back"),
     ),
-    Command(
-        "decisions.page_up", "decisions", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful back", "Decisions",
-        listed=False,
+    *_rows("help", "Window", ("question_mark", "dismiss", "Back to the run")),
+    *_rows(
+        "confirm", "Window",
+        ("enter,y", "answer(True)", "Give the command", "do it"),
+        ("escape,n,q", "answer(False)", "Leave it", "leave it"),
+        ("tab,r", "reason", "Say why; it is in the log", "say why"),
     ),
-    Command(
-        "decisions.page_down", "decisions", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful on", "Decisions",
-        listed=False,
+    *_rows(
+        "choice", "Window",
+        ("enter", "choose", "This one", "choose"),
+        ("escape,q", "leave", "Back to the run", "back"),
+        ("j", "move(1)", "The next one", "down"),
+        ("k", "move(-1)", "The one before", "up"),
     ),
-    Command(
-        "decisions.first", "decisions", "home,g", "first", "First decision", "The first decision", "Decisions",
-        listed=False,
+    *_rows(
+        "knob", "Window",
+        ("enter", "answer(True)", "Give the command", "set it"),
+        ("escape,q", "answer(False)", "Leave it", "leave it"),
+        ("left,h", "move(-1)", "A step down on its scale", "less"),
+        ("right,l", "move(1)", "A step up on its scale", "more"),
+        ("shift+left,H", "move(-5)", "Five steps down"),
+        ("shift+right,L", "move(5)", "Five steps up"),
+        ("down,j", "pick(1)", "The next component of a mixture"),
+        ("up,k", "pick(-1)", "The component before"),
+        ("backspace", "rub_out", "Rub out what was typed"),
     ),
-    Command(
-        "completions", "monitor", "c", "completions", "Completions",
-        "Sampled prompts and completions with their scores", "Completions", "Completions",
-    ),
-    Command(
-        "completions.before", "completions", "up,k,p", "step(-1)", "Group before", "The sampled group before",
-        "Completions", "Before",
-    ),
-    Command(
-        "completions.next", "completions", "down,j,n", "step(1)", "Next group", "The next sampled group",
-        "Completions", "Next",
-    ),
-    Command(
-        "completions.page_up", "completions", "pageup,ctrl+u", "scroll(-1)", "Page up", "A screenful back",
-        "Completions", listed=False,
-    ),
-    Command(
-        "completions.page_down", "completions", "pagedown,ctrl+d", "scroll(1)", "Page down",
-        "A screenful on", "Completions", listed=False,
-    ),
-    Command(
-        "completions.first", "completions", "home,g", "first", "First group", "The oldest group that is kept",
-        "Completions", listed=False,
-    ),
-    Command(
-        "completions.newest", "completions", "end,G", "newest", "Newest group", "Follow the newest group again",
-        "Completions",
-    ),
-    Command(
-        "completions.beside", "completions", "b", "beside", "Side by side or below",
-        "Completions side by side, or one below another", "Completions", "Beside",
-    ),
-    Command(
-        "completions.filter", "completions", "slash", "filter", "Filter groups",
-        "Filter the groups: step:N-M member:NAME prompt:WORD, words, !word", "Completions", "Filter",
-    ),
-    Command(
-        "completions.copy", "completions", "y", "copy", "Copy the group as JSON",
-        "Copy the group as JSON (the terminal's clipboard, by OSC 52)", "Completions", "Copy",
-    ),
-    Command("completions.help", "completions", "question_mark", "help", "Help", "This help", "Completions", "Help"),
-    Command(
-        "completions.back", "completions", "escape,q,c", "leave", "Back", "Clear the filter, or back to the run",
-        "Completions", "Back",
-    ),
-    Command(
-        "console.filter", "console_page", "slash", "filter", "Filter lines", "Filter the lines", "Console", "Filter"
-    ),
-    Command(
-        "console.next", "console_page", "right_square_bracket,tab", "process(1)", "Next process",
-        "The next process's log, or all of them", "Console", "Process",
-    ),
-    Command(
-        "console.before", "console_page", "left_square_bracket,shift+tab", "process(-1)", "Process before",
-        "The process before", "Console",
-    ),
-    Command(
-        "console.back", "console_page", "escape,l,q", "back", "Back", "Show all lines again, then back to the run",
-        "Console", "Back",
-    ),
-    Command("console.help", "console_page", "question_mark", "help", "Help", "This help", "Console", "Help"),
-    Command("console.up", "console", "up,k", "lines(-1)", "Up", "A line up", "Console", listed=False),
-    Command("console.down", "console", "down,j", "lines(1)", "Down", "A line down", "Console", listed=False),
-    Command(
-        "console.page_up", "console", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful back", "Console",
-        listed=False,
-    ),
-    Command(
-        "console.page_down", "console", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful on", "Console",
-        listed=False,
-    ),
-    Command("console.first", "console", "home,g", "first", "First line", "The first line", "Console", listed=False),
-    Command("console.last", "console", "end,G", "last", "Last line", "Follow what is written", "Console", listed=False),
-    Command(
-        "console.right", "console", "right,L", "aside(1)", "Right", "Long lines: further right", "Console", listed=False
-    ),
-    Command("console.left", "console", "left,h,H", "aside(-1)", "Left", "Long lines: back", "Console", listed=False),
-    Command(
-        "runs.open", "runs", "enter", "open", "Open", "Open the run; where runs are marked, overlay them",
-        "Runs", "Open",
-    ),
-    Command("runs.mark", "runs", "space", "mark", "Mark", "Mark the run for an overlay: two to four", "Runs", "Mark"),
-    Command("runs.play", "runs", "p", "play", "Play", "Play the run from its log", "Runs", "Play"),
-    Command("runs.filter", "runs", "slash", "app.filter", "Filter runs", "Filter the runs", "Runs", "Filter"),
-    Command("runs.unfilter", "runs", "escape", "app.unfilter", "Show all", "Clear the filter, then the marks", "Runs"),
-    Command("runs.up", "runs", "up,k", "move(-1)", "Up", "The run above", "Runs", listed=False),
-    Command("runs.down", "runs", "down,j", "move(1)", "Down", "The run below", "Runs", listed=False),
-    Command("runs.page_up", "runs", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful up", "Runs", listed=False),
-    Command(
-        "runs.page_down", "runs", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful down", "Runs", listed=False
-    ),
-    Command("runs.first", "runs", "home,g", "move(-100000)", "First run", "The newest run", "Runs", listed=False),
-    Command("runs.last", "runs", "end,G", "move(100000)", "Last run", "The oldest run", "Runs", listed=False),
-    Command(
-        "runs.theme", "runs", "ctrl+t", "app.theme", "Next theme", "Dark, light, and both for the colour-blind", "Runs",
-    ),
-    Command("runs.help", "runs", "question_mark", "app.help", "Help", "This help", "Runs", "Help"),
-    Command(
-        "runs.quit", "runs", "q", "app.quit", "Close the list", "Close the list; no run is touched", "Runs", "Close",
-    ),
-    Command("overlay.axis", "overlay", "x", "axis", "Steps or ticks", "The x-axis: steps, or ticks", "Overlay", "Axis"),
-    Command("overlay.metrics", "overlay", "m", "metrics(1)", "Next metrics", "The next metrics", "Overlay", "Metrics"),
-    Command("overlay.metrics_back", "overlay", "M", "metrics(-1)", "Metrics before", "The metrics before", "Overlay"),
-    Command("overlay.zoom_in", "overlay", "plus,equals_sign", "zoom(1)", "Zoom in", "Fewer, newer steps", "Overlay"),
-    Command("overlay.zoom_out", "overlay", "minus", "zoom(-1)", "Zoom out", "More steps", "Overlay"),
-    Command(
-        "overlay.save", "overlay", "s", "save", "Save a picture", "Save a picture (SVG) into the first run's folder",
-        "Overlay", "SVG",
-    ),
-    Command(
-        "overlay.theme", "overlay", "ctrl+t", "theme", "Next theme",
-        "Dark, light, and both for the colour-blind", "Overlay",
-    ),
-    Command("overlay.help", "overlay", "question_mark", "help", "Help", "This help", "Overlay", "Help"),
-    Command(
-        "overlay.quit", "overlay", "q,escape", "quit", "Close", "Close the overlay; the runs continue", "Overlay",
-        "Close",
-    ),
-    Command("player.pause", "player", "space", "pause", "Play or pause", "Play, or pause", "Playing", "Play/pause"),
-    Command(
-        "player.faster", "player", "greater_than_sign,full_stop", "speed(1)", "Faster", "Twice as fast",
-        "Playing", "Faster",
-    ),
-    Command("player.slower", "player", "less_than_sign,comma", "speed(-1)", "Slower", "Half as fast", "Playing"),
-    Command("player.next_step", "player", "right", "step(1)", "Next step", "On to the next step", "Playing"),
-    Command("player.last_step", "player", "left", "step(-1)", "Step before", "Back to the step before", "Playing"),
-    Command(
-        "player.next_decision", "player", "n", "decision(1)", "Next decision", "On to the next decision",
-        "Playing", "Decision",
-    ),
-    Command(
-        "player.last_decision", "player", "N", "decision(-1)", "Decision before",
-        "Back to the decision before", "Playing",
-    ),
-    Command(
-        "player.on", "player", "right_square_bracket", "tenth(1)", "A tenth on", "A tenth of the run on", "Playing",
-    ),
-    Command(
-        "player.back", "player", "left_square_bracket", "tenth(-1)", "A tenth back", "A tenth of the run back",
-        "Playing",
-    ),
-    Command("player.seek", "player", "t", "seek", "Go to a step", "Go to a step, by its number", "Playing"),
-    Command("player.start", "player", "0", "start", "To the start", "To the run's start", "Playing"),
-    Command("player.end", "player", "end,dollar_sign", "end", "To the end", "To the end of the log", "Playing"),
-    Command("paper.back", "paper", "escape,enter,q", "dismiss", "Back", "Back to the run", footer="back"),
-    Command("paper.down", "paper", "j", "move(1)", "Down", "A line on", listed=False),
-    Command("paper.up", "paper", "k", "move(-1)", "Up", "A line back", listed=False),
-    Command("help.back", "help", "question_mark", "dismiss", "Back", "Back to the run"),
-    Command("confirm.yes", "confirm", "enter,y", "answer(True)", "Do it", "Give the command", footer="do it"),
-    Command("confirm.no", "confirm", "escape,n,q", "answer(False)", "Leave it", "Leave it", footer="leave it"),
-    Command("confirm.reason", "confirm", "tab,r", "reason", "Reason", "Say why; it is in the log", footer="say why"),
-    Command("choice.choose", "choice", "enter", "choose", "Choose", "This one", footer="choose"),
-    Command("choice.back", "choice", "escape,q", "leave", "Back", "Back to the run", footer="back"),
-    Command("choice.down", "choice", "j", "move(1)", "Down", "The next one", footer="down", listed=False),
-    Command("choice.up", "choice", "k", "move(-1)", "Up", "The one before", footer="up", listed=False),
-    Command("knob.set", "knob", "enter", "answer(True)", "Set it", "Give the command", footer="set it"),
-    Command("knob.leave", "knob", "escape,q", "answer(False)", "Leave it", "Leave it", footer="leave it"),
-    Command("knob.less", "knob", "left,h", "move(-1)", "Less", "A step down on its scale", footer="less"),
-    Command("knob.more", "knob", "right,l", "move(1)", "More", "A step up on its scale", footer="more"),
-    Command("knob.much_less", "knob", "shift+left,H", "move(-5)", "Much less", "Five steps down"),
-    Command("knob.much_more", "knob", "shift+right,L", "move(5)", "Much more", "Five steps up"),
-    Command("knob.next", "knob", "down,j", "pick(1)", "Next share", "The next component of a mixture"),
-    Command("knob.before", "knob", "up,k", "pick(-1)", "Share before", "The component before"),
-    Command("knob.rub_out", "knob", "backspace", "rub_out", "Rub out", "Rub out what was typed", listed=False),
 )  # fmt: skip
 """A key has one meaning in a scope. A page over the dashboard hides the keys below it."""
 

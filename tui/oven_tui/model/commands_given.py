@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Final
 
 from oven_core.protocol.events import Event
@@ -60,13 +59,6 @@ class CommandsGiven:
         """Return the newest unfinished command about a decision or a ballot."""
         newest_first = reversed(self.by_id.values())
         return next((r for r in newest_first if r.command.subject_id == subject and not r.whole), None)
-
-    def copy(self) -> CommandsGiven:
-        """Return a copy that does not change while this one continues."""
-        made = copy(self)
-        made.by_id = {name: copy(result) for name, result in self.by_id.items()}
-        made.unlogged = {name: made.by_id[name] for name in self.unlogged if name in made.by_id}
-        return made
 
     def _keep(self, result: CommandResult) -> CommandResult:
         self.by_id[result.command.id] = result

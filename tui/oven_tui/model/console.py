@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from oven_core.terminal_text import clean
-from oven_tui.model.decisions import pattern
+from oven_tui.model.word_filter import word_filter
 
 LINES = 10_000
 """Lines in memory for all processes together; the oldest are dropped."""
@@ -36,7 +36,6 @@ class Console:
         self.process = ALL
         """The process whose lines are shown."""
         self.filter = ""
-        """Regular expressions that must all match a line; `!` before one negates it."""
         self.forgotten = 0
         """Lines that were dropped."""
         self._lines: deque[Line] = deque(maxlen=LINES)
@@ -59,7 +58,7 @@ class Console:
         """The lines of the chosen process that pass the filter, the newest last."""
         key = (self.process, self.filter, self._read)
         if key != self._shown_of:
-            wanted = matching(self.filter)
+            wanted: Callable[[Line], bool] = word_filter(self.filter, lambda line: line.text)
             chosen_lines = (line for line in self._lines if self.process in (ALL, line.process))
             self._shown, self._shown_of = [line for line in chosen_lines if wanted(line)], key
         return self._shown
@@ -69,12 +68,6 @@ class Console:
         choices = [ALL, *self.processes]
         here = choices.index(self.process) if self.process in choices else 0
         self.process = choices[(here + by) % len(choices)]
-
-
-def matching(words: str) -> Callable[[Line], bool]:
-    """Return a test that all words must pass."""
-    tests = [(pattern(word.removeprefix("!")), word.startswith("!")) for word in words.split()]
-    return lambda line: all(bool(sought.search(line.text)) != inverse for sought, inverse in tests)
 
 
 def _kind(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 
-from oven_tui.model.braille_chart import Axis, Mark, Run, bounds, draw, label
+from oven_tui.model.braille_chart import Axis, Mark, Run, bounds, draw, value_label
 from oven_tui.model.cell_text import row
 from oven_tui.model.decisions import Decided, tick_of
-from oven_tui.model.metric_series import Column
+from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 
 GUTTER, TALL = 8, 7
@@ -36,7 +36,7 @@ def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
     cell = axis.cell(tick, inner)
     marks = {} if cell is None else {cell: Mark("◆", "warn")}
     drawn = draw(columns, scale, style, marks, inner, TALL, forecast)
-    rows = [[(_tick(y, scale.high, scale.low), "dim"), *runs] for y, runs in enumerate(drawn)]
+    rows = [[(value_label(y, TALL, scale, GUTTER, middle=False), "dim"), *runs] for y, runs in enumerate(drawn)]
     title: list[Run] = [(f"{decision.target} around the decision", "title")]
     legend: list[Run] = (
         [("⠤ measured  ", "line")] if style != "noisy" else [("⠤ average  ", "line"), ("⠤ raw  ", "raw")]
@@ -48,23 +48,18 @@ def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
     return [row(width, title, legend), *rows, row(width, [(" " * GUTTER + steps, "dim")], [(end, "dim")])]
 
 
-def _level(columns: list[Column], axis: Axis, tick: int, width: int) -> float:
+def _level(columns: list[Bucket], axis: Axis, tick: int, width: int) -> float:
     """Return the metric when the decision took effect; NaN if it was not measured before."""
     cell = axis.cell(tick, width) or 0
-    before = [column.smooth for column in columns if column.x <= cell and math.isfinite(column.smooth)]
+    before = [column.smooth for column in columns if column.key <= cell and math.isfinite(column.smooth)]
     return before[-1] if before else math.nan
 
 
-def _forecast(entry: Decided, axis: Axis, tick: int, level: float, width: int) -> list[Column]:
+def _forecast(entry: Decided, axis: Axis, tick: int, level: float, width: int) -> list[Bucket]:
     """Return a straight line from the level at the decision to the promised change at the end of its horizon."""
     decision = entry.decision
     first, last = axis.cell(tick, width), axis.cell(tick + decision.horizon, width)
     if not decision.expected_change or not decision.horizon or first is None or last is None or level != level:
         return []
     points = [(first, level), (last, level + decision.expected_change)]
-    return [Column(x, value, value, value, value, 0) for x, value in points]
-
-
-def _tick(y: int, high: float, low: float) -> str:
-    value = {0: high, TALL - 1: low}.get(y)
-    return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
+    return [Bucket(x, value, value, value, value) for x, value in points]

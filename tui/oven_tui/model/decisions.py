@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel
+from pydantic_core import to_json
 
 from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
+from oven_tui.model.word_filter import word_filter
 
 Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "advised", "approved"]
 
@@ -99,49 +98,18 @@ def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
     row: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case Decided():
-            parts: dict[str, BaseModel | None] = {
-                "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt, "outcome": entry.outcome
-            }  # fmt: skip
-            row |= {"fate": entry.fate}
-            row |= {name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()}
-            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row |= {"fate": entry.fate, "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt}
+            row |= {"outcome": entry.outcome, "votes": entry.votes}
         case Open():
-            row["ballot"] = entry.opened.model_dump(mode="json")
-            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row |= {"ballot": entry.opened, "votes": entry.votes}
         case Note():
             row |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
-    return json.dumps(row, ensure_ascii=False)
+    return to_json(row).decode()
 
 
-def matching(filter_text: str) -> Callable[[Entry], bool]:
-    """Return a filter for the words of `filter_text`, all of which must match.
-
-    A word is `agent:NAME`, `actuator:NAME`, `step:N`, `step:N-M`, or a regular expression that is searched in the whole
-    text. `!` before a word negates it. An invalid regular expression is matched literally.
-    """
-    tests = [_word_filter(word) for word in filter_text.split()]
-    return lambda entry: all(test(entry) for test in tests)
-
-
-def _word_filter(word: str) -> Callable[[Entry], bool]:
-    inverse, word = word.startswith("!"), word.removeprefix("!")
-    key, colon, rest = word.partition(":")
-    steps = re.fullmatch(r"(\d+)(?:-(\d+))?", rest)
-    if colon and key == "step" and steps:
-        first, last = int(steps[1]), int(steps[2] or steps[1])
-        return lambda entry: (first <= entry.step <= last) != inverse
-    field_text = {"agent": _agents, "actuator": _actuator}.get(key) if colon else None
-    regex = pattern(rest if field_text else word)
-    entry_text = field_text or _text
-    return lambda entry: bool(regex.search(entry_text(entry))) != inverse
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    """Compile a case-insensitive regular expression; match invalid ones literally."""
-    try:
-        return re.compile(text, re.IGNORECASE)
-    except re.error:
-        return re.compile(re.escape(text), re.IGNORECASE)
+def matching(words: str) -> Callable[[Entry], bool]:
+    """Return a filter with the fields `agent:`, `actuator:` and `step:`."""
+    return word_filter(words, _text, {"agent": _agents, "actuator": _actuator}, lambda entry: entry.step)
 
 
 def _agents(entry: Entry) -> str:

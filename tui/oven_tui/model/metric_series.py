@@ -7,11 +7,10 @@ they become twice as wide and neighbours merge. The newest points are stored exa
 from __future__ import annotations
 
 import math
-from array import array
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 BUCKETS = 1024
 RECENT = 512
@@ -22,7 +21,10 @@ WAITING = 256
 
 @dataclass(slots=True)
 class Bucket:
-    """`low > high` if nothing finite was measured; `broken` counts NaN and infinities."""
+    """Values that share a key: a tick, a tick divided by the width of a bucket, or a column of a chart.
+
+    `low > high` if nothing finite was measured; `broken` counts NaN and infinities.
+    """
 
     key: int
     low: float = math.inf
@@ -31,8 +33,16 @@ class Bucket:
     smooth: float = math.nan
     broken: int = 0
 
+    def __reduce__(self) -> tuple[type[Bucket], tuple[float, ...]]:
+        """Pickle faster than by default: a checkpoint of a run has tens of thousands."""
+        return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken)
+
+    def at(self, key: int) -> Bucket:
+        """Return a copy with another key."""
+        return Bucket(key, self.low, self.high, self.last, self.smooth, self.broken)
+
     def add(self, value: float, smooth: float) -> None:
-        if math.isfinite(value):
+        if value - value == 0.0:
             if value < self.low:
                 self.low = value
             if value > self.high:
@@ -50,32 +60,23 @@ class Bucket:
         if later.low <= later.high:
             self.last, self.smooth = later.last, later.smooth
 
-    def column(self, x: int) -> Column:
-        return Column(x, self.low, self.high, self.last, self.smooth, self.broken)
 
-
-class Column(NamedTuple):
-    """The values in one column of a chart."""
-
-    x: int
-    low: float
-    high: float
-    last: float
-    smooth: float
-    broken: int
-
-
-@dataclass(slots=True)
-class _Drawn:
-    """Columns that no longer change, because a chart asks for the same ticks with every paint."""
-
-    request: tuple[int, int, int, int]
-    """First and last tick, width, ticks of a bucket."""
-    used: int = 0
-    """Buckets in it."""
-    done: list[Column] = field(default_factory=list)
-    newest: Bucket | None = None
-    """The column that the next bucket may still belong to; its key is its position."""
+def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1) -> list[Bucket]:
+    """Return the buckets of `span` ticks each between two ticks, merged to at most `width` columns."""
+    if width < 1 or last < first:
+        return []
+    scale = width / (last - first + 1)
+    made: list[Bucket] = []
+    for bucket in buckets:
+        tick = bucket.key * span
+        if tick > last or tick + span <= first:
+            continue
+        x = min(width - 1, int((max(tick, first) - first) * scale))
+        if made and made[-1].key == x:
+            made[-1].merge(bucket)
+        else:
+            made.append(bucket.at(x))
+    return made
 
 
 class Series:
@@ -95,7 +96,6 @@ class Series:
         self._span = 1
         self._buckets: list[Bucket] = []
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=RECENT)
-        self._drawn: _Drawn | None = None
 
     def add(self, tick: int, value: float) -> None:
         """Add a point. A tick below the last one counts as the last one: the x-axis never goes back."""
@@ -148,14 +148,14 @@ class Series:
                 if len(self._buckets) > BUCKETS:
                     self._widen()
                     span, bucket = self._span, self._buckets[-1]
-            if finite:
-                if value < bucket.low:
-                    bucket.low = value
-                if value > bucket.high:
-                    bucket.high = value
-                bucket.last, bucket.smooth = value, smooth
-            else:
+            if not finite:
                 bucket.broken += 1
+                continue
+            if value < bucket.low:  # Bucket.add without the call, which would double the time of a long log
+                bucket.low = value
+            if value > bucket.high:
+                bucket.high = value
+            bucket.last, bucket.smooth = value, smooth
         self._smooth, self._last, self._last_tick = smooth, waiting[-1][1], newest
         self._count += len(waiting)
         waiting.clear()
@@ -171,107 +171,29 @@ class Series:
                 merged.append(bucket)
         self._buckets = merged
 
-    def columns(self, first: int, last: int, width: int) -> list[Column]:
+    def columns(self, first: int, last: int, width: int) -> list[Bucket]:
         """Return the ticks `first` to `last` on `width` columns, without the empty ones."""
-        if width < 1 or last < first:
-            return []
+        buckets, span = self._source(first)
+        return columns(buckets, first, last, width, span)
+
+    def points(self) -> list[Bucket]:
+        """Return copies of all buckets with ticks as keys."""
+        buckets, span = self._source(0)
+        return [bucket.at(bucket.key * span) for bucket in buckets]
+
+    def _source(self, first: int) -> tuple[list[Bucket], int]:
+        """Return buckets and their width: exact points if the recent ones reach back far enough."""
         self.settle()
-        if not self._recent:
-            return []
-        if self._recent[0][0] < first or self.count <= RECENT:
-            return self._exact(first, last, width)
-        request = (first, last, width, self._span)
-        if self._drawn is None or self._drawn.request != request or self._drawn.used >= len(self._buckets):
-            self._drawn = _Drawn(request)
-        drawn = self._drawn
-        for bucket in self._buckets[drawn.used : -1]:
-            drawn.newest = self._put(drawn.newest, bucket, drawn.done, request)
-        drawn.used = len(self._buckets) - 1
-        made = list(drawn.done)
-        end = self._put(replace(drawn.newest) if drawn.newest else None, self._buckets[-1], made, request)
-        return [*made, end.column(end.key)] if end else made
-
-    def _put(
-        self, column: Bucket | None, bucket: Bucket, done: list[Column], request: tuple[int, int, int, int]
-    ) -> Bucket | None:
-        """Return the current column with one more bucket, if that is among the ticks, or a new column beyond it."""
-        first, last, width, span = request
-        tick = bucket.key * span
-        if tick > last or tick + span <= first:
-            return column
-        x = min(width - 1, int((max(tick, first) - first) * (width / (last - first + 1))))
-        if column is not None and column.key == x:
-            column.merge(bucket)
-            return column
-        if column is not None:
-            done.append(column.column(column.key))
-        return replace(bucket, key=x)
-
-    def _exact(self, first: int, last: int, width: int) -> list[Column]:
-        """Return exact columns if the recent points reach back far enough."""
-        scale = width / (last - first + 1)
-        made: list[Column] = []
-        column: Bucket | None = None
+        if not self._recent or not (self._recent[0][0] < first or self.count <= RECENT):
+            return self._buckets, self._span
+        points = []
         for tick, value, smooth in self._recent:
-            if not first <= tick <= last:
-                continue
-            x = min(width - 1, int((tick - first) * scale))
-            if column is None or column.key != x:
-                if column is not None:
-                    made.append(column.column(column.key))
-                column = Bucket(x)
-            column.add(value, smooth)
-        return [*made, column.column(column.key)] if column else made
-
-    def between(self, first: int, last: int) -> list[Bucket]:
-        """Return copies of the buckets with ticks as keys: exact if the recent points reach back far enough."""
-        self.settle()
-        if self._recent and (self._recent[0][0] < first or self.count <= RECENT):
-            exact = []
-            for tick, value, smooth in self._recent:
-                if first <= tick <= last:
-                    exact.append(Bucket(tick))
-                    exact[-1].add(value, smooth)
-            return exact
-        span = self._span
-        return [
-            Bucket(b.key * span, b.low, b.high, b.last, b.smooth, b.broken)
-            for b in self._buckets
-            if b.key * span <= last and (b.key + 1) * span > first
-        ]
+            points.append(Bucket(tick))
+            points[-1].add(value, smooth)
+        return points, 1
 
     def value_at(self, tick: int) -> float:
         """Return the last value measured up to a tick, to the width of a bucket; NaN before the first."""
         buckets = self.buckets
         upto = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)
         return next((bucket.last for bucket in reversed(buckets[:upto]) if math.isfinite(bucket.last)), math.nan)
-
-    def copy(self) -> Series:
-        """Return a copy that does not change while this one continues."""
-        self.settle()
-        made = Series()
-        vars(made).update(vars(self))
-        made.waiting, made._drawn = [], None
-        made._recent = self._recent.copy()
-        made._buckets = [Bucket(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in self._buckets]
-        return made
-
-    def __getstate__(self) -> tuple[object, ...]:
-        """Packed, because a run's checkpoint has tens of thousands of buckets."""
-        self.settle()
-        counts = array("q", [n for b in self._buckets for n in (b.key, b.broken)])
-        values = array("d", [x for b in self._buckets for x in (b.low, b.high, b.last, b.smooth)])
-        ticks = array("q", [point[0] for point in self._recent])
-        recent = array("d", [x for point in self._recent for x in point[1:]])
-        return self._count, self._last, self._last_tick, self._smooth, self._span, counts, values, ticks, recent
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._count, self._last, self._last_tick, self._smooth, self._span, counts, values, ticks, recent = state
-        self.waiting, self._drawn = [], None
-        self._buckets = [
-            Bucket(key, low, high, last, smooth, broken)
-            for key, broken, low, high, last, smooth in zip(
-                counts[::2], counts[1::2], values[::4], values[1::4], values[2::4], values[3::4], strict=True
-            )
-        ]
-        self._recent = deque(zip(ticks, recent[::2], recent[1::2], strict=True), maxlen=RECENT)

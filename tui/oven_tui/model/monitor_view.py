@@ -6,8 +6,8 @@ its ballot closes. Names from outside (metrics, agents, open ballots) are counte
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
-from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
@@ -177,13 +177,11 @@ class MonitorView:
 
     def _knobs(self) -> None:
         """Scalar settings are curves too: a point for each change."""
-        specs = self.run.started.actuators if self.run.started else ()
-        values = {spec.name: self.run.knobs.get(spec.name) for spec in specs if spec.kind == "scalar"}
-        scalars = {name: value for name, value in values.items() if isinstance(value, float | int)}
-        self._measure(self.run.tick, scalars)
+        values = {spec.name: self.run.knobs.get(spec.name) for spec in self.run.specs if spec.kind == "scalar"}
+        self._measure(self.run.tick, {name: value for name, value in values.items() if isinstance(value, float | int)})
 
     def _vote(self, agent: str, vote: Vote) -> None:
-        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.started.actuators)
+        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.specs)
         if not known or agent not in self.run.agents:
             return  # no ballot will open on it
         self._votes.setdefault(vote.actuator, {})[agent] = vote
@@ -300,7 +298,7 @@ class MonitorView:
 
     def end_tick(self) -> int | None:
         """Return the tick of the last step, if nothing is repeated from here on; unknown without a horizon in steps."""
-        most = self.run.started.horizon.max_steps if self.run.started else None
+        most = self.run.max_steps
         return self.run.tick + max(0, most - self.run.step) if most is not None else None
 
     def step_at(self, tick: int) -> int:
@@ -314,25 +312,5 @@ class MonitorView:
 
     def frozen(self) -> MonitorView:
         """Return a copy that does not change while this one continues."""
-        made = copy(self)
-        made.run = copy(self.run)
-        made.run.agents = {name: copy(agent) for name, agent in self.run.agents.items()}
-        for field in (
-            "metrics",
-            "first",
-            "still",
-            "knobs",
-            "receipts",
-            "advised",
-            "autonomy",
-            "muted",
-            "commands",
-        ):
-            setattr(made.run, field, dict(getattr(self.run, field)))
-        made.run.alerts = self.run.alerts.copy()
-        made.series = {name: series.copy() for name, series in self.series.items()}
-        made.steps = self.steps.copy()
-        made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
-        made.reputations, made.commands = dict(self.reputations), self.commands.copy()
-        made.agents, made.faults = list(self.agents), self.faults.copy()
-        return made
+        copied: MonitorView = pickle.loads(pickle.dumps(self, 5))
+        return copied

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from rich.cells import cell_len
 from oven_runs.log.run_row import RunRow
 from oven_tui.model.braille_chart import Run, label
 from oven_tui.model.cell_text import ago, fit, row
+from oven_tui.model.word_filter import word_filter
 
 STATES = {
     "live": ("●", "good"),
@@ -144,38 +144,17 @@ def pace(seconds: float | None) -> str:
     return f"{1 / seconds:.3g}/s" if seconds <= 1 else f"{seconds:.3g} s"
 
 
-def matching(filter_text: str, now: datetime) -> Callable[[RunRow], bool]:
-    """Return a filter: `state:live`, `recipe:grpo`, `run:NAME`, otherwise anywhere in the run_row; `!` before a word
-    negates it. All words must match. An invalid regular expression is taken literally."""
-    tests = [_word(word, now) for word in filter_text.split()]
-    return lambda run_row: all(test(run_row) for test in tests)
-
-
-def _word(word: str, now: datetime) -> Callable[[RunRow], bool]:
-    inverse, word = word.startswith("!"), word.removeprefix("!")
-    key, colon, rest = word.partition(":")
+def matching(words: str, now: datetime) -> Callable[[RunRow], bool]:
+    """Return a filter with the fields `state:`, `recipe:` and `run:`."""
     fields: dict[str, Callable[[RunRow], str]] = {
         "state": lambda run_row: run_row.state(now),
         "recipe": lambda run_row: run_row.recipe,
         "run": lambda run_row: run_row.run,
     }
-    read = fields.get(key) if colon else None
-    try:
-        pattern = re.compile(rest if read else word, re.IGNORECASE)
-    except re.error:
-        pattern = re.compile(re.escape(rest if read else word), re.IGNORECASE)
-    read = read or (lambda run_row: _text(run_row, now))
-    return lambda run_row: bool(pattern.search(read(run_row))) != inverse
+    return word_filter(words, lambda run_row: _text(run_row, now), fields)
 
 
 def _text(run_row: RunRow, now: datetime) -> str:
-    words = (
-        run_row.run,
-        run_row.location,
-        run_row.recipe,
-        run_row.state(now),
-        run_row.drill,
-        run_row.target,
-        *run_row.alerts(now),
-    )
-    return " ".join(words)
+    alerts = run_row.alerts(now)
+    names = (run_row.run, run_row.location, run_row.recipe, run_row.state(now), run_row.drill, run_row.target)
+    return " ".join((*names, *alerts))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import ClassVar, TypeAlias
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.events import Click
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input
+from textual.widgets import Footer
 
 from oven_core.errors import OvenError
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_tui.bindings import bindings
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.group_list import GroupList
-from oven_tui.widgets.group_page import GroupPage
+from oven_tui.widgets.filter_box import FilterBox
+from oven_tui.widgets.group_page import GroupList, GroupPage
 
 Source: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
 """Yields stored and new groups. Raises OvenError if there are none."""
@@ -48,9 +47,9 @@ class CompletionScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Container(id="sampled"):
-            yield GroupList()
+            yield GroupList(id="groups")
             yield GroupPage()
-        yield Input(placeholder="step:10-90 member:exact prompt:sort word !word", id="sample-filter")
+        yield FilterBox("groups", "step:10-90 member:exact prompt:sort word !word", id="sample-filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -74,21 +73,31 @@ class CompletionScreen(ModalScreen[None]):
         rows = self._groups.shown(self._filter)
         if self._follows and rows:
             self._chosen = rows[-1].seq
-        cursor = next((n for n, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
-        stored = rows[cursor] if rows else None
+        cursor = self._cursor(rows)
         message = "nothing matches; escape shows all" if self._filter and self._groups.groups else self._message
-        self.query_one(GroupList).show(rows, max(0, cursor))
-        self.query_one(GroupPage).show(stored, self._beside, message)
+        self.query_one(GroupList).show(rows, cursor)
+        self.query_one(GroupPage).show(rows[cursor] if rows else None, self._beside, message)
+
+    def _cursor(self, rows: Sequence[StoredGroup]) -> int:
+        """Return the position of the chosen group, or of the next one that passes the filter."""
+        return next((number for number, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
+
+    def _choose(self, index: int) -> None:
+        """Show the group at a position of the list; at the end follow the newest."""
+        if rows := self._groups.shown(self._filter):
+            index = max(0, min(index, len(rows) - 1))
+            self._chosen, self._follows = rows[index].seq, index == len(rows) - 1
+            self.redraw()
 
     def action_step(self, by: int) -> None:
         """Go to the group before or after."""
-        rows = self._groups.shown(self._filter)
-        if rows:
-            here = next((n for n, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
-            self._choose(rows, here + by)
+        self._choose(self._cursor(self._groups.shown(self._filter)) + by)
 
     def action_first(self) -> None:
-        self._choose(self._groups.shown(self._filter), 0)
+        self._choose(0)
+
+    def on_group_list_moved(self) -> None:
+        self._choose(self.query_one(GroupList).cursor)
 
     def action_newest(self) -> None:
         self._follows = True
@@ -100,10 +109,9 @@ class CompletionScreen(ModalScreen[None]):
 
     def action_copy(self) -> None:
         """Copy the group as JSON to the terminal's clipboard."""
-        chosen = next((stored for stored in self._groups.groups if stored.seq == self._chosen), None)
-        if chosen is not None:
-            self.app.copy_to_clipboard(chosen.model_dump_json())
-            self.app.notify(f"step {chosen.group.step}: copied as JSON", timeout=3)
+        if (stored := self.query_one(GroupList).chosen()) is not None:
+            self.app.copy_to_clipboard(stored.model_dump_json())
+            self.app.notify(f"step {stored.group.step}: copied as JSON", timeout=3)
 
     def action_scroll(self, pages: int) -> None:
         shown = self.query_one(GroupPage)
@@ -113,41 +121,16 @@ class CompletionScreen(ModalScreen[None]):
         self.app.push_screen(HelpScreen(("completions",)))
 
     def action_filter(self) -> None:
-        box = self.query_one("#sample-filter", Input)
-        box.add_class("-open")
-        box.focus()
+        self.query_one(FilterBox).open()
 
     def action_leave(self) -> None:
         """Clear the filter if there is one, otherwise go back to the run."""
-        box = self.query_one("#sample-filter", Input)
-        if self._filter or box.has_class("-open"):
-            box.value = self._filter = ""
-            self._close_filter()
-            self.redraw()
-        else:
+        if not self.query_one(FilterBox).clear():
             self.dismiss()
 
-    def on_input_changed(self, message: Input.Changed) -> None:
-        message.stop()
-        self._filter = message.value.strip()
+    def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
+        self._filter = message.words
         self.redraw()
 
-    def on_input_submitted(self, message: Input.Submitted) -> None:
-        message.stop()
-        self._close_filter()
-
-    def on_click(self, event: Click) -> None:
-        listed = self.query_one(GroupList)
-        offset = event.get_content_offset(listed) if event.widget is listed else None
-        if offset is not None:
-            self._choose(listed.rows, offset.y + listed.scroll_offset.y)
-
-    def _choose(self, rows: list[StoredGroup], index: int) -> None:
-        if rows:
-            index = max(0, min(index, len(rows) - 1))
-            self._chosen, self._follows = rows[index].seq, index == len(rows) - 1
-            self.redraw()
-
-    def _close_filter(self) -> None:
-        self.query_one("#sample-filter", Input).remove_class("-open")
+    def on_filter_box_closed(self) -> None:
         self.query_one(GroupPage).focus()

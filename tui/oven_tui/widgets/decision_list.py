@@ -3,15 +3,12 @@ moves up."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.binding import BindingType
-from textual.events import Click
-from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from oven_core.protocol.messages import Decision
 from oven_runs.log.command_result import CommandResult
@@ -23,7 +20,7 @@ from oven_tui.model.commands_given import object_of, progress_text, sign_of, val
 from oven_tui.model.consequences import countdown, remaining
 from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, label, matching, tick_of
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.base import PAINTS, Painted, Panel
+from oven_tui.widgets.base import Panel, RowList
 
 AGENT, ACTUATOR, CHANGE, FATE = 16, 19, 15, 13
 """Cells of the columns."""
@@ -35,8 +32,7 @@ WORDS = 12
 """Cells below which the reason is only on the decision's page: the start of a word says nothing."""
 
 
-class Decisions(Painted, ScrollView, Panel, can_focus=True):
-    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+class Decisions(RowList[Entry], Panel):
     BINDINGS: ClassVar[list[BindingType]] = bindings("decisions")
 
     class Chosen(Message):
@@ -51,9 +47,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         super().__init__(id="decisions")
         self.view = view
         self.filter = ""
-        self.cursor = 0
         self.follows = True
-        self._rows: list[Entry] = []
         self._drawn: tuple[object, ...] = ()
         self._watched = ""
         self.border_title = "decisions"
@@ -65,42 +59,28 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        here = self._rows[self.cursor] if self.cursor < len(self._rows) else None
+        here = self.chosen()
         rows = self.view.rows()
         if self.filter:
             rows = list(filter(matching(self.filter), rows))
-        self._rows = rows
+        cursor = len(rows) - 1 if self.follows else self.cursor
         if not self.follows and here is not None:
-            self.cursor = next((n for n, entry in enumerate(rows) if _same(entry, here)), self.cursor)
-        watched = self._place_of(self._watched)
-        if watched is not None:
-            self.cursor, self.follows = watched, False
-        self.cursor = len(rows) - 1 if self.follows else min(self.cursor, len(rows) - 1)
-        self.cursor = max(0, self.cursor)
-        self.virtual_size = Size(self.size.width, len(rows))
+            cursor = _place_of(_name(here), rows, cursor)
+        if (watched := _place_of(self._watched, rows, -1)) >= 0:
+            cursor, self.follows = watched, False
+        self.show(rows, cursor)
         run = self.view.run
         shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
         counts = f"{run.adopted} adopted, {run.rejected} rejected"
         if self.view.preview:
             counts = "the newest; those before are being read"
         self.border_title = f"decisions: {counts}, {len(self.view.open)} open{shown}"
-        self._keep_cursor_visible()
-        self.refresh()
 
     @property
     def chosen_tick(self) -> int | None:
         """The tick at which the chosen row took effect, closed or opened; None while the list follows the newest."""
-        if self.follows or self.cursor >= len(self._rows):
-            return None
-        return tick_of(self._rows[self.cursor])
-
-    def on_resize(self) -> None:
-        self.virtual_size = Size(self.size.width, len(self._rows))
-        self._keep_cursor_visible()
-
-    def chosen(self) -> Entry | None:
-        """Return the entry under the cursor."""
-        return self._rows[self.cursor] if self.cursor < len(self._rows) else None
+        entry = None if self.follows else self.chosen()
+        return tick_of(entry) if entry is not None else None
 
     def stand_on(self, command: str) -> None:
         """Stay on a command's row, whatever comes after it, until it is released or the user moves."""
@@ -108,99 +88,66 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def stands_on(self, command: str) -> bool:
         """Return whether a command's row is visible because the list stays on it."""
-        return self._watched == command and self._place_of(command) is not None
+        return self._watched == command and _place_of(command, self.shown_rows, -1) >= 0
 
     def leave(self, command: str) -> None:
         """Follow the newest again, if the list still stays there."""
         if self._watched == command:
             self.tail()
 
-    def _place_of(self, command: str) -> int | None:
-        rows = range(len(self._rows) - 1, -1, -1) if command else ()
-        return next((n for n in rows if _name(self._rows[n]) == command), None)
-
     def tail(self) -> None:
         self.follows = True
-        self.move_to(len(self._rows) - 1)
-
-    def action_move(self, by: int) -> None:
-        self.move_to(self.cursor + by)
-
-    def action_page(self, by: int) -> None:
-        self.move_to(self.cursor + by * max(1, self.size.height - 1))
+        self.action_last()
 
     def action_half(self, by: int) -> None:
         self.move_to(self.cursor + by * max(1, self.size.height // 2))
 
-    def action_first(self) -> None:
-        self.move_to(0)
-
     def action_copy(self) -> None:
         """Copy the row as JSON to the terminal's clipboard, over ssh too."""
-        if self.cursor < len(self._rows):
-            entry = self._rows[self.cursor]
+        if (entry := self.chosen()) is not None:
             result = self.view.commands.by_id.get(entry.command) if isinstance(entry, Note) else None
             self.app.copy_to_clipboard(as_json(entry, result.fields() if result is not None else None))
             self.app.notify(f"{label(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
-        if self.cursor < len(self._rows):
-            self.post_message(self.Chosen(self._rows[self.cursor]))
-
-    def on_click(self, event: Click) -> None:
-        offset = event.get_content_offset(self)
-        if offset is not None and offset.y + self.scroll_offset.y < len(self._rows):
-            self.move_to(offset.y + self.scroll_offset.y)
-            if event.chain == 2:
-                self.action_open()
+        if (entry := self.chosen()) is not None:
+            self.post_message(self.Chosen(entry))
 
     def move_to(self, cursor: int) -> None:
         self._watched = ""
-        before, self.cursor = self.cursor, max(0, min(cursor, len(self._rows) - 1))
-        self.follows = self.cursor >= len(self._rows) - 1
-        self._keep_cursor_visible()
-        for number in {before, self.cursor}:
-            self.refresh_line(number)
+        super().move_to(cursor)
+        self.follows = self.cursor >= len(self.shown_rows) - 1
         self.post_message(self.Moved())
 
-    def _keep_cursor_visible(self) -> None:
-        self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False, force=True)
+    def hint(self) -> str:
+        return "nothing matches; escape shows all" if self.filter else "no decision yet"
 
-    def render_line(self, y: int) -> Strip:
-        number, width = y + self.scroll_offset.y, self.scrollable_content_region.width
-        if number >= len(self._rows):
-            hint = "nothing matches; escape shows all" if self.filter else "no decision yet"
-            empty = [(hint, "dim")] if number == 0 else []
-            return self.strip(row(width, empty))
-        picked = number == self.cursor and self.has_focus
-        return self.strip(self._line(self._rows[number], width), picked=picked)
-
-    def _line(self, entry: Entry, width: int) -> list[Run]:
-        match entry:
-            case Note() if (result := self.view.commands.by_id.get(entry.command)) is not None:
-                return self._command(entry, result, width)
+    def line(self, item: Entry, width: int) -> list[Run]:
+        match item:
+            case Note() if (result := self.view.commands.by_id.get(item.command)) is not None:
+                return self._command(item, result, width)
             case Note():
-                words: list[Run] = [(f"{entry.author}: {entry.text}", "dim")]
-                return row(width, [(f"{entry.step:>5}  ", "dim"), *words])
+                words: list[Run] = [(f"{item.author}: {item.text}", "dim")]
+                return row(width, [(f"{item.step:>5}  ", "dim"), *words])
             case Open():
-                opened = entry.opened
+                opened = item.opened
                 closes = remaining(self.view, opened.closes_at_tick)
-                votes = f"{len(entry.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
+                votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
                 change = f"→ {text(opened.proposal)}"
-                return self._columns(entry, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
+                return self._columns(item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
             case Decided():
-                decision = entry.decision
+                decision = item.decision
                 change = f"{text(decision.before)} → {text(decision.value)}"
-                if entry.receipt and entry.fate == "applied":
-                    change = f"{text(entry.receipt.before)} → {text(entry.receipt.after)}"
-                sign, words_, kind = FATES[entry.fate]
-                why = entry.receipt.reason if entry.receipt and entry.receipt.reason else decision.reason
-                if entry.fate == "advised":
+                if item.receipt and item.fate == "applied":
+                    change = f"{text(item.receipt.before)} → {text(item.receipt.after)}"
+                sign, words_, kind = FATES[item.fate]
+                why = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
+                if item.fate == "advised":
                     sign, words_, kind, why = self._advice(decision, why)
                 fate = (f"{sign} {words_}", kind)
                 if (under_way := self.view.commands.under_way(decision.id)) is not None:
                     fate, why = sign_of(under_way), f"{under_way.command.action}: {progress_text(under_way)}"
-                return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
+                return self._columns(item, item.proposer, decision.actuator, change, fate, why, width)
 
     def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
         """Return sign, words, kind of text, and the time left for approval."""
@@ -256,9 +203,10 @@ def _widths(width: int) -> tuple[int, int]:
     return max(SHORT_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
 
 
-def _same(before: Entry, after: Entry) -> bool:
-    """Return whether both are the same thing at different times: a ballot continues as its decision."""
-    return _name(before) == _name(after)
+def _place_of(name: str, rows: Sequence[Entry], default: int) -> int:
+    """Return the position of the newest row with that name, which is the same for a ballot and its decision."""
+    newest_first = range(len(rows) - 1, -1, -1) if name else ()
+    return next((number for number in newest_first if _name(rows[number]) == name), default)
 
 
 def _name(entry: Entry) -> str:

@@ -18,11 +18,14 @@ class FilterBox(Horizontal):
             super().__init__()
             self.box, self.words = box, words
 
+    class Submitted(Changed):
+        """The user pressed Enter."""
+
     class Closed(Message):
         """The user left the filter."""
 
     def __init__(self, subject: str, example: str, *, id: str, stays: bool = False) -> None:
-        """`of`: what it filters. `stays`: it is shown as long as it filters, where nothing else says so."""
+        """`stays`: it is shown as long as it filters, where nothing else says so."""
         super().__init__(id=id, classes="filter")
         self._subject, self._stays = subject, stays
         self._input = Input(placeholder=example, select_on_focus=False, compact=True)
@@ -36,10 +39,12 @@ class FilterBox(Horizontal):
         self.add_class("-open")
         self._input.focus()
 
-    def clear(self) -> None:
-        """Clear the filter and close it."""
+    def clear(self) -> bool:
+        """Clear the filter and close it. Return whether there was anything to clear."""
+        was_used = bool(self._input.value.strip()) or self.has_class("-open")
         self._input.value = ""
         self._close()
+        return was_used
 
     def on_input_changed(self, message: Input.Changed) -> None:
         message.stop()
@@ -47,6 +52,7 @@ class FilterBox(Horizontal):
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         message.stop()
+        self.post_message(self.Submitted(self, message.value.strip()))
         self._close()
 
     def _close(self) -> None:

@@ -1,18 +1,35 @@
-"""One sampled group: its prompt, and its completions with their rewards."""
+"""The sampled groups: a row each in a list, and one of them in full."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_runs.log.sampled_text import heading
 from oven_tui.model.cell_text import clip, row
-from oven_tui.model.completion_page import Line, page
-from oven_tui.widgets.base import PAINTS, Painted
+from oven_tui.model.completion_page import Line, page, summary
+from oven_tui.widgets.base import PAINTS, Painted, RowList
+
+
+class GroupList(RowList[StoredGroup], can_focus=False):
+    """A row for each sampled group, the newest last."""
+
+    BORDER_TITLE = "sampled steps"
+
+    class Moved(Message):
+        """The user clicked on a row."""
+
+    def move_to(self, cursor: int) -> None:
+        super().move_to(cursor)
+        self.post_message(self.Moved())
+
+    def line(self, item: StoredGroup, width: int) -> Line:
+        return summary(item.group, width)
 
 
 class GroupPage(Painted, ScrollView, can_focus=True):

@@ -1,4 +1,4 @@
-"""The overlay's widgets: a chart of one metric over several runs, and the legend with a row per run."""
+"""The charts of an overlay: one metric each with a curve per run, and a legend with a row per run."""
 
 from __future__ import annotations
 
@@ -7,62 +7,46 @@ from collections.abc import Mapping, Sequence
 
 from oven_runs.log.run_summary import text
 from oven_tui.model import overlaid_runs as overlay
-from oven_tui.model.braille_chart import Bounds, Mark, Run, label
-from oven_tui.model.cell_text import clip, fit, row
+from oven_tui.model.braille_chart import Bounds, Mark, Run, averaged, bounds, label, plot
+from oven_tui.model.cell_text import fit, row
 from oven_tui.model.overlaid_runs import Axis, By, Overlaid
 from oven_tui.widgets.base import Lines
+from oven_tui.widgets.plot import Plot
 
-GUTTER = 7
 NAME = 24
 
 
-class OverlayChart(Lines):
+class OverlayChart(Plot):
     def __init__(self, runs: Sequence[Overlaid], *, id: str) -> None:
         super().__init__(id=id)
         self.runs = runs
-        self.metric: str | None = None
         self.by: By = "step"
         self.first, self.last = 0, 30
         self.axes: Mapping[str, Axis] = {}
-        self.axis_row = False
 
-    def rows(self, width: int, height: int) -> list[list[Run]]:
-        if self.metric is None:
-            return [row(width, []) for _ in range(height)]
-        inner, tall = width - GUTTER, height - 1 - self.axis_row
-        if inner < 8 or tall < 1:
-            return [row(width, [(self.metric, "title")]), *(row(width, []) for _ in range(height - 1))]
-        kind, curves = overlay.style(self.runs, self.metric), []
-        for run in self.runs:
-            axis = self.axes[run.name]
-            columns = axis.columns(run.view, self.metric, self.first, self.last, inner * 2)
-            curves.append((overlay.curve(columns, kind), run.sign[1]))
-        scale = overlay.scale_of([columns for columns, _ in curves], kind)
-        made = [self._title(width, scale)]
-        for y, runs in enumerate(overlay.draw(curves, scale, kind, self._marks(inner), inner, tall)):
-            made.append([(self._tick(y, tall, scale), "dim"), *runs])
-        if self.axis_row:
-            made.append(self._places(width, inner))
-        return made
+    def plotted(self, metric: str, width: int, height: int) -> tuple[Bounds, list[list[Run]]]:
+        """Where curves meet in a cell, the later run is in front."""
+        style, curves = overlay.style(self.runs, metric), []
+        for run in reversed(self.runs):
+            columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
+            curves.append((run.sign[1], averaged(columns, style)))
+        scale = bounds([column for _, columns in curves for column in columns], style)
+        return scale, plot(curves, scale, style, self._marks(width), width, height)
 
-    def _title(self, width: int, scale: Bounds) -> list[Run]:
-        assert self.metric is not None
-        right: list[Run] = [("log ", "dim")] if scale.log else []
+    def figures(self, metric: str, scale: Bounds | None) -> list[Run]:
+        runs: list[Run] = [("log ", "dim")] if scale and scale.log else []
         for run in self.runs:
-            series = run.view.series.get(self.metric)
+            series = run.view.series.get(metric)
             sign, colour = run.sign
-            right.append((f" {sign}", colour))
+            runs.append((f" {sign}", colour))
             if series is None or not series.count:
-                right.append(("not measured", "dim"))
+                runs.append(("not measured", "dim"))
             else:
-                right.append((label(series.last), "strong" if math.isfinite(series.last) else "broken"))
-        return row(width, [(" " * (GUTTER - 1), "blank"), (f" {self.metric}", "title")], [*right, (" ", "blank")])
+                runs.append((label(series.last), "strong" if math.isfinite(series.last) else "broken"))
+        return [*runs, (" ", "blank")]
 
-    def _tick(self, y: int, tall: int, scale: Bounds) -> str:
-        value = {0: scale.high, tall - 1: scale.low}.get(y)
-        if tall >= 7 and y == tall // 2:
-            value = scale.middle()
-        return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
+    def axis_labels(self) -> tuple[str, str, str]:
+        return f"{self.by} {self.first}", str((self.first + self.last) // 2), str(self.last)
 
     def _marks(self, inner: int) -> dict[int, Mark]:
         """Return the decisions that took effect, at the chart's head, with their run's sign."""
@@ -77,12 +61,6 @@ class OverlayChart(Lines):
                     cell = int((position - self.first) * inner / (self.last - self.first + 1))
                     marks[cell] = Mark(*run.sign)
         return marks
-
-    def _places(self, width: int, inner: int) -> list[Run]:
-        first_label, middle, right = str(self.first), str((self.first + self.last) // 2), str(self.last)
-        line = fit(f"{self.by} {first_label}", inner // 2 - len(middle) // 2) + middle
-        line = fit(line, inner - len(right)) + right
-        return row(width, [(" " * GUTTER, "blank"), (clip(line, inner), "dim")])
 
 
 class Legend(Lines):
@@ -107,23 +85,15 @@ class Legend(Lines):
             state = "stack is down"
         elif run.ended is not None:
             state = run.ended.reason
-        most = run.started.horizon.max_steps if run.started else None
         left_part: list[Run] = [(f" {sign} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
         if link == "unreadable":
             return row(width, [*left_part, (f"log not readable: {detail}", "bad")])
         if not run.seq:
             return row(width, [*left_part, (f"{link} …", "dim")])
-        left_part.append((f"{state}  step {run.step}{f'/{most}' if most else ''}  ", "text"))
+        left_part.append((f"{state}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  ", "text"))
         if name := run.target():
             left_part.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
         left_part.append((f"{run.adopted} adopted, {run.rejected} rejected", "dim"))
-        for knob, value in _turned(overlaid):
-            left_part.append((f"  {knob} {value}", "dim"))
+        for knob, value in run.changed_knobs():
+            left_part.append((f"  {knob} {text(value)}", "dim"))
         return row(width, left_part, [(f"{run.malformed} malformed ", "warn")] if run.malformed else None)
-
-
-def _turned(overlaid: Overlaid) -> list[tuple[str, str]]:
-    run = overlaid.view.run
-    specs = run.started.actuators if run.started else ()
-    initial = {spec.name: spec.value for spec in specs if spec.kind != "action"}
-    return [(name, text(value)) for name, value in run.knobs.items() if name in initial and value != initial[name]]

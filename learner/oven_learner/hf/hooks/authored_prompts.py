@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
-from oven_learner.hf.prompts.admission import Admission, key_of, text_of
-from oven_learner.hf.prompts.authored import SHARE
+from oven_learner.hf.prompts.authored import SHARE, Admission, key_of, text_of
 from oven_learner.hf.prompts.source import PromptSource
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
@@ -45,6 +42,7 @@ class AuthoredPromptsReader(StepHook):
 
     def __init__(self, trainer: Trainer, source: PromptSource, committee: Committee | None) -> None:
         self._trainer, self._source, self._committee = trainer, source, committee
+        self._authored = source.authored
         self._ranks = Ranks()
         self._settings: AuthorSettings | None = None
         self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
@@ -55,27 +53,26 @@ class AuthoredPromptsReader(StepHook):
     def begin(self, ranks: Ranks) -> None:
         """Prepare the comparison. Every rank uses the same data, so that all accept the same prompts."""
         self._ranks = ranks
-        settings = self._settings = ranks.same(author_settings(self._folder) if ranks.leader else None)
-        if settings is None or not self._can_be_scored():
-            self._settings = None
+        settings = ranks.same(author_settings(self._folder) if ranks.leader else None)
+        self._settings = settings if settings is not None and self._can_be_scored() else None
+        if self._settings is None:
             return
         held_out = [*self._source.held_out, *_evaluated(self._trainer)]
-        self._admission = Admission(list(map(text_of, self._source.own_prompts())), held_out)
+        self._admission = Admission([text_of(prompt) for prompt in self._source.own_prompts()], held_out)
         if not self._admission.held_out:
             self._warn_once(
                 "no held-out prompts are known: give PromptSource(held_out=…), so that authored ones quote none"
             )
         if ranks.leader:
-            self._write_topics(settings)
+            self._write_topics(self._settings.examples)
 
     def announce(self, actuators: Actuators) -> None:
         """Register `data.authored_share`, if an author is on."""
         if self._settings is not None:
-            source = self._source
             actuators.scalar(
                 SHARE,
-                lambda: source.authored.share,
-                source.set_authored_share,
+                lambda: self._authored.share,
+                lambda share: self._authored.set_share(share, self._source.next_chunk),
                 low=0.0,
                 high=self._settings.share,
                 unit="share of a topic's draws",
@@ -87,76 +84,69 @@ class AuthoredPromptsReader(StepHook):
 
     def end_step(self, step: StepEnd) -> None:
         if self._settings is not None:
-            authored = self._source.authored
-            step.metrics |= {HELD.name: float(len(authored.pool)), REFUSED.name: float(authored.refused.total())}
+            refused = self._authored.refused.total()
+            step.metrics |= {HELD.name: float(len(self._authored.pool)), REFUSED.name: float(refused)}
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         """Accept prompts that the author wrote since the last step."""
-        if self._settings is None:
-            return
-        batch = self._ranks.same(self._read() if self._ranks.leader else None)
-        if batch is not None:
-            self._accept(batch, self._settings)
+        if self._settings is not None:
+            batch = self._ranks.same(self._read() if self._ranks.leader else None)
+            if batch is not None:
+                self._accept(batch, self._settings.total)
 
     def _read(self) -> Batch | None:
         """Return the new prompts, or None. Never raises: a problem of the author must not end the training."""
-        offset = self._source.authored.offset
         try:
-            batch = read_prompts(self._folder, offset)
+            batch = read_prompts(self._folder, self._authored.offset)
         except FileNotFoundError:
             return None
         except (ConfigError, OSError, ValueError) as error:
             self._warn_once(f"an author's prompts cannot be read, training continues without: {reason(error)}")
             return None
-        return batch if batch.offset != offset else None
+        return batch if batch.offset != self._authored.offset else None
 
-    def _accept(self, batch: Batch, settings: AuthorSettings) -> None:
-        authored = self._source.authored
+    def _accept(self, batch: Batch, total: int) -> None:
+        authored = self._authored
         before = authored.refused.copy()
         authored.offset = batch.offset
         authored.refused.update({"malformed": batch.malformed, "too_long": batch.too_long})
-        groups: dict[tuple[str, str], list[AuthoredPrompt]] = {}
+        groups: dict[tuple[str, str, str], list[str]] = {}
         for entry in batch.prompts:
-            if why := self._refusal(entry, settings):
+            if why := self._refusal(entry, total):
                 authored.refused[why] += 1
             else:
                 authored.accepted_keys.add(key_of(entry.prompt))
                 origin = f"{entry.by} by {entry.model or 'no model'} at tick {entry.tick}"
-                groups.setdefault((entry.topic, origin), []).append(entry)
-        for (topic, origin), entries in groups.items():
-            why = f"written for a topic that lags: {origin}"
-            self._source.add_authored([entry.prompt for entry in entries], by=entries[0].by, why=why, topic=topic)
-        if refused := {kind: count for kind, count in (authored.refused - before).items() if count}:
-            log.warning("%d prompts of an author's are refused: %s", sum(refused.values()), _listed(refused))
+                groups.setdefault((entry.topic, entry.by, origin), []).append(entry.prompt)
+        for (topic, by, origin), prompts in groups.items():
+            self._source.add_authored(prompts, by=by, why=f"written for a topic that lags: {origin}", topic=topic)
+        if refused := authored.refused - before:
+            listed = ", ".join(f"{kind} {count}" for kind, count in sorted(refused.items()))
+            log.warning("%d prompts of an author's are refused: %s", refused.total(), listed)
 
-    def _refusal(self, entry: AuthoredPrompt, settings: AuthorSettings) -> str:
-        accepted = self._source.authored.accepted_keys
-        if len(accepted) >= settings.total:
+    def _refusal(self, entry: AuthoredPrompt, total: int) -> str:
+        accepted = self._authored.accepted_keys
+        if len(accepted) >= total:
             return "capped"
         return self._admission.refusal(entry.prompt, accepted) if entry.topic in self._source.names else "unknown_topic"
 
     def _can_be_scored(self) -> bool:
         """Whether a prompt without the data's other columns can be scored. A plain reward function would get None for
         them, which may end the training."""
-        if not self._source.references:
+        committee, lacking = self._committee, ", ".join(sorted(self._source.references))
+        if not lacking or (committee is not None and committee.remote is not None):
             return True
-        lacking = ", ".join(sorted(self._source.references))
-        if self._committee is None:
-            self._warn_once(f"{SHARE} is not announced: authored prompts have no {lacking}; score by oven.Committee")
-        elif self._committee.remote is None:
-            self._warn_once(
-                f"{SHARE} is not announced: authored prompts have no {lacking}, and no judge scores without"
-            )
-        else:
-            return True
+        why = "score by oven.Committee" if committee is None else "and no judge scores without"
+        separator = ";" if committee is None else ","
+        self._warn_once(f"{SHARE} is not announced: authored prompts have no {lacking}{separator} {why}")
         return False
 
-    def _write_topics(self, settings: AuthorSettings) -> None:
+    def _write_topics(self, examples: int) -> None:
         """Write the topics for the author, with examples from the data, never held-out ones."""
         topics = []
         for name in self._source.names:
             prompts = self._source.own_prompts(name)
-            shown = tuple(text_of(prompt)[:CHARACTERS] for prompt in islice(prompts, settings.examples))
+            shown = tuple(text_of(prompt)[:CHARACTERS] for prompt in prompts[:examples])
             topics.append(Topic(name=name[:200], prompts=len(prompts), examples=shown))
         try:
             write_topics(self._folder, topics)
@@ -187,7 +177,3 @@ def _evaluated(trainer: Trainer) -> Iterator[str]:
     for rows in datasets.values() if isinstance(datasets, Mapping) else [datasets]:
         if "prompt" in (getattr(rows, "column_names", None) or ()) and hasattr(rows, "select"):
             yield from map(text_of, rows.select(range(min(len(rows), HELD_OUT_ROWS)))["prompt"])
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(counts).items()))

@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from oven_core.errors import ConfigError, OvenError, reason
+from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.frontier.policy_reading import PolicyReading, Reading
+from oven_learner.frontier import PolicyReading, Reading
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_runs.home import probe_set
@@ -47,20 +47,19 @@ class FrontierCalibration(StepHook):
 
     def begin(self, ranks: Ranks) -> None:
         """Make the first reading, with the weights that training begins with."""
-        trainer = self._trainer
+        trainer, settings = self._trainer, self._settings
         self._reading = self._first = None
         self._is_active = ranks.leader
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             self._give_up("FSDP or DeepSpeed shards the policy, which one rank cannot read texts with")
-        try:
-            prompts = probe_set.read_prompts(Path(self._settings.prompts)) if self._is_active else ()
-        except ConfigError as error:
-            self._give_up(str(error))
-        else:
-            settings = self._settings
-            self._key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
-        if self._is_active and self._load_answers():
-            self._begin()
+        if self._is_active:
+            try:
+                prompts = probe_set.read_prompts(Path(settings.prompts))
+            except ConfigError as error:
+                self._give_up(str(error))
+            else:
+                self._key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
+                self._begin_if_answered()
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return METRICS
@@ -68,43 +67,30 @@ class FrontierCalibration(StepHook):
     def end_step(self, step: StepEnd) -> None:
         if not self._is_active:
             return
-        due = step.trained % self._settings.every == 0 or step.last
         if self._reading is None:
-            if self._load_answers():
-                self._begin()
-                step.metrics |= self._metrics(self._first)
-        elif due:
+            self._begin_if_answered()
+            step.metrics |= self._metrics(self._first)
+        elif step.trained % self._settings.every == 0 or step.last:
             step.metrics |= self._metrics(self._now())
 
-    def _load_answers(self) -> bool:
-        """Return whether the answers are there and the policy can read them."""
+    def _begin_if_answered(self) -> None:
+        """Make the first reading, or load the one from before the run was resumed, once the answers are there."""
         try:
             answers = probe_set.read(self._folder, self._key)
             if answers is None:
-                return False
+                return
             self._reading = PolicyReading(answers, self._policy, self._trainer.processing_class)
         except (ConfigError, OSError, AttributeError) as error:
-            self._give_up(str(error) if isinstance(error, OvenError) else reason(error))
-            return False
-        if self._reading.left_out:
-            log.warning(
-                "%d of %d frontier answers are left out: the policy cannot read them",
-                self._reading.left_out,
-                len(answers.probes),
-            )
+            self._give_up(reason(error))
+            return
+        if left_out := self._reading.left_out:
+            log.warning("%d of %d frontier answers are not read: the policy cannot", left_out, len(answers.probes))
         if answers.lacks:
             log.warning("frontier: %s", answers.lacks)
-        return True
-
-    def _begin(self) -> None:
-        """Make the first reading, or load the one from before the run was resumed."""
         step = int(self._trainer.state.global_step)
-        saved = self._load_first_reading()
-        if saved is not None and step:
-            self._first = saved
-            return
-        self._first = self._now()
-        if self._first is None:
+        saved = self._load_first_reading() if step else None
+        self._first = saved or self._now()
+        if saved is not None or self._first is None:
             return
         if step:
             log.warning("frontier: the answers came at step %d, and changes are against that step", step)
@@ -133,13 +119,7 @@ class FrontierCalibration(StepHook):
         assert self._reading is not None
         try:
             return self._reading.read(self._policy)
-        except (
-            RuntimeError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            LookupError,
-        ) as error:  # out of memory, or an unusual model
+        except Exception as error:  # out of memory, or an unusual model
             self._give_up(reason(error))
             return None
 

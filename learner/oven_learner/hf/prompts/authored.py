@@ -1,36 +1,48 @@
-"""Prompts that an author wrote for a source, and the share of draws that goes to them, by chunk.
+"""Prompts that an author wrote for a source: which are accepted, and the share of draws that goes to them, by chunk.
 
 At the initial share of 0, every draw and every random number is the same as without them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from oven_learner.hf.prompts.injected import InjectedPrompts
+from oven_runs.home.authored_prompts import fault, normalized
 
 CAP = 256
 """The most authored prompts that are held. The oldest go first, because training has learnt from them."""
 SHARE = "data.authored_share"
 """The actuator."""
+QUOTE_WORDS = 8
+"""Consecutive words of a held-out prompt that count as a quotation: PaLM's test for contamination (Chowdhery et al.
+2022, arXiv 2204.02311, section 8). A shorter held-out prompt is quoted by a text that contains all of it."""
+LEAST_WORDS = 4
+"""A held-out prompt of fewer words ("wave hello") is quoted only by an equal text; as a part it would bar many
+prompts."""
+TEMPLATE_ROWS = 20_000
+"""Prompts of the data whose phrases count as common forms and not as quotations. Reading them takes about a second
+before the first step."""
 
 
 class AuthoredPrompts:
     """The pool of authored prompts, the timeline of the share, and the position in the author's file."""
 
-    def __init__(self, cap: int = CAP) -> None:
-        self.pool = InjectedPrompts(cap)
+    def __init__(self) -> None:
+        self.pool = InjectedPrompts(CAP)
         self.timeline = [(0, 0.0)]
         """(first chunk, share from there on), oldest first."""
         self.offset = 0
         """Bytes of the author's file that were read."""
         self.accepted_keys: set[int] = set()
-        """Keys (`admission.key_of`) of all accepted prompts, including evicted ones."""
+        """Keys (`key_of`) of all accepted prompts, including evicted ones."""
         self.refused: Counter[str] = Counter()
-        """Refused prompts, by `admission.REFUSALS`."""
+        """Refused prompts, by reason (docs/language-models.md)."""
 
     @property
     def share(self) -> float:
@@ -63,3 +75,57 @@ class AuthoredPrompts:
         self.timeline = [(int(chunk), float(share)) for chunk, share in state["timeline"]]
         self.offset, self.accepted_keys = int(state["offset"]), set(state["taken"])
         self.refused = Counter(state["refused"])
+
+
+class Admission:
+    """Decides which texts are refused. `own`: the prompts of the data. `held_out`: those that the run is measured
+    on."""
+
+    def __init__(self, own: Sequence[str], held_out: Iterable[str]) -> None:
+        self._own = {key_of(text) for text in own}
+        held = [words for text in held_out if (words := _words(text))]
+        self.held_out = len(held)
+        """The number of held-out prompts."""
+        quotes = {gram for words in held if len(words) >= LEAST_WORDS for gram in _grams(words)}
+        for text in islice(own, TEMPLATE_ROWS if quotes else 0):
+            quotes.difference_update(_grams(_words(text)))
+        self._whole = {tuple(words) for words in held}
+        self._quotes = quotes | {words for words in self._whole if LEAST_WORDS <= len(words) <= QUOTE_WORDS}
+        self._lengths = sorted({len(gram) for gram in self._quotes})
+
+    def refusal(self, text: str, accepted: Collection[int]) -> str:
+        """Return why the text is refused; empty if it is not. `accepted`: keys of the prompts accepted so far."""
+        if why := fault(text):
+            return why
+        if key_of(text) in self._own or key_of(text) in accepted:
+            return "duplicate"
+        words = _words(text)
+        quotes = any(gram in self._quotes for length in self._lengths for gram in _windows(words, length))
+        return "held_out" if quotes or tuple(words) in self._whole else ""
+
+
+def text_of(prompt: Any) -> str:
+    """Return a prompt's text; for messages, their contents, one per line."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(str(message.get("content", "")) for message in prompt)
+
+
+def key_of(text: str) -> int:
+    """Return the first 64 bits of BLAKE2b of the normalized text, which are equal for duplicates."""
+    data = normalized(text).encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def _words(text: str) -> list[str]:
+    """Split into words without punctuation. Mathematical signs are words."""
+    return [bare for word in normalized(text).split() if (bare := word.strip(".,;:!?\"'()[]"))]
+
+
+def _windows(words: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
+    return (tuple(words[start : start + length]) for start in range(len(words) - length + 1))
+
+
+def _grams(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield each QUOTE_WORDS consecutive words; of a shorter text, all of it."""
+    return _windows(words, QUOTE_WORDS) if len(words) >= QUOTE_WORDS else iter([tuple(words)])

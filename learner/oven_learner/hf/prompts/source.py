@@ -12,14 +12,14 @@ the position, and `source.log_to(client)` puts injections into the log.
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from dataclasses import asdict
+from typing import Any, NoReturn
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import PromptsInjected
-from oven_core.protocol.messages import LearnerMessage
+from oven_learner.client.client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts.authored import AuthoredPrompts
 from oven_learner.hf.prompts.injected import InjectedPrompts, Injection
@@ -36,16 +36,6 @@ SHARE = 0.25
 others, they would not be drawn for thousands of steps."""
 MOST = 1000
 """The most prompts in one injection: their hashes go into one message of the log, 35 bytes each."""
-
-
-class Publisher(Protocol):
-    """The part of `OvenClient` that publishes injections."""
-
-    tick: int
-    step: int
-
-    def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
-        """Put a message into the log."""
 
 
 class PromptSource(Mixture):
@@ -88,8 +78,6 @@ class PromptSource(Mixture):
         for name in weights or {}:
             if name not in topics:
                 raise UnknownNameError("topic", name, topics)
-        if weights is not None and not (math.isfinite(total := math.fsum(weights.values())) and total > 0):
-            raise ConfigError(f"the weights {dict(weights)} sum to {total:g}; give finite ones of a positive sum")
         rows = [row for of_topic in topics.values() for row in of_topic]
         self._is_text = _are_text(rows)
         self._columns = tuple(dict.fromkeys(name for row in rows for name in row))
@@ -107,7 +95,7 @@ class PromptSource(Mixture):
         """Columns that every prompt of the data has, such as the answer. Authored prompts lack them."""
         self.fingerprint = digest([digest(row) for row in self._rows])
         """A hash of the source's own prompts and their columns."""
-        self._publisher: Publisher | None = None
+        self._client: OvenClient | None = None
         self._unpublished: list[Injection] = []
         self.read.grow(self._injected.slots + self.authored.pool.slots)
         self.dataset, self.epoch = self._as_dataset()
@@ -146,17 +134,13 @@ class PromptSource(Mixture):
     def add_authored(self, prompts: Sequence[str], *, by: str, why: str, topic: str) -> Injection:
         """Hold accepted prompts of an author for `data.authored_share` of the topic's draws, and log them like an
         injection."""
-        convert = str if self._is_text else _as_message
-        rows = [{**self._whole({PROMPT: convert(prompt)}), TOPIC: topic} for prompt in prompts]
+        contents: list[Any] = list(prompts) if self._is_text else [[{"role": "user", "content": p}] for p in prompts]
+        rows = [{**self._whole({PROMPT: content}), TOPIC: topic} for content in contents]
         return self._add(self.authored.pool, len(self._rows) + self._injected.slots, by, why, rows)
 
     def own_prompts(self, topic: str | None = None) -> list[Any]:
         """Return the prompts of the source's own data, in order; of one topic, or all."""
         return [row[PROMPT] for row in self._rows if topic in (None, row[TOPIC])]
-
-    def set_authored_share(self, share: float) -> None:
-        """Set the share of draws for authored prompts, from the next chunk that is not drawn yet."""
-        self.authored.set_share(share, self.next_chunk)
 
     def _add(self, pool: InjectedPrompts, first: int, by: str, why: str, rows: Sequence[Row]) -> Injection:
         """Add rows of one topic to a pool, whose slots begin at row `first` of the dataset."""
@@ -170,10 +154,10 @@ class PromptSource(Mixture):
         self._publish()
         return injection
 
-    def log_to(self, publisher: Publisher) -> None:
+    def log_to(self, client: OvenClient) -> None:
         """Put injections into this client's log, beginning with those that no log has yet. `attach` does this
         itself."""
-        self._publisher = publisher
+        self._client = client
         self._publish()
 
     def take(self, count: int) -> list[Row]:
@@ -231,21 +215,11 @@ class PromptSource(Mixture):
             log.warning("the prompts are not those of the state that is loaded: what is drawn will differ")
 
     def _publish(self) -> None:
-        if self._publisher is None:
-            return
-        for injection in self._unpublished:
-            self._publisher.publish_message(
-                PromptsInjected,
-                by=injection.by,
-                why=injection.why,
-                topic=injection.topic,
-                hashes=injection.hashes,
-                held=injection.held,
-                evicted=injection.evicted,
-                tick=self._publisher.tick,
-                step=self._publisher.step,
-            )
-        self._unpublished.clear()
+        client = self._client
+        if client is not None:
+            for injection in self._unpublished:
+                client.publish_message(PromptsInjected, **asdict(injection), tick=client.tick, step=client.step)
+            self._unpublished.clear()
 
     def _checked_row(self, prompt: Any, index: int) -> Row:
         location = f"injected prompt {index}"
@@ -283,10 +257,6 @@ class _Lookup:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         """The datasets library hashes its pickle."""
         return _fail_in_worker, (self._source.fingerprint,)
-
-
-def _as_message(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
 
 
 def _fail_in_worker(prompts: str) -> NoReturn:

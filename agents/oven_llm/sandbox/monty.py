@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, assignment
+from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, Sandbox, assignment
 from oven_llm.sandbox.frames import FrameError
 from oven_llm.sandbox.inside.captured_output import cut
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import EXTRA
-from oven_llm.sandbox.session import Sandbox
 
 GRACE_S = 1.0
 """Seconds after a block's deadline until its worker is killed, because one operation may not check the clock."""

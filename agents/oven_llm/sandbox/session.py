@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from functools import partial
-from typing import Self
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import Machine
-from oven_llm.sandbox.exchange import Block, Exchange, Functions, assignment
+from oven_llm.sandbox.exchange import Block, Exchange, Functions, Sandbox, assignment
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
 from oven_llm.sandbox.probe import Backend, choose, probe
 from oven_llm.sandbox.profiles import REPL, Profile
-
-
-class Sandbox(ABC):
-    """One namespace that lasts from block to block, and is lost with its process. For one thread at a time."""
-
-    backend: Backend
-
-    @abstractmethod
-    def assign(self, name: str, value: object) -> None:
-        """Assign a variable such as `context`: text, or what JSON can hold. Raises ConfigError for anything else, or if
-        it is too large."""
-
-    @abstractmethod
-    def run(self, code: str) -> Block:
-        """Run a block and return its outcome. Raises ProcessError only if no process can be started."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the process, and everything that runs in it."""
-
-    @abstractmethod
-    def interrupt(self) -> None:
-        """End the running block from another thread, as if its process had died. monty's blocks end at their deadline
-        instead."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_sandbox(

@@ -223,8 +223,7 @@ class State:
         self.rollback_limits.observe(observation.tick, observation.step, reading)
 
     def apply_receipt(self, receipt: Receipt) -> None:
-        """End the decision's flight and store the value that was read back. A receipt without a decision answers a
-        command, or comes from the learner itself."""
+        """End the decision's flight, if the receipt is for one, and store the value that was read back."""
         flight = self.in_flight.pop(receipt.decision_id, None)
         if receipt.decision_id and flight is None:
             self.counters["receipt.not_in_flight"] += 1
@@ -252,8 +251,7 @@ class State:
             agent.done_tick, agent.seen = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
-        """Store a decision. A change starts the cool-down, and older advice on its actuator can no longer be approved.
-        An adopted decision is in flight."""
+        """Store a decision. A change starts the cool-down and ends older advice; an adopted one is in flight."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator

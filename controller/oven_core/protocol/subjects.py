@@ -131,8 +131,7 @@ def patterns_by(run: str, *writers: Writer) -> list[str]:
 
 
 def log_subjects(run: str) -> list[str]:
-    """Return the subjects that the log stores directly. A wildcard over all would overlap the votes (server error
-    10065)."""
+    """Return the subjects that the log stores directly. One wildcard would overlap the votes (error 10065)."""
     return [subject.pattern(run) for subject in SUBJECTS if subject.signed]
 
 

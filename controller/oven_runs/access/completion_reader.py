@@ -74,10 +74,7 @@ async def followed(
 
 
 async def _from_store(folder: RunFolder, most: int) -> list[StoredGroup]:
-    """Read a run that is down, by starting its server.
-
-    Raises ConfigError if none are stored or the store is gone, StoreInUseError if the run is up after all.
-    """
+    """Read a run that is down, by starting its server. Raises ConfigError, StoreInUseError."""
     if not folder.info().embedded:
         async with connected(folder, "admin") as bus:
             return await _newest_stored(bus, folder.run, most)
@@ -102,10 +99,7 @@ async def _listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
 
 
 async def _batches(bus: Bus, run: str, after: int, most: int) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest `most` groups after a sequence, which the mesh returns.
-
-    Raises BusError if no mesh answers, ConfigError if none are stored.
-    """
+    """Yield the newest `most` groups after a sequence. Raises BusError without a mesh, ConfigError."""
     while most > 0:
         request = CompletionsRequest(after=after, limit=min(most, 256))
         reply = await bus.request(Subjects(run).stored_completions, request.wire(), ANSWER_S)

@@ -143,10 +143,7 @@ def _damage(line: bytes, number: int, error: Exception) -> str:
 
 
 async def batches(bus: Bus, run: str, after: int = 0, timeout_s: float = ANSWER_S) -> AsyncGenerator[list[Event]]:
-    """Yield all events after a sequence, unverified, in the batches in which the mesh returns them.
-
-    Raises BusError if no mesh answers in time.
-    """
+    """Yield all events after a sequence, unverified, as the mesh returns them. Raises BusError if none answers."""
     while True:
         reply = await bus.request(Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire(), timeout_s)
         batch = HistoryBatch.model_validate_json(reply)

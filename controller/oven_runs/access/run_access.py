@@ -69,10 +69,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        """Connect as a monitor or an operator.
-
-        Raises RefusedError if the key does not have that role or is not accepted, BusError if no server answers.
-        """
+        """Connect as a monitor or an operator. Raises RefusedError for the key, BusError without a server."""
 
     @abstractmethod
     def keyring(self, *, check: bool = True) -> Keyring:
@@ -87,10 +84,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Yield every event so far, unverified.
-
-        `exact` reads the log itself if possible. `tell` receives warnings about the log. Raises BusError, ConfigError.
-        """
+        """Yield every event so far, unverified; `exact`: from the log itself. Raises BusError, ConfigError."""
 
     @abstractmethod
     def past(self, after: int) -> AsyncGenerator[Event]:
@@ -98,10 +92,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        """Yield the stored events after a sequence, unverified and without a mesh.
-
-        Raises BusError if only the mesh can provide them.
-        """
+        """Yield the stored events after a sequence, unverified. Raises BusError if only the mesh has them."""
 
     @abstractmethod
     def missing(self) -> str:

@@ -22,8 +22,7 @@ EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues jobs with an exit code in slurm.conf's
 RequeueExit. Some launchers change it (torchrun exits with 1), so readers rely on the file instead."""
 OFFERED = "OVEN_RELAUNCH"
-"""Environment variable of the learner, set if its launcher restarts it. Without it the learner announces no rollback
-by a restart."""
+"""Set for the learner if its launcher restarts it. Otherwise it announces no rollback by a restart."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"
@@ -100,8 +99,7 @@ class LearnerRelaunch:
     """Restarts in one stack. Call `again` each time that the learner has ended."""
 
     def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:
-        """`folder`: the run's. `resume_command`: the command with which a person can continue later. `tell` receives
-        lines for people."""
+        """`resume_command`: with which a person can continue later. `tell` receives lines for people."""
         self._folder, self._resume_command, self._tell = folder, resume_command, tell
         self._bound = Bound()
         self._handled = self._read()  # from an earlier stack; the first learner continues from it

@@ -186,10 +186,7 @@ class RunRows:
         )
 
     def advance(self) -> Iterator[RunRow]:
-        """Yield rows as they change, each after one slice of its log: live runs first, then the newest.
-
-        Ends when no log has anything new.
-        """
+        """Yield rows as they change, live runs first, until no log has anything new."""
         order = sorted(self._folders.values(), key=lambda folder: self.rows[folder.run].status != "running")
         for folder in order:
             more = self._changed(folder)

@@ -50,8 +50,7 @@ class Calibration:
     count: int
     brier: float | None
     constant: float | None
-    """The mean y, the constant probability with the best score. It is only known afterwards, so an agent that beats it
-    can tell good changes from bad ones."""
+    """The mean y: the constant probability with the best score, which is only known afterwards."""
     constant_brier: float | None
     bins: tuple[Bin, ...]
     """Bins that have claims, from the lowest p on."""

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
@@ -25,6 +25,8 @@ from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # takes as long to import as everything else together, and the monitor paints first
     from oven_core.bus.connection import Bus
+
+_Item = TypeVar("_Item")
 
 RETRY_S: Final = 0.25
 """Seconds between two attempts to connect."""
@@ -115,35 +117,58 @@ class RunAccess(ABC):
         """
         from oven_runs.access.log_sources import history, listen
 
-        wake, keyring, last_seq, ended, lost = asyncio.Event(), self.keyring(), 0, False, False
+        keyring, last_seq, ended = self.keyring(), 0, False
+
+        async def fetch(bus: Bus) -> AsyncGenerator[Event]:
+            nonlocal last_seq, ended
+            for event in map(keyring.verify, await history(bus, self.run, last_seq)):
+                yield event
+                last_seq, ended = event.seq, ends(event, ended)
+
+        async for event in self.polled(listen, fetch, lambda: self.is_over(ended), tell):
+            yield event
+        if not self.up():
+            async for event in self.events(tell=tell):
+                if event.seq > last_seq:
+                    yield event
+
+    async def polled(
+        self,
+        listen: Callable[[Bus, str, asyncio.Event], Awaitable[None]],
+        fetch: Callable[[Bus], AsyncGenerator[_Item]],
+        over: Callable[[], bool],
+        tell: Callable[[str], object],
+    ) -> AsyncGenerator[_Item]:
+        """Yield what `fetch` returns, at first and whenever the event of `listen` is set, until the stack is down.
+
+        Reconnects, and says so through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
+        """
+        wake, lost = asyncio.Event(), False
         while self.up():
             try:
                 async with self.connected("monitor") as bus:
                     await listen(bus, self.run, wake)
                     while self.up():
                         wake.clear()
-                        for event in map(keyring.verify, await history(bus, self.run, last_seq)):
-                            yield event
-                            last_seq, ended = event.seq, ends(event, ended)
+                        async for item in fetch(bus):
+                            yield item
                         if lost:
-                            tell(f"the log of run {self.run!r} can be read again, up to event {last_seq}")
+                            tell(f"run {self.run!r} can be read again")
                             lost = False
+                        if not bus.connected:
+                            break
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(POLL_S):
                                 await wake.wait()
             except RefusedError:
                 raise
             except BusError as error:
-                if self.is_over(ended):
-                    break
+                if over():
+                    return
                 if not lost:
                     tell(f"{error}; retrying until it answers")
                     lost = True
                 await asyncio.sleep(RETRY_S)
-        if not self.up():
-            async for event in self.events(tell=tell):
-                if event.seq > last_seq:
-                    yield event
 
 
 def ends(event: Event, ended: bool) -> bool:

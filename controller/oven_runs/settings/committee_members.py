@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
+from oven_core.plugins import checked_function
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
-from oven_runs.settings.named_functions import checked_function
 
 INSTALL: Final = "pip install 'oven-controller[llm]'"
 RUBRIC_BYTES: Final = 32_768

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_runs.settings.named_functions import checked_function
+from oven_core.plugins import checked_function
 
 OF_RECIPES = 10
 """Steps between two samples of a recipe. A recipe's data are generated, so no text is secret."""

@@ -19,7 +19,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
-from oven_learner.teachers.named_teachers import NamedTeachers
+from oven_learner.teachers.registry import NamedTeachers
 from oven_runs.settings.committee_members import check_judge
 from oven_runs.settings.committee_settings import CommitteeSettings
 

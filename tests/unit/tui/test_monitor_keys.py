@@ -29,10 +29,9 @@ from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.screens.knob import KnobScreen
-from oven_tui.screens.log_console import ConsoleScreen
+from oven_tui.screens.log_console import ConsoleLines, ConsoleScreen
 from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.charts import Chart
-from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.run_list import RunList

@@ -22,7 +22,7 @@ from oven_tui.model.cell_text import FATES
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.paper import PaperScreen
-from oven_tui.widgets.drawing import Drawing
+from oven_tui.widgets.base import Drawing
 
 
 class DecisionScreen(PaperScreen):

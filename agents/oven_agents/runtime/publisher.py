@@ -16,7 +16,7 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
 from oven_core.protocol.subjects import agent_subject
 from oven_core.telemetry import tracing
-from oven_core.telemetry.tracing import Attribute, Span
+from oven_core.telemetry.span import Attribute, Span
 
 log = logging.getLogger("oven.agent")
 

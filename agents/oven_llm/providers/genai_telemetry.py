@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from oven_core.telemetry import tracing
-from oven_core.telemetry.tracing import Attribute
+from oven_core.telemetry.span import Attribute
 from oven_llm.providers.conversation import LanguageModel, ModelReply
 from oven_llm.providers.failures import Kind
 

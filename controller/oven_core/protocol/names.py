@@ -37,30 +37,39 @@ class Subjects:
         return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:
+        """Statuses of an agent (AgentStatus)."""
         return f"{self.base}.agent.{name}"
 
     def vote(self, name: str) -> str:
+        """Votes of an agent."""
         return f"{self.base}.vote.{name}"
 
     def alert(self, name: str) -> str:
+        """Symptoms that an agent sees."""
         return f"{self.base}.alert.{name}"
 
     def ballot(self, ballot_id: str) -> str:
+        """The opening of the ballot with this id."""
         return f"{self.base}.ballot.{ballot_id}"
 
     def decision(self, decision_id: str) -> str:
+        """The decision with this id."""
         return f"{self.base}.decision.{decision_id}"
 
     def step(self, tick: int | str) -> str:
+        """The end of this tick, in lockstep."""
         return f"{self.base}.step.{tick}"
 
     def outcome(self, decision_id: str) -> str:
+        """The outcome of this decision."""
         return f"{self.base}.outcome.{decision_id}"
 
     def answer(self, answer_id: str) -> str:
+        """The mesh's answer with this id to a command."""
         return f"{self.base}.answer.{answer_id}"
 
     def operator(self, name: str) -> str:
+        """Commands of an operator."""
         return f"{self.base}.operator.{name}"
 
 
@@ -80,7 +89,7 @@ def kg(endpoint: str) -> str:
 
 
 def log_stream(run: str) -> str:
-    """The stream that is the run's log."""
+    """Return the name of the stream that is the run's log."""
     return f"OVEN-{run}"
 
 

@@ -37,7 +37,7 @@ from oven_core.protocol.names import Subjects, kind
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import MESH, Keyring
 from oven_core.telemetry import tracing
-from oven_core.telemetry.tracing import Attribute, Span
+from oven_core.telemetry.span import Attribute, Span
 
 log = logging.getLogger("oven.mesh")
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from oven_core.telemetry.tracing import HEADER, Attribute, Kind, Span
+from oven_core.telemetry.span import HEADER, Attribute, Kind, Span
 
 log = logging.getLogger("oven.telemetry")
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING
 
 from oven_core.errors import ConfigError
+from oven_core.telemetry.span import HEADER, Attribute, Kind, Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -25,41 +26,6 @@ VARIABLE = "OVEN_OTLP"
 FLUSH_S = 2.0
 """Seconds that the end waits for a slow collector."""
 MAX_CONTEXTS = 1024
-
-HEADER = "traceparent"
-"""The message header that carries a trace context (W3C Trace Context)."""
-Kind = Literal["internal", "client", "producer", "consumer"]
-Attribute = str | bool | int | float | tuple[str, ...]
-
-
-class Span:
-    """An open span. A `with` block ends it, and marks it as failed if the block raises.
-
-    This class itself is used while telemetry is off: it does nothing, and its context is empty.
-    """
-
-    __slots__ = ()
-
-    @property
-    def traceparent(self) -> str:
-        """The context for the next message's header; empty while telemetry is off."""
-        return ""
-
-    def note(self, attributes: Mapping[str, Attribute]) -> None:
-        """Add attributes, never a text that a person or a model wrote: spans leave the machine."""
-
-    def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
-        """Add something that happened at a Unix time. Attributes must not contain such texts either."""
-
-    def end(self, error_type: str = "") -> None:
-        """End the span, without which it is never sent."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.end(kind.__name__ if kind else "")
-
 
 OFF = Span()
 _active: Tracing | None = None

@@ -192,6 +192,8 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     for name, entry in values.items():
         if not isinstance(entry, Mapping):
             raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; a provider is written as `key: value` lines")
+        if "wire" not in entry:
+            raise ConfigError(f"{source}: the provider {name} is new here and needs `wire`: openai or anthropic")
         entries[name] = validated(ProviderEntry, entry, f"{name}.", layers, None)
     return entries
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from oven_core.bus.log import Entry
-from oven_core.telemetry.tracing import Span
+from oven_core.telemetry.span import Span
 from oven_learner.link.link_interface import Make
 
 log = logging.getLogger("oven.learner")

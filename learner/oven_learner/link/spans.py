@@ -8,7 +8,7 @@ from functools import partial
 
 from oven_core.protocol.messages import LearnerMessage, Observation, Receipt
 from oven_core.telemetry import tracing
-from oven_core.telemetry.tracing import Attribute, Span
+from oven_core.telemetry.span import Attribute, Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -108,7 +108,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
     ("text", "words"),
     [
         ("openai: 3", "openai is '3'; a provider is written as"),
-        ("mine: {base_url: 'http://h/v1'}", "mine.wire .*Field required"),
+        ("mine: {base_url: 'http://h/v1'}", "the provider mine is new here and needs `wire`"),
         ("openai: {top_logprobs: 21}", "openai.top_logprobs = 21 .*less than or equal to 20"),
         ("openai: {schema: json}", "openai.schema = 'json' .*'strict', 'json_object' or 'none'"),
         ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),

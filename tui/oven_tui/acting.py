@@ -21,9 +21,7 @@ from oven_tui.model.commands_given import progress_text, request_text
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.screens.choice import ChoiceScreen
-from oven_tui.screens.confirm import ConfirmScreen
-from oven_tui.screens.knob import KnobScreen
+from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen
 from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About
@@ -214,17 +212,17 @@ class Acting(ThemedApp[None]):
 
         self.push_screen(ConfirmScreen(title, lambda: self._weighed(command)), answered)
 
-    def _weighed(self, command: OperatorCommand) -> tuple[str, str]:
+    def _weighed(self, command: OperatorCommand) -> list[tuple[str, str]]:
         """Return the consequence, and the mesh's objection as the log stands now."""
         reply = self.view.mesh.reply(command)
         against = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
-        return consequences.sentence(self.view, command), against
+        return [(consequences.sentence(self.view, command), ""), (against, "bold red")]
 
     def _says(self, actuator: str, value: Value) -> list[tuple[str, str]]:
         """Return what a value would do, and the answers that the mesh would give a person and its guardrails an
         agent."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
-        lines = [("", ""), (consequences.sentence(self.view, command), "")]
+        lines = [(consequences.sentence(self.view, command), "")]
         if not self.view.mesh.whole:
             return [*lines, ("what the mesh would say is known once all of the log is read", "dim")]
         reply, ruling = self.view.mesh.reply(command), self.view.mesh.ruling(actuator, value)

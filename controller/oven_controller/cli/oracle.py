@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,27 +13,14 @@ from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 
-NEWEST = "the newest run that has an oracle"
-OracleArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
-        show_default=NEWEST,
-        autocompletion=completion.runs,
-    ),
-]
-OracleOption = Annotated[
-    str | None,
-    typer.Option(
-        "--run",
-        "-r",
-        metavar="RUN",
-        help="A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
-        show_default=NEWEST,
-        autocompletion=completion.runs,
-    ),
-]
+WHERE: Any = {
+    "metavar": "RUN",
+    "help": "A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
+    "show_default": "the newest run that has an oracle",
+    "autocompletion": completion.runs,
+}
+OracleArgument = Annotated[str | None, typer.Argument(**WHERE)]
+OracleOption = Annotated[str | None, typer.Option("--run", "-r", **WHERE)]
 Percents = Annotated[
     str | None,
     typer.Option(
@@ -72,16 +59,8 @@ def evaluate(
     """
     from oven_recipes.oracle.evaluate_command import main
 
-    folder, percents = _oracle_folder(run), _percents(layer_percents)
-    return main(
-        folder,
-        benchmarks=benchmarks,
-        items=items,
-        percents=percents,
-        temperature=temperature,
-        out=out,
-        as_json=as_json,
-    )
+    settings: Any = {"percents": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
+    return main(_oracle_folder(run), benchmarks=benchmarks, items=items, out=out, **settings)
 
 
 def ask(

@@ -11,7 +11,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import Json, Rules, run_option
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.events import Event
@@ -50,18 +50,9 @@ def review(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report with charts to this file.")
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Decide with this rule; repeatable.")
-    ] = None,
+    sets: Rules = None,
     run: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            "-r",
-            metavar="NAME",
-            help="With PATH: keep the import as a run with this name. Without PATH: review the run with this name.",
-            autocompletion=completion.runs,
-        ),
+        str | None, run_option("With PATH: keep the import as a run with this name. Without PATH: review this run.")
     ] = None,
     rename: Rename = None,
     knob: Knobs = None,

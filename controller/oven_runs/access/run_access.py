@@ -30,6 +30,8 @@ _Item = TypeVar("_Item")
 
 RETRY_S: Final = 0.25
 """Seconds between two attempts to connect."""
+GAP_S: Final = 0.05
+"""Minimum seconds between two looks of a follower, so that a burst of events is fetched together."""
 POLL_S: Final = 1.0
 """Seconds after which a follower looks for new events, and whether the stack is up, while the bus is silent."""
 
@@ -109,11 +111,14 @@ class RunAccess(ABC):
             async for raw in log:
                 yield keyring.verify(raw)
 
-    async def follow(self, tell: Callable[[str], object] = warn) -> AsyncIterator[Event]:
+    async def follow(
+        self, tell: Callable[[str], object] = warn, looked: Callable[[], object] = lambda: None
+    ) -> AsyncIterator[Event]:
         """Yield events as they come, verified, until the stack is down.
 
         Live messages only signal that there is something new. The events come from `history`, in order and with their
-        sequence. Waits for a server or mesh that restarts, and says so through `tell`. Raises RefusedError.
+        sequence. Waits for a server or mesh that restarts, and says so through `tell`. `looked` is called after all
+        events so far, at least every POLL_S. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
 
@@ -124,6 +129,7 @@ class RunAccess(ABC):
             for event in map(keyring.verify, await history(bus, self.run, last_seq)):
                 yield event
                 last_seq, ended = event.seq, ends(event, ended)
+            looked()
 
         async for event in self.polled(listen, fetch, lambda: self.is_over(ended), tell):
             yield event
@@ -160,6 +166,7 @@ class RunAccess(ABC):
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(POLL_S):
                                 await wake.wait()
+                        await asyncio.sleep(GAP_S)
             except RefusedError:
                 raise
             except BusError as error:

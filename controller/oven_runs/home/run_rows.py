@@ -14,7 +14,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,7 @@ from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.run_row import RunRow
+from oven_runs.log.run_row import RunRow, finite, summarized
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
@@ -200,33 +200,16 @@ class RunRows:
 
 def _row(row: RunRow, digest: LogDigest) -> RunRow:
     summary = digest.summary
-    target = summary.target() or ""
-    ended = summary.ended
-    done = sum(summary.receipts.get(status, 0) for status in ("applied", "noop"))
+    row = summarized(row, summary)
+    if not digest.complete:
+        row = replace(row, adopted=None, rejected=None, advised=(), not_applied=0)
     return replace(
         row,
-        step=summary.step if summary.started else None,
-        max_steps=summary.started.horizon.max_steps if summary.started else None,
-        progress=summary.progress,
-        target=target,
-        first=_finite(summary.first.get(target)),
-        now=_finite(summary.metrics.get(target)),
-        adopted=summary.adopted if digest.complete else None,
-        rejected=summary.rejected if digest.complete else None,
-        advised=tuple(d.id for d in summary.advised.values() if not summary.lapsed(d)) if digest.complete else (),
-        held=summary.held,
-        ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",
-        malformed=summary.malformed + digest.unread,
-        not_applied=sum(summary.receipts.values()) - done if digest.complete else 0,
-        pace_s=_finite(digest.pace_s),
-        last=summary.last_time.astimezone(UTC).isoformat() if summary.last_time else "",
+        malformed=row.malformed + digest.unread,
+        pace_s=finite(digest.pace_s),
         fault="" if summary.started or not digest.complete or row.status == "running" else NO_START,
         whole=digest.complete,
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _version(path: Path) -> tuple[int, int]:

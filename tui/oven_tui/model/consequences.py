@@ -48,7 +48,7 @@ def sentence(view: MonitorView, command: OperatorCommand) -> str:
 
 def _of_run(view: MonitorView, action: str) -> str:
     run = view.run
-    most = run.started.horizon.max_steps if run.started else None
+    most = run.max_steps
     position = f"step {run.step}" + (f" of {most}" if most else "")
     match action:
         case "hold":
@@ -181,8 +181,7 @@ def level(view: MonitorView, actuator: str) -> str:
 
 def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
     """Return the run's announcement of an actuator."""
-    started = view.run.started
-    return next((spec for spec in started.actuators if spec.name == actuator), None) if started else None
+    return next((spec for spec in view.run.specs if spec.name == actuator), None)
 
 
 def advice(view: MonitorView, subject: str) -> Decided | None:

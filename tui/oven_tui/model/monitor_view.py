@@ -177,13 +177,11 @@ class MonitorView:
 
     def _knobs(self) -> None:
         """Scalar settings are curves too: a point for each change."""
-        specs = self.run.started.actuators if self.run.started else ()
-        values = {spec.name: self.run.knobs.get(spec.name) for spec in specs if spec.kind == "scalar"}
-        scalars = {name: value for name, value in values.items() if isinstance(value, float | int)}
-        self._measure(self.run.tick, scalars)
+        values = {spec.name: self.run.knobs.get(spec.name) for spec in self.run.specs if spec.kind == "scalar"}
+        self._measure(self.run.tick, {name: value for name, value in values.items() if isinstance(value, float | int)})
 
     def _vote(self, agent: str, vote: Vote) -> None:
-        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.started.actuators)
+        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.specs)
         if not known or agent not in self.run.agents:
             return  # no ballot will open on it
         self._votes.setdefault(vote.actuator, {})[agent] = vote
@@ -300,7 +298,7 @@ class MonitorView:
 
     def end_tick(self) -> int | None:
         """Return the tick of the last step, if nothing is repeated from here on; unknown without a horizon in steps."""
-        most = self.run.started.horizon.max_steps if self.run.started else None
+        most = self.run.max_steps
         return self.run.tick + max(0, most - self.run.step) if most is not None else None
 
     def step_at(self, tick: int) -> int:

@@ -21,7 +21,7 @@ from oven_tui.model import decision_chart, path_picture
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.screens.paper import PaperScreen
+from oven_tui.screens.help import PaperScreen
 from oven_tui.widgets.base import Drawing
 
 

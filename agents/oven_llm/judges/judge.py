@@ -210,7 +210,7 @@ class Judge:
         error: Kind | None = None
         scores: dict[str, float] = {}
         try:
-            (reply,) = await self.model.ask(question, timeout_s)
+            reply = await self.model.ask(question, timeout_s)
             reply.require_complete()
             scores = verdict.read(reply.text, candidates, tally.reasons)
             return scores

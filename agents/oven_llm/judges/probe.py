@@ -89,7 +89,7 @@ async def probe(
     try:
         with tallied(tally):
             async with asyncio.timeout(timeout_s):
-                (reply,) = await endpoint.ask(question, timeout_s)
+                reply = await endpoint.ask(question, timeout_s)
         reply.require_complete()
         text, held = _without_mark(reply.text, mark)
         terms.schema_ignored = terms.now.schema == "strict" and not held
@@ -106,7 +106,7 @@ async def probe(
         lacks += (
             f"the price of {model.model} is unknown: its cost is not counted, and no budget in USD can include it",
         )
-    usage = reply.usage if reply is not None and reply.reported else None
+    usage = reply.usage if reply is not None else None
     return replace(result, latency_s=time.monotonic() - started, lacks=lacks, usage=usage)
 
 

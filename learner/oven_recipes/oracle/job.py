@@ -31,14 +31,13 @@ from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.oracle.model import SIZES, Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import SCHEDULE, own_model
-from oven_recipes.oracle.questions import QuestionedPrompt
-from oven_recipes.oracle.questions_file import read_questions
+from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
 from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_recipes.runner import Job, trainer_arguments
 from oven_recipes.sorting_settings import LR_BOUNDS
 
 
@@ -79,22 +78,15 @@ def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, wo
     similar.
     """
     return GRPOConfig(
-        output_dir=str(workdir),
-        seed=seed,
-        learning_rate=learning_rate,
         lr_scheduler_type="constant",
-        max_steps=settings.max_steps,
         per_device_train_batch_size=settings.prompts_per_step * settings.num_generations,
         num_generations=settings.num_generations,
         max_completion_length=settings.max_completion_length,
         temperature=settings.temperature,
         beta=settings.kl_penalty or WITH_REFERENCE,
         scale_rewards="none",
-        max_grad_norm=settings.max_grad_norm,
-        bf16=False,  # a given model's weights stay in the type that they were loaded in
-        gradient_checkpointing=False,
         use_cpu=not torch.cuda.is_available(),
-        **TRAINER_ARGUMENTS,
+        **trainer_arguments(settings, learning_rate, seed, workdir),
     )
 
 

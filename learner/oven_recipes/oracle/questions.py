@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
+
+from oven_core.errors import ConfigError, reason
 from oven_learner.rewards.informativeness import informativeness_of
+from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
@@ -41,3 +46,49 @@ class QuestionedPrompt:
     prompt: str
     language: str
     questions: tuple[Question, ...]
+
+
+LAYOUT = "one JSON object a line, with wildchat_question (text), language (text) and oracle_questions (a list of texts)"
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Line(BaseModel):
+    """One line of the file. Other fields are ignored."""
+
+    wildchat_question: Text
+    language: Text
+    oracle_questions: Annotated[list[Text], Field(min_length=1)]
+
+
+def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[QuestionedPrompt]:
+    """Return at most `most` prompts in the order of the file.
+
+    A prompt that appears twice is returned once, with the questions of both. Raises ConfigError, naming file, line and
+    remedy, for a missing, empty, truncated or non-UTF-8 file, for lines of another layout, for empty questions, and for
+    prompts in which `tokenizer` finds fewer than two tokens.
+    """
+    by_prompt: dict[str, QuestionedPrompt] = {}
+    for number, values in jsonl.rows(path):
+        row = _parsed(path, number, values)
+        if (known := by_prompt.get(row.wildchat_question)) is None and most is not None and len(by_prompt) >= most:
+            break
+        prompt_questions = (*(known.questions if known else ()), *(Question(text) for text in row.oracle_questions))
+        if known is None and len(tokenizer(row.wildchat_question)["input_ids"]) < 2:
+            raise ConfigError(
+                f"{path}, line {number}: the prompt is one token, whose activation says nothing; take the line out"
+            )
+        by_prompt[row.wildchat_question] = QuestionedPrompt(
+            row.wildchat_question, row.language, tuple(dict.fromkeys(prompt_questions))
+        )
+    if not by_prompt:
+        raise ConfigError(f"{path} has no lines; give {LAYOUT}")
+    return list(by_prompt.values())
+
+
+def _parsed(path: Path, number: int, values: dict[str, Any] | jsonl.BadLine) -> _Line:
+    try:
+        return _Line.model_validate(values)
+    except ValidationError as error:
+        why = values.detail if isinstance(values, jsonl.BadLine) else reason(error)
+        raise ConfigError(f"{path}, line {number}: {why}; give {LAYOUT}") from None

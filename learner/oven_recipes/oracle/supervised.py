@@ -28,7 +28,7 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
 from oven_recipes.oracle.words import QUESTIONS
-from oven_recipes.runner import TRAINER_ARGUMENTS
+from oven_recipes.runner import trainer_arguments
 from oven_recipes.small_models import descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
@@ -294,16 +294,11 @@ class SupervisedTrainer(Trainer):
         super().__init__(
             model=policy,
             args=TrainingArguments(
-                output_dir=str(workdir),
-                seed=seed,
-                learning_rate=settings.sft_lr,
                 lr_scheduler_type="linear",
-                max_steps=settings.max_steps,
                 per_device_train_batch_size=settings.sft_batch,
-                max_grad_norm=settings.max_grad_norm,
                 remove_unused_columns=False,
                 use_cpu=not torch.cuda.is_available(),
-                **TRAINER_ARGUMENTS,
+                **trainer_arguments(settings, settings.sft_lr, seed, workdir),
             ),
             train_dataset=drawn,
             data_collator=collator,

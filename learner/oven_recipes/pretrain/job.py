@@ -33,7 +33,7 @@ from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
 from oven_recipes.pretrain.prior import find_prior, scale_embedding
 from oven_recipes.pretrain.settings import PretrainSettings, Start
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_recipes.runner import Job, trainer_arguments
 
 
 def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
@@ -247,19 +247,14 @@ def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[Me
 
 def _arguments(settings: PretrainSettings, start: Start, seed: int, workdir: Path) -> TrainingArguments:
     return TrainingArguments(
-        output_dir=str(workdir),
-        seed=seed,
-        learning_rate=start.learning_rate,
         adam_beta1=settings.betas[0],
         adam_beta2=settings.betas[1],
         weight_decay=settings.weight_decay if start.weight_decay is None else start.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
         # Plain "constant" ignores warmup_steps without a word.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
-        max_steps=settings.max_steps,
         per_device_train_batch_size=settings.batch,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
-        **TRAINER_ARGUMENTS,
+        **trainer_arguments(settings, start.learning_rate, seed, workdir),
     )

@@ -28,7 +28,7 @@ from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.repair.attempts import attempt_all
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.warm_policy import warm_policy
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_recipes.runner import Job, trainer_arguments
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
@@ -164,19 +164,12 @@ def _nowhere(trace: Trace) -> None:
 
 def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
     return {
-        "output_dir": str(workdir),
-        "seed": seed,
-        "learning_rate": learning_rate,
         "lr_scheduler_type": "constant",
-        "max_steps": settings.max_steps,
         "per_device_train_batch_size": settings.prompts_per_step * settings.group_size,
         "num_generations": settings.group_size,
         "max_completion_length": settings.max_completion_length,
-        "max_grad_norm": settings.max_grad_norm,
-        "bf16": False,
-        "gradient_checkpointing": False,
         "use_cpu": True,
-        **TRAINER_ARGUMENTS,
+        **trainer_arguments(settings, learning_rate, seed, workdir),
     }
 
 

@@ -158,9 +158,7 @@ def reading_rows(
 ) -> tuple[list[Lesson], list[Tensor]]:
     """Return `count` questions, each about the model's current activations of another text at a random layer, and those
     activations. They are data: no gradient flows to the pass that computed them."""
-    made = [
-        QuestionedPrompt(prompt.text, "english", questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
-    ]
+    made = [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)]
     questioned = [*made, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MOST_TOKENS) for _ in questioned]
     layers = range(model.config.num_hidden_layers)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.rewards.informativeness import informativeness_of
 from oven_runs.traces import jsonl
 
 
@@ -24,10 +23,6 @@ class KnownAnswer(NamedTuple):
     right: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
 
-    def informativeness(self, answer: str) -> float:
-        """Return 0 for a wrong answer, 1/2 for a right one, and 1 for one that is right and specific."""
-        return informativeness_of(answer, self.says_what, self.right)
-
 
 @dataclass(frozen=True)
 class Question:
@@ -35,16 +30,13 @@ class Question:
 
     text: str
     answer: KnownAnswer | None = None
-    closed: bool = False
-    """Whether the answer is yes or no. False for a question read from a file, where this is unknown."""
 
 
 @dataclass(frozen=True)
 class QuestionedPrompt:
-    """A prompt, its language, and its questions."""
+    """A prompt and its questions."""
 
     prompt: str
-    language: str
     questions: tuple[Question, ...]
 
 
@@ -79,7 +71,7 @@ def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[
                 f"{path}, line {number}: the prompt is one token, whose activation says nothing; take the line out"
             )
         by_prompt[row.wildchat_question] = QuestionedPrompt(
-            row.wildchat_question, row.language, tuple(dict.fromkeys(prompt_questions))
+            row.wildchat_question, tuple(dict.fromkeys(prompt_questions))
         )
     if not by_prompt:
         raise ConfigError(f"{path} has no lines; give {LAYOUT}")

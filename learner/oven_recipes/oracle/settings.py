@@ -45,13 +45,6 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _percents(percents: tuple[float, ...]) -> tuple[float, ...]:
-    for percent in percents:
-        if not 0 <= percent < 100:
-            raise ValueError(f"a layer at {percent:g} % of the depth: give 0 or more, and less than 100")
-    return percents
-
-
 def _checkpoint(checkpoint: str) -> str:
     """Return a folder's absolute path, or a hub id unchanged."""
     path = Path(checkpoint).expanduser()
@@ -92,8 +85,8 @@ class OracleSettings(BaseModel):
         description="JSON lines with wildchat_question, language, oracle_questions; none: templates, with answers",
     )
     train_texts: int = Field(default=1000, ge=2, description="prompts that questions are asked about")
-    layer_percents: Annotated[tuple[float, ...], Field(min_length=1), AfterValidator(_percents)] = Field(
-        default=(25, 50, 75), description="depths that activations are taken from, in percent"
+    layer_percents: tuple[Annotated[float, Field(ge=0, lt=100)], ...] = Field(
+        default=(25, 50, 75), min_length=1, description="depths that activations are taken from, in percent"
     )
     most_activations: int = Field(default=20, ge=1, le=20, description="of a prompt's last tokens, 1 to this many")
 

@@ -130,13 +130,12 @@ def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
     questioned = []
     for number, benchmark in enumerate(QUESTIONS):
         texts = [
-            (text, tuple(Question(item.question, _yes_or_no(item.answer), closed=True) for item in text_items))
+            (text, tuple(Question(item.question, _yes_or_no(item.answer)) for item in text_items))
             for text, text_items in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         ]
         share = (count + number) // len(QUESTIONS)
         questioned += [
-            QuestionedPrompt(text, "english", text_questions)
-            for text, text_questions in rng.sample(texts, min(share, len(texts)))
+            QuestionedPrompt(text, text_questions) for text, text_questions in rng.sample(texts, min(share, len(texts)))
         ]
     return questioned
 

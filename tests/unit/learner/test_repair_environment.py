@@ -49,13 +49,13 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
     fixed = session.call("edit", {"path": "shop.py", "old": "price - 3", "new": "price + 3"})
     assert (fixed.text, fixed.reward, fixed.failed) == ("edited", 0.5, False)
     assert session.call("run_tests", {}).text == "2 passed"
-    assert session.reward == 0  # nothing is handed in
+    assert not session.solved  # nothing is handed in
     broken = session.call("edit", {"path": "shop.py", "old": "return", "new": "retrun"})
     assert broken.reward == -1
     mended = session.call("edit", {"path": "shop.py", "old": "retrun", "new": "return"})
     assert mended.reward == 1 and mended.digest == fixed.digest
     assert session.call("submit", {}).text == "submitted"
-    assert session.solved and session.reward == 1
+    assert session.solved
     late = session.call("edit", {"path": "shop.py", "old": "3", "new": "4"})
     assert late.failed and "submitted" in late.text and session.solved
 

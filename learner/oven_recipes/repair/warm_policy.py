@@ -21,7 +21,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.environments.instance import Instance
-from oven_recipes.environments.patches import apply_patch
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
@@ -53,7 +52,7 @@ class Habits:
 
 def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
     """Return the messages of one attempt, from the statement to the end."""
-    right = apply_patch(instance.files, instance.patch)
+    right = instance.solution
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
     path, _, description = instance.problem_statement.partition(": ")
     if rng.random() < habits.looks_around:

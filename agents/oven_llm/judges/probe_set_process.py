@@ -103,11 +103,11 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
         question = Conversation.question(SYSTEM, prompt, None, max_tokens)
         async with free:
             try:
-                (reply,) = await endpoint.ask(question, TIMEOUT_S)
+                reply = await endpoint.ask(question, TIMEOUT_S)
             except ModelFailure as failure:
                 return failure
         costs.append(reply.cost_usd)
-        if reply.outcome == "refusal" or not reply.text:
+        if reply.finish == "refusal" or not reply.text:
             return ModelFailure("refusal", "no text")
         return Probe(prompt=prompt, completion=reply.text, tokens=tokens_of(reply))
 

@@ -85,8 +85,7 @@ class Asker:
                 if self._endpoint is None:  # importing takes a second or two, and other agents share this process
                     connect = partial(providers.connect, self._name, self._model, self._key)
                     self._endpoint = await asyncio.to_thread(connect, budget=self._budget, account=self._name)
-                (reply,) = await self._endpoint.ask(question, self._deadline_s)
-                return reply
+                return await self._endpoint.ask(question, self._deadline_s)
         except TimeoutError:
             raise ModelFailure(tally.last_fault or "timeout", f"no answer within {self._deadline_s:g} s") from None
         except ConfigError as error:  # the SDK is not installed

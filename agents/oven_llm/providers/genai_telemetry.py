@@ -79,14 +79,14 @@ def call_record(
     scores: Mapping[str, float] | None = None,
 ) -> CallRecord:
     """Describe a call that ends now. `reply` is None if there was none; for the rest see CallRecord."""
-    reported = reply is not None and reply.reported
+    usage = reply.usage if reply is not None else None
     return CallRecord(
         operation="chat",
         provider=model.name,
         request_model=model.model,
         response_model=reply.model if reply is not None else "",
-        input_tokens=reply.usage.input_tokens if reply is not None and reported else None,
-        output_tokens=reply.usage.output_tokens if reply is not None and reported else None,
+        input_tokens=usage.input_tokens if usage is not None else None,
+        output_tokens=usage.output_tokens if usage is not None else None,
         finish_reason=reply.finish_reason if reply is not None else "",
         error_type=error,
         resends=max(0, resends),

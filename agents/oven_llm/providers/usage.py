@@ -34,12 +34,6 @@ class Usage:
             self.written_tokens + more.written_tokens,
         )
 
-    def shares(self, count: int) -> list[Usage]:
-        """Split it into `count` nearly equal parts of whole tokens, which add up to it."""
-        fields = (self.input_tokens, self.output_tokens, self.cached_tokens, self.written_tokens)
-        columns = ([total // count + (part < total % count) for part in range(count)] for total in fields)
-        return [Usage(*parts) for parts in zip(*columns, strict=True)]
-
     def plain(self) -> dict[str, int]:
         """As logs store it, in JSON."""
         return asdict(self)

@@ -16,17 +16,16 @@ from oven_llm.providers.failures import HOPELESS, ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.supervisor import prompts
-from oven_llm.supervisor.caps import Cap, CapReachedError, Caps, Meter, unpriced
 from oven_llm.supervisor.log import RecordedCalls, RunLogger
-from oven_llm.supervisor.loop import MAX_ITERATIONS, Message, Outcome, conversation
+from oven_llm.supervisor.loop import MAX_ERRORS, MAX_ITERATIONS, Message, Outcome, conversation
 from oven_llm.supervisor.loop import Ended as LoopEnded
-from oven_llm.supervisor.model_calls import CallThreads, ModelCalls, StoppedError
+from oven_llm.supervisor.model_calls import CallThreads, ModelCalls, StoppedError, TimeLimit
 from oven_llm.supervisor.models import ModelHandler
 from oven_llm.supervisor.program_functions import Primitives, WorkerFunctions, check_primitives, described
 from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl, Turn
 
-Ended = LoopEnded | Cap | Literal["failed"]
-"""How the loop ended, or the cap that was reached before FINAL, or "failed": the supervisor could not be called."""
+Ended = LoopEnded | Literal["budget", "seconds", "failed"]
+"""How the loop ended, or the limit that was reached before FINAL, or "failed": the supervisor could not be called."""
 
 WORKER_CTX_K: Final = 8
 """Worker's context window in thousands of tokens, as in Supervisor Distillation."""
@@ -67,7 +66,7 @@ class RunResult:
     cost_usd: float | None
     """US dollars of all answered calls, with those of an earlier part of a resumed run; None if a price is unknown."""
     why: str = ""
-    """The reason if a cap, or failures of the supervisor, ended the run."""
+    """The reason if a limit, or failures of the supervisor, ended the run."""
     failed: int = 0
     """Turns in which nothing ran, or a program failed."""
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -98,7 +97,10 @@ class RunOptions(TypedDict, total=False):
     """Worker's context window in thousands of tokens, as the supervisor is told (8)."""
     primitives: Primitives
     """Functions that programs can call. They run in this process, with its rights."""
-    caps: Caps | None
+    seconds: float | None
+    """Limit of the run. After it, no call is made, and none is waited for."""
+    max_errors: int
+    """Turns in a row that may fail, and calls of the supervisor in a row (5)."""
     prompt: str
     """Text that is appended to the system prompt."""
     resume: bool
@@ -149,7 +151,8 @@ class _Options:
     output_limit: int = OUTPUT_LIMIT
     worker_ctx_k: int = WORKER_CTX_K
     primitives: Primitives = field(default_factory=dict)
-    caps: Caps | None = None
+    seconds: float | None = None
+    max_errors: int = MAX_ERRORS
     prompt: str = ""
     resume: bool = False
     concurrency: int = CONCURRENCY
@@ -161,18 +164,16 @@ class _Run:
     """One question and its state."""
 
     def __init__(self, query: str, supervisor: ModelHandler, worker: ModelHandler, options: _Options) -> None:
-        caps = options.caps or Caps()
         for name in ("worker_ctx_k", "concurrency"):
             if (value := getattr(options, name)) < 1:
                 raise ConfigError(f"{name} is {value}; give 1 or more")
         if not query.strip():
             raise ConfigError("the question is empty; give a question")
-        for model in (supervisor, worker):
-            if caps.usd is not None and not model.priced:
-                raise ConfigError(unpriced(caps.usd, model.model))
+        if options.seconds is not None and not options.seconds > 0:
+            raise ConfigError(f"seconds is {options.seconds:g}; give a number above 0, or None for no limit")
         self._query, self._options = query, options
         self._supervisor, self._worker = supervisor, worker
-        self._meter = Meter(caps)
+        self._limit = TimeLimit(options.seconds)
         self._stopped: Future[None] = Future()
         self._repl: Repl | None = None
         self._step = 0
@@ -189,14 +190,14 @@ class _Run:
         check_primitives(options.primitives)
         if not isinstance(context, str | list | dict):
             raise ConfigError(f"the context is of type {type(context).__name__}; give text, a list or a dict")
-        if self._meter.caps.seconds is not None:
-            limits = replace(limits, block_s=min(limits.block_s, self._meter.caps.seconds))
+        if options.seconds is not None:
+            limits = replace(limits, block_s=min(limits.block_s, options.seconds))
         secrets = [*self._supervisor.secrets, *self._worker.secrets]
         with contextlib.ExitStack() as exits:
             logger = exits.enter_context(RunLogger(options.log_dir, secrets=secrets, resume=options.resume))
             resumed = Path(options.log_dir) if options.log_dir is not None and options.resume else None
             recorded = RecordedCalls(resumed)
-            common = self._meter, logger, recorded, self._stopped
+            common = self._limit, logger, recorded, self._stopped
             supervisor_calls = ModelCalls("supervisor", self._supervisor, *common)
             worker_calls = ModelCalls("worker", self._worker, *common, options.concurrency)
             exits.callback(supervisor_calls.close)
@@ -239,7 +240,7 @@ class _Run:
             turns,
             opening,
             max_iterations=self._options.max_iterations,
-            max_errors=self._meter.caps.errors,
+            max_errors=self._options.max_errors,
             nudge=prompts.nudge,
         )
 
@@ -252,12 +253,14 @@ class _Run:
             self._step = turns.played + 1
             answer = supervisor.ask(self._step, [messages])[0]
             _raise_fatal(supervisor, worker)
-            if isinstance(answer, CapReachedError):
-                return result(None, answer.cap, str(answer))
             if isinstance(answer, ModelFailure):
+                if self._limit.remaining == 0:
+                    return result(None, "seconds", self._limit.failure().detail)
+                if answer.kind == "budget":
+                    return result(None, "budget", answer.detail)
                 failed_in_a_row += 1
                 same_again = answer.kind in HOPELESS or answer.kind == "bad_request"
-                if same_again or failed_in_a_row >= self._meter.caps.errors:
+                if same_again or failed_in_a_row >= self._options.max_errors:
                     return result(None, "failed", f"the supervisor cannot be asked: {answer}")
                 continue
             failed_in_a_row = 0
@@ -272,22 +275,23 @@ class _Run:
     def _result(
         self, answer: Any, ended: Ended, why: str, turns: _CountedTurns, supervisor: ModelCalls, worker: ModelCalls
     ) -> RunResult:
-        accounts = self._meter.supervisor, self._meter.worker
+        replies = [*supervisor.replies, *worker.replies]
+        costs = [reply.cost_usd for reply in replies]
         failures = Counter({f"supervisor {kind}": count for kind, count in supervisor.failures.items()})
         failures.update({f"worker {kind}": count for kind, count in worker.failures.items()})
         return RunResult(
             answer=answer,
             iterations=turns.played,
-            supervisor_usage=accounts[0].usage,
-            worker_usage=accounts[1].usage,
-            elapsed=self._meter.elapsed,
+            supervisor_usage=supervisor.usage,
+            worker_usage=worker.usage,
+            elapsed=self._limit.elapsed,
             ended=ended,
-            cost_usd=self._meter.cost_usd,
+            cost_usd=None if None in costs else sum(cost or 0.0 for cost in costs),
             why=why,
             failed=turns.failed,
             failures=dict(sorted(failures.items())),
-            calls=sum(account.calls for account in accounts),
-            unmetered=sum(account.unmetered for account in accounts),
+            calls=len(replies),
+            unmetered=sum(reply.usage is None for reply in replies),
             steps=tuple(turns.steps),
         )
 

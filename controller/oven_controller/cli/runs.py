@@ -10,12 +10,10 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, SameRuns, several_runs
+from oven_controller.cli.options import Json, SameRuns, print_table, several_runs
 from oven_core.errors import ConfigError
 from oven_runs.home import removal
 from oven_runs.home.removal import named_runs, old_runs
@@ -39,14 +37,11 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     rows = listed_runs(home)
     if as_json:
         print(json.dumps([row.model_dump() for row in rows]))
-        return
-    if not rows:
+    elif not rows:
         print(f"no runs in {home.path} yet; `oven-controller up` starts one")
-        return
-    table = Table("run", "status", "recipe", "start", "created", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row.run, row.status, row.recipe, row.start, row.created[:16].replace("T", " "))
-    Console().print(table)
+    else:
+        cells = ((r.run, r.status, r.recipe, r.start, r.created[:16].replace("T", " ")) for r in rows)
+        print_table(("run", "status", "recipe", "start", "created"), cells)
 
 
 @runs_command.command()

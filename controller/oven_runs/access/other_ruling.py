@@ -1,4 +1,4 @@
-"""Decide one logged decision again under other rules.
+"""Read what a log says about its decisions, and decide one of them again under other rules.
 
 Open loop (oven_runs.log.counterfactual): an earlier divergence, which the answer names, makes it less certain.
 """
@@ -13,12 +13,29 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.counterfactual import OpenLoop
+from oven_runs.log.explanation import Explanation, Explanations
 from oven_runs.log.explanation_report import OtherRuling
 from oven_runs.settings.resolution import with_rules
 
 MORE_TICKS: Final = 100
-"""Ticks after the decision in which other rules may still decide on its actuator, such as those with a longer
-window."""
+"""Ticks after the decision in which other rules, for example a longer window, may still decide."""
+
+
+async def explanations(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> Explanations:
+    """Read a run's decisions. `hear` gets each event, and may raise to stop. Raises the log reader's errors."""
+    log = Explanations()
+    async for event in access.events():
+        log.feed(event)
+        hear(event)
+    return log
+
+
+async def explained(
+    access: RunAccess, name: str, rules: Mapping[str, Any], hear: Callable[[Event], object] = lambda _: None
+) -> tuple[Explanation, OtherRuling | None]:
+    """Return one decision, found as by `Explanations.find`, and what other rules, if any, would have decided."""
+    explanation = (await explanations(access, hear)).find(name)
+    return explanation, await other_ruling(access, explanation.decision, rules, hear) if rules else None
 
 
 async def other_ruling(

@@ -18,8 +18,6 @@ PER_RANGE: Final = 100
 PART: Final = 0.05
 SHARE: Final = 0.05
 """Share of a mixture that one step moves."""
-COARSE: Final = 5
-"""Steps with shift."""
 DIGITS: Final = 3
 """Significant digits of a value reached by steps."""
 

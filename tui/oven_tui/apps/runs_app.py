@@ -60,7 +60,6 @@ class Elsewhere:
                 await asyncio.sleep(LOOK_S)
 
     def row(self) -> RunRow:
-        """Return the row for the list."""
         run = self._view.run
         row = RunRow(
             self.access.run,
@@ -109,8 +108,7 @@ class RunsApp(ThemedApp[Choice]):
         cursor: str = "",
         marked: Sequence[str] = (),
     ) -> None:
-        """`elsewhere` is a run on another machine, listed first. `cursor` and `marked` restore the list's last
-        state."""
+        """`elsewhere` is a run on another machine, listed first. `cursor` and `marked` restore the last state."""
         super().__init__(appearance)
         self._source = rows
         self._elsewhere = elsewhere
@@ -151,7 +149,6 @@ class RunsApp(ThemedApp[Choice]):
                 await asyncio.sleep(LOOK_S)
 
     def show_rows(self) -> None:
-        """Show the present rows."""
         if not self.screen_stack:
             return
         rows = [self._elsewhere.row()] if self._elsewhere is not None else []

@@ -55,8 +55,7 @@ class Windows:
             self._app.exit()
 
     async def run(self, *, play: bool = False) -> None:
-        """Run until the user has closed all windows. Raises ConfigError for a run on another machine that should be
-        played."""
+        """Run until the user has closed all windows. Raises ConfigError if `play` names a run on another machine."""
         listed = not self.accesses or await self._open(self.accesses, play)
         while listed and not self._over:
             choice = await self._choose()

@@ -28,8 +28,6 @@ Group = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of the monitor."""
-
     scope: Scope
     group: Group
     keys: str
@@ -53,7 +51,6 @@ class Command:
         return self.group == "Acting on the run"
 
     def key_names(self) -> tuple[str, ...]:
-        """Its keys, one by one."""
         return tuple(self.keys.split(","))
 
 
@@ -231,5 +228,4 @@ GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 
 def commands_in(scope: Scope) -> tuple[Command, ...]:
-    """A scope's commands, in the table's order."""
     return tuple(command for command in COMMANDS if command.scope == scope)

@@ -24,8 +24,7 @@ def picture(path: CitedPath, width: int) -> Rows:
 
 
 def _hops(path: CitedPath) -> list[tuple[str, str, str, str]]:
-    """Return each node's name and kind of text, and the relation and the edge that lead to it. The remedy
-    stands out."""
+    """Return each node's name and kind of text, and the relation and edge that lead to it. The remedy stands out."""
     relations = ["", *(relation.lower().replace("_", " ") for relation in path.relations)]
     kinds = ["text"] * (len(path.nodes) - 1) + ["change"]
     edges = ["", *path.edges, *[""] * len(path.nodes)]

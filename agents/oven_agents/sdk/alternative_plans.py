@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from oven_agents.sdk.topic_shares import TopicShares
+from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
-from oven_core.protocol.messages import AgentStatus, RunStarted, Vote
+from oven_core.protocol.messages import AgentStatus, RunStarted, Value, Vote
 
 SYMPTOM = "symptom:"
 """The evidence entry "symptom:loss_spike" names a node of the graph."""
@@ -32,6 +34,11 @@ class Plan:
         """Make a plan in which each vote lists all actuators of the plan, so that the mesh adopts all or none."""
         names = tuple(vote.actuator for vote in votes)
         return cls(remedy, tuple(vote.model_copy(update={"plan": names if len(names) > 1 else ()}) for vote in votes))
+
+    @classmethod
+    def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **vote: Any) -> Plan:
+        """Make a plan that sets each actuator to its value. `vote`: the other arguments of `Window.propose`."""
+        return cls.of_votes(remedy, [window.propose(name, value, **vote) for name, value in changes.items()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whether a condition stands that begins at one bound and ends at another: no state is kept, the series tells it."""
+"""Conditions that begin at one bound and end at another. No state is kept: the series shows it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from statistics import median
 from typing import Final
 
 NOW: Final = 5
-"""Newest values of which the median is what a gauge is now: two odd steps cannot turn it, and of twenty ticks in which
-an alert is wanted it takes three."""
+"""Newest values whose median is a gauge's level: two outliers cannot change it, and it lags by three ticks."""
 
 
 def stands(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool]) -> bool:
-    """Whether it does at the last of `count` places: what was met last, of where it begins and where it ends, the
-    former where both are. Between the two bounds it is as it was before; False where neither was ever met."""
+    """Return whether the condition holds at the last of `count` places, by the last place at which it began or ended.
+    False if neither ever happened."""
     for index in range(count - 1, -1, -1):
         if begins(index):
             return True
@@ -28,10 +27,10 @@ def level(values: Sequence[float], index: int) -> float | None:
 
 
 def below(values: Sequence[float], begins: float, ends: float) -> bool:
-    """Whether the level fell below `begins` and has not risen to `ends` since."""
+    """Return whether the level fell below `begins` and has not risen to `ends` since."""
 
-    def is_beyond(index: int, bound: float) -> bool:
+    def is_below(index: int, bound: float) -> bool:
         now = level(values, index)
         return now is not None and now < bound
 
-    return stands(len(values), lambda index: is_beyond(index, begins), lambda index: not is_beyond(index, ends))
+    return stands(len(values), lambda index: is_below(index, begins), lambda index: not is_below(index, ends))

@@ -24,12 +24,10 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import Message
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
-from oven_llm.judges.accounts import Accounts
-from oven_llm.judges.configured_judge import ConfiguredJudge
-from oven_llm.judges.judge import Watching
+from oven_llm.judges.judge import ConfiguredJudge, Watching
 from oven_llm.judges.member import Member
 from oven_llm.judges.probe import ProbeResult, probe, probe_committee
-from oven_llm.judges.seat import Seat
+from oven_llm.judges.seat import Accounts, Seat
 from oven_llm.providers import genai_telemetry as genai
 from oven_runs.home import judge_states
 from oven_runs.settings.committee_members import with_judge

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions
+from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions, Sandbox
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.session import Sandbox, open_sandbox
+from oven_llm.sandbox.session import open_sandbox
 
 Context = str | list[Any] | dict[str, Any]
 """The type of the variable `context` in the supervisor's programs."""

@@ -96,7 +96,7 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     """Return the log, and the run's settings if its folder has them. Raises ConfigError for a log without
     observations."""
     log = LogContext()
-    with opened(run) as (name, events, folder):
+    with opened(run) as (name, events, folder, _):
         for event in events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break

@@ -39,8 +39,7 @@ MOST_LOGPROBS = 20
 
 
 class MemberSettings(BaseModel):
-    """A member of the reward committee in addition to the script's own rules: a judge (its model and role), a rule, or
-    the verifier."""
+    """A member of the reward committee next to the script's own rules: a judge, a rule, or the verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

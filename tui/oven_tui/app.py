@@ -4,8 +4,9 @@ does not know about it."""
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from textual.app import ComposeResult
@@ -31,7 +32,6 @@ from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.machine_panel import MachinePanel
 
 if TYPE_CHECKING:
-    from oven_core.protocol.completion_messages import StoredGroup
     from oven_core.protocol.events import Event
     from oven_runs.access.run_access import RunAccess
     from oven_tui.screens.log_console import ProcessLogs
@@ -95,7 +95,6 @@ class MonitorApp(Acting):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.dress()
         self.query_one(Decisions).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
@@ -174,14 +173,10 @@ class MonitorApp(Acting):
         self.push_screen(DecisionScreen(message.entry, self.shown))
 
     def action_completions(self) -> None:
-        self.push_screen(CompletionScreen(self.sampled, self._samples if self._access is not None else None))
-
-    async def _samples(self) -> AsyncIterator[list[StoredGroup]]:
         from oven_tui.completion_feed import sampled_groups  # the bus: see _read
 
-        assert self._access is not None
-        async for groups in sampled_groups(self._access):
-            yield groups
+        source = partial(sampled_groups, self._access) if self._access is not None else None
+        self.push_screen(CompletionScreen(self.sampled, source))
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view

@@ -40,8 +40,6 @@ class TooSmall(ModalScreen[None]):
 
 
 class ThemedApp(App[Result]):
-    """Call `dress` when it is mounted."""
-
     CSS_PATH = Path(__file__).with_name("styles.tcss")
     paint_s = 0.15
     """Least seconds between two paints: at most seven per second."""
@@ -51,8 +49,8 @@ class ThemedApp(App[Result]):
         self.appearance = appearance or Appearance()
         self._painted, self._due = 0.0, False
 
-    def dress(self) -> None:
-        """Apply the chosen theme."""
+    def on_mount(self) -> None:
+        """Apply the chosen theme. Textual also calls the handlers of subclasses."""
         for theme in OWN_THEMES:
             self.register_theme(theme)
         self.theme = self.appearance.theme

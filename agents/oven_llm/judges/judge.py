@@ -70,8 +70,7 @@ class Judge:
         *,
         watching: Watching = CONTROLS_ONLY,
     ) -> None:
-        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests with known answers; None:
-        no tests."""
+        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests; None: no tests."""
         self.model = model
         self.controls = controls
         self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
@@ -193,8 +192,7 @@ class Judge:
     async def _verdict(
         self, request: ScoreRequest, candidates: Mapping[str, str], tally: CallTally
     ) -> dict[str, float]:
-        """Ask about the candidates in this order. If the reply has no usable verdict, ask again and say what was wrong.
-        Raises ModelFailure."""
+        """Ask about the candidates in this order, and again if the reply has no usable verdict. Raises ModelFailure."""
         complaint, prompt = "", shown(request.prompt, self._characters)
         for retries_left in range(MAX_QUESTIONS - 1, -1, -1):
             question = rubric_prompts.question(

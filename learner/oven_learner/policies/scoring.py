@@ -20,7 +20,7 @@ from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.hf.hooks.missing_rewards import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeated
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
 
 log = logging.getLogger("oven.learner")
 

@@ -31,7 +31,7 @@ from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of, show_groups
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
 from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
 
 LOSS_TYPES = ("dapo", "grpo")

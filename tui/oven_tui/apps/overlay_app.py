@@ -61,7 +61,6 @@ class OverlayApp(ThemedApp[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.dress()
         self.query_one(Legend).styles.height = len(self.runs)
         if self._accesses:
             self.call_after_refresh(self._read)

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
     AgentStatus,
@@ -69,7 +68,6 @@ class MonitorView:
         """Agent → its weight after the last outcome; absent before the first."""
         self.commands = CommandsGiven()
         self.mesh = MeshState()
-        self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
         self.preview = False
         """Whether it was made from unverified samples of a long log, so that its counts are wrong."""
@@ -104,8 +102,6 @@ class MonitorView:
                 self._receipt(body)
             case Outcome() as body:
                 self._outcome(body)
-            case Malformed() as body:
-                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
             case _:
                 self._noted(event)
 

@@ -106,10 +106,8 @@ class ConsoleLines(Painted, ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(lines))
         if self._follows:
             self.scroll_to(y=len(lines), animate=False, force=True)
-        else:  # what was let go has moved up
-            gone, self._forgotten = self._written.forgotten - self._forgotten, self._written.forgotten
-            if gone:
-                self.scroll_to(y=max(0, self.scroll_offset.y - gone), animate=False, force=True)
+        elif gone := self._written.forgotten - self._forgotten:  # the lines moved up
+            self.scroll_to(y=max(0, self.scroll_offset.y - gone), animate=False, force=True)
         self._forgotten = self._written.forgotten
         self.refresh()
 

@@ -121,9 +121,9 @@ def connect(
     evaluation = None
     evaluated: tuple[MetricSpec, ...] = ()
     if evaluate is not None:
-        evaluation = Evaluation(evaluate, evaluate_every, model, max_steps)
+        evaluation = Evaluation(evaluate, evaluate_every, model)
         evaluation.measure()
-        evaluated = evaluation.announced(metrics)
+        evaluated = evaluation.held_out_specs(metrics)
         if EVALUATE not in knobs:
             knobs.action(EVALUATE, evaluation.request, effect="measures")
     client: LoopClient

@@ -32,6 +32,7 @@ class LoopClient(OvenClient):
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
     """Settings for showing completions; None if they are not, as on all ranks but the first."""
+    _steps = 0
     _last_step = 0
     """The step that the loop passed last."""
     _loop_rolls_back = False
@@ -67,7 +68,10 @@ class LoopClient(OvenClient):
         counts_alike = self._loop_rolls_back or step == self.step + 1
         step_of_weights = step if counts_alike else self.step + step - self._last_step
         self._last_step = step
-        measured = self.evaluation.measure_if_due(step) if self.evaluation is not None else None
+        self._steps += 1
+        measured = None
+        if self.evaluation is not None:
+            measured = self.evaluation.measure_if_due(self._steps, is_last=step == self._horizon.max_steps)
         self._observe(step_of_weights, {**(measured or {}), **metrics})
         if measured is not None:
             self.evaluated(measured)

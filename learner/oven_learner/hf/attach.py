@@ -22,6 +22,7 @@ from oven_learner.completions.redaction import Redact
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions
+from oven_learner.hf.hooks.evaluations import TrainerEvaluation
 from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, plug_in
 from oven_learner.link.find_controller import Mode, seek
 from oven_learner.link.link_interface import Link
@@ -43,7 +44,7 @@ class IdleAttachment(Attachment):
         self.trainer = trainer
         self.client = idle_client(mode, actuators.copy() if actuators is not None else Actuators())
         self.actuators = self.client.actuators
-        self._last_evaluation = {}
+        self._evaluation, self._user_evaluation = TrainerEvaluation(trainer), None
 
 
 def attach(

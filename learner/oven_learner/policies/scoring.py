@@ -14,7 +14,7 @@ from torch import Tensor
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.hf.hooks.missing_rewards import INFINITE, UNSCORED
+from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeated
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee

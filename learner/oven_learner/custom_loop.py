@@ -117,7 +117,7 @@ def connect(
                 _clip_without_controller(idle, optimizer, clip)
             return idle
         link = connection.link() if connection is not None else ranks.SilentLink()
-    sampling = sampling_of(connection.completions if connection is not None else None, completions, redact)
+    sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
     evaluation = None
     evaluated: tuple[MetricSpec, ...] = ()
     if evaluate is not None:

@@ -146,7 +146,7 @@ def attach(
             **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
             **(stateful or {}),
         },
-        sampling=sampling_of(connection.completions if connection else None, completions, redact)
+        sampling=sampling_of(connection.shown_completions if connection else None, completions, redact)
         if shows_completions(trainer)
         else None,
     )

@@ -33,7 +33,7 @@ from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.redaction import Redact
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.link.find_controller import Connection, Mode, seek
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
@@ -116,7 +116,7 @@ def connect(
             if clip is not None:
                 _clip_without_controller(idle, optimizer, clip)
             return idle
-        link = connection.link() if connection is not None else ranks.SilentLink()
+        link = connection.link() if connection is not None else SilentLink()
     sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
     evaluation = None
     evaluated: tuple[MetricSpec, ...] = ()

@@ -33,7 +33,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
     from oven_learner.hf.attach import attach
-    from oven_learner.ranks import SilentLink
+    from oven_learner.link.link_interface import SilentLink
     from oven_learner.rollback.in_memory import Snapshots
     from oven_learner.rollback.on_disk import OnDisk
 

@@ -39,10 +39,9 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, Make, PendingObservation
+from oven_learner.link.link_interface import Link, Make, PendingObservation, TracedReceipt
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
-from oven_learner.link.spans import TracedReceipt
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.rollback_protocol import Rollback
 

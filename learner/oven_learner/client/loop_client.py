@@ -11,7 +11,8 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.link.find_controller import Mode
-from oven_learner.ranks import Ranks, SilentLink
+from oven_learner.link.link_interface import SilentLink
+from oven_learner.ranks import Ranks
 
 if TYPE_CHECKING:
     from oven_learner.completions.sampling import Sampling

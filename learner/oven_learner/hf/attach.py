@@ -25,7 +25,7 @@ from oven_learner.hf.hooks.completion_samples import shows_completions
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation
 from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, plug_in
 from oven_learner.link.find_controller import Mode, seek
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
@@ -125,7 +125,7 @@ def attach(
             return IdleAttachment(trainer, mode, actuators)
         if not exists:
             mode.log_absence()
-            link = ranks.SilentLink()
+            link = SilentLink()
     check_inputs(trainer)
     options = Options(
         actuators=actuators or Actuators(),

@@ -49,11 +49,11 @@ from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.training_length import EpochExtension, StepBudget
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
-from oven_learner.ranks import Ranks, SilentLink
+from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rollback.rollback_protocol import Rollback

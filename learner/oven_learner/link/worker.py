@@ -27,9 +27,8 @@ from oven_learner.link.bus_session import BusSession
 from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import LogWriter
+from oven_learner.link.log_writer import LogWriter, OutageLog
 from oven_learner.link.machine_readings import MachineReadings
-from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.samples import SamplePublisher
 from oven_runs.home.spool import Spool, append
@@ -177,7 +176,7 @@ class Worker:
             self._received, self._writer.lost, *atoms = frame
             observation = PendingObservation(*atoms)
             if self._machine is not None:
-                observation.metrics |= self._machine.take_if_due()
+                observation.metrics.update(self._machine.take_if_due())
             self._writer.put(observation, droppable=True)
         elif isinstance(frame, dict):
             self._samples.put(frame)

@@ -22,7 +22,7 @@ from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
-from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sample import Redact
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource

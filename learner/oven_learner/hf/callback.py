@@ -44,7 +44,7 @@ from oven_learner.hf.hooks.step_metrics import StepMetrics, StepTiming
 from oven_learner.hf.knobs import mixture as mixtures
 from oven_learner.hf.knobs import scalars
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.user_values import UserValues, check_trainable
+from oven_learner.hf.knobs.scalars import UserValues, check_trainable
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.training_length import EpochExtension, StepBudget

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from oven_learner.actuators import Actuators
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.hf.knobs.user_values import UserValues
+from oven_learner.hf.knobs.scalars import UserValues
 from oven_learner.policies.policy_teachers import PolicyTeachers
 from oven_learner.policies.scoring import Scoring
 from oven_learner.policies.trainer_config import PolicyTrainerConfig

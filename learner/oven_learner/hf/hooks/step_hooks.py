@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerControl
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.user_values import is_a
+from oven_learner.hf.knobs.scalars import is_a
 from oven_learner.optim.gauges import OptimizerGauges
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.ranks import Ranks

@@ -34,7 +34,6 @@ from oven_core.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
 from oven_core.replica.service import REPLY_BYTES
 from oven_runs.server import embedded
 from oven_runs.settings.committee_settings import MemberSettings
-from oven_runs.settings.environment import VARIABLES
 from oven_runs.settings.language_models import ModelSettings
 from oven_runs.settings.model import Settings
 from oven_runs.settings.notifications import RecipientSettings
@@ -181,25 +180,6 @@ def _settings(model: type[BaseModel], prefix: str) -> list[str]:
     return rows
 
 
-def environment() -> str:
-    """Every variable that is read, by who sets it."""
-    said_of = {
-        "you": "You may set these:",
-        "stack": "The stack sets these for its processes and for your script. `oven-controller creds add` prints\n"
-        "those that an agent needs elsewhere:",
-        "compose": "`docker/compose.yaml` has these of its own, besides `OVEN_RUN` and `OVEN_OTLP`:",
-    }
-    tables = []
-    for who_sets, said in said_of.items():
-        rows = [said, "", "| variable | meaning | read by |", "|---|---|---|"]
-        for one in VARIABLES:
-            if one.set_by == who_sets:
-                shown = f"{one.name}…" if one.name.endswith("_") else one.name
-                rows.append(f"| `{shown}` | {one.meaning} | {one.readers} |")
-        tables.append("\n".join(rows))
-    return "\n\n".join(tables)
-
-
 def sizes() -> str:
     """Files and lines of Python by component, as git tracks them."""
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -227,7 +207,6 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "limits": limits,
     "rules": rules,
     "settings": settings,
-    "environment": environment,
     "sizes": sizes,
 }
 UNCHECKED = ("sizes",)

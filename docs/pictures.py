@@ -22,7 +22,6 @@ from textual.pilot import Pilot
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Observation
-from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import exported
 from oven_runs.home.run_folder import RunFolder
 from oven_tui.app import MonitorApp
@@ -186,13 +185,9 @@ class _Recorded(MonitorApp):
     def __init__(self, folder: RunFolder) -> None:
         info = folder.info()
         super().__init__(About(folder.run, info.recipe, info.start, info.drill))
-        self._of = LocalRun(folder)
 
     def silent_s(self) -> float:
         return 0.0  # the clock is no part of the picture
-
-    def _where(self) -> list[str]:
-        return self._of.arguments
 
 
 async def record(folder: RunFolder) -> None:
@@ -215,9 +210,6 @@ async def record(folder: RunFolder) -> None:
         (DOCS / "monitor.svg").write_text(still(frames[middle], SIZE))
         app.query_one(Decisions).focus()
         await pilot.press("g", "j", "enter")
-        async with asyncio.timeout(60):
-            while getattr(app.screen, "_answer", None) is None:
-                await pilot.pause(0.05)
         frames.append(await _settled(app, pilot))
         await pilot.press("pagedown")
         frames.append(await _settled(app, pilot))

@@ -30,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from oven_core.errors import ConfigError
-from oven_runs.process.child import follow_spawner
+from oven_runs.process.child import end_when_closed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,7 +71,8 @@ class Report:
                     table.add_row(*map(cell, row.values()))
                 console.print(table)
             for name, value in self.figures.items():
-                console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
+                if not self.rows or value != list(self.rows):  # the table has those
+                    console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
         for failure in self.failures:
             print(failure, file=sys.stderr)
 
@@ -185,7 +186,9 @@ def in_new_process(function: Callable[..., R], *args: Any) -> R:
 
 
 def _start_worker() -> None:
-    follow_spawner()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    end_when_closed(parent.sentinel, grace_s=10.0)
     if "torch" in sys.modules:
         _use_one_thread()
 

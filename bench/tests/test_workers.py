@@ -12,8 +12,6 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, family
 
-from oven_runs.process.child import follow_spawner
-
 # Tasks that say that they have begun and never end.
 PARENT = """
 import signal
@@ -45,8 +43,3 @@ def test_the_workers_end_with_their_parent(tmp_path: Path, number: signal.Signal
     for process in survivors:
         process.kill()
     assert survivors == []
-
-
-def test_only_a_worker_has_a_spawner() -> None:
-    with pytest.raises(RuntimeError, match="not started by multiprocessing"):
-        follow_spawner()

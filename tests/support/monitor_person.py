@@ -13,8 +13,7 @@ from textual.pilot import Pilot
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 from oven_tui.app import MonitorApp
-from oven_tui.screens.choice import ChoiceScreen
-from oven_tui.screens.confirm import ConfirmScreen
+from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen
 from oven_tui.widgets.header import About
 
 LIMIT_S = 60

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
+from oven_llm.providers.conversation import Messages, ModelReply
 from oven_llm.providers.usage import Usage
-from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
+from oven_llm.supervisor.models import ModelHandler
 
 USED = Usage(10, 5)
 
@@ -29,11 +30,12 @@ class ScriptedHandler(ModelHandler):
         self.seen: list[Messages] = []
         self._lock = threading.Lock()
 
-    def chat(self, messages: Messages) -> LMResponse:
+    def chat(self, messages: Messages) -> ModelReply:
         with self._lock:
             self.asked.append(messages[-1]["content"])
             self.seen.append(messages)
-        return LMResponse(self._says(messages[-1]["content"]), self._usage, 0.01, self.model, self._usd, "stop")
+        text = self._says(messages[-1]["content"])
+        return ModelReply(text, model=self.model, usage=self._usage, cost_usd=self._usd)
 
 
 def in_order(*answers: str | Exception) -> Callable[[str], str]:

@@ -19,13 +19,13 @@ class Scripted:
         self.rule = rule
         self.shown: list[dict[str, str]] = []
 
-    async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
+    async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
         data = json.loads(conversation.text_of("user").split("<data>\n")[1].split("\n</data>")[0])
         self.shown.append({answer["id"]: answer["text"] for answer in data["answers"]})
         verdicts = [{"id": key, "reason": "so", "score": self.rule(text)} for key, text in self.shown[-1].items()]
         if (tally := current_tally()) is not None:
             tally.usages.append(Usage(10, 5))
-        return [ModelReply(json.dumps({"verdicts": verdicts}), model="m", usage=Usage(10, 5))]
+        return ModelReply(json.dumps({"verdicts": verdicts}), model="m", usage=Usage(10, 5))
 
     async def close(self) -> None:
         pass

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from textual.app import App
 from textual.events import Key
 
 from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK, UNDO
@@ -22,9 +21,8 @@ from oven_tui.model.commands_given import progress_text, request_text
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.screens.choice import ChoiceScreen
-from oven_tui.screens.confirm import ConfirmScreen
-from oven_tui.screens.knob import KnobScreen
+from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen
+from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About
 
@@ -37,13 +35,9 @@ ACTING = {command.action.partition("(")[0] for command in COMMANDS if command.ac
 if TYPE_CHECKING:
     from oven_tui.operator_session import OperatorSession
 
-    _Base = App[None]
-else:
-    _Base = object
 
-
-class Acting(_Base):
-    """Mixin for the application, which has `view` and `paint`."""
+class Acting(ThemedApp[None]):
+    """The base of the monitor of one run."""
 
     view: MonitorView
     shown: MonitorView
@@ -56,10 +50,7 @@ class Acting(_Base):
         self.session = session
         self.refresh_bindings()
 
-    def paint(self) -> None:
-        raise NotImplementedError
-
-    def _decisions(self) -> Decisions:
+    def decisions(self) -> Decisions:
         """The list of decisions, whatever page covers it."""
         return self.screen_stack[0].query_one(Decisions)
 
@@ -87,7 +78,7 @@ class Acting(_Base):
     # ---- what is chosen
 
     def action_approve(self) -> None:
-        entry = self._decisions().chosen()
+        entry = self.decisions().chosen()
         if isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("approve this advice?", action="approve", of=entry.decision.id)
         elif waiting := choices.advised(self.view):
@@ -96,7 +87,7 @@ class Acting(_Base):
             self.notify("nothing is advised now: agents' advice waits here where `o` sets a knob to advise")
 
     def action_veto(self) -> None:
-        entry = self._decisions().chosen()
+        entry = self.decisions().chosen()
         if isinstance(entry, Open):
             self._ask("veto this ballot?", action="veto", of=entry.opened.id)
         elif isinstance(entry, Decided) and entry.decision.verdict == "advised":
@@ -145,7 +136,7 @@ class Acting(_Base):
             self._ask("roll back?", action="set", actuator=ROLLBACK, value=value)
 
     def action_set_knob(self) -> None:
-        entry, knobs = self._decisions().chosen(), choices.knobs(self.view)
+        entry, knobs = self.decisions().chosen(), choices.knobs(self.view)
         on = entry.decision.actuator if isinstance(entry, Decided) else ""
         if knobs:
             self._choose("set which knob?", sorted(knobs, key=lambda choice: choice.id != on), self._set)
@@ -221,17 +212,17 @@ class Acting(_Base):
 
         self.push_screen(ConfirmScreen(title, lambda: self._weighed(command)), answered)
 
-    def _weighed(self, command: OperatorCommand) -> tuple[str, str]:
+    def _weighed(self, command: OperatorCommand) -> list[tuple[str, str]]:
         """Return the consequence, and the mesh's objection as the log stands now."""
         reply = self.view.mesh.reply(command)
         against = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
-        return consequences.sentence(self.view, command), against
+        return [(consequences.sentence(self.view, command), ""), (against, "bold red")]
 
     def _says(self, actuator: str, value: Value) -> list[tuple[str, str]]:
         """Return what a value would do, and the answers that the mesh would give a person and its guardrails an
         agent."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
-        lines = [("", ""), (consequences.sentence(self.view, command), "")]
+        lines = [(consequences.sentence(self.view, command), "")]
         if not self.view.mesh.whole:
             return [*lines, ("what the mesh would say is known once all of the log is read", "dim")]
         reply, ruling = self.view.mesh.reply(command), self.view.mesh.ruling(actuator, value)
@@ -252,7 +243,7 @@ class Acting(_Base):
         if self.shown is not self.view:  # who acts wants to see what comes of it
             self.shown = self.view
             self.paint()
-        self._decisions().stand_on(command.id)
+        self.decisions().stand_on(command.id)
         self._moved(result)
         self.run_worker(self._send(result), group="commands")
 
@@ -260,7 +251,7 @@ class Acting(_Base):
         assert self.session is not None
         await self.session.send(result, self._moved)
         good = result.stage == "done"
-        if not (good and self._decisions().stands_on(result.command.id) and len(self.screen_stack) == 1):
+        if not (good and self.decisions().stands_on(result.command.id) and len(self.screen_stack) == 1):
             # Where its row is in sight, that says it: a note over the list would hide this row and the next.
             self.notify(
                 progress_text(result),
@@ -268,12 +259,12 @@ class Acting(_Base):
                 severity="information" if good else "warning",
             )
         await asyncio.sleep(STANDS_S)
-        self._decisions().leave(result.command.id)
+        self.decisions().leave(result.command.id)
 
     def _moved(self, _result: CommandResult) -> None:
         """Redraw the list at once, and nothing else: a user who waits for a receipt looks at its row."""
         self.view.commands.moved()
         if self.screen_stack and self.shown is self.view:
-            decisions = self._decisions()
+            decisions = self.decisions()
             decisions.view = self.view
             decisions.redraw()

@@ -4,10 +4,9 @@ does not know about it."""
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from textual.app import ComposeResult
@@ -24,7 +23,6 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.help import HelpScreen
-from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.charts import Charts
@@ -34,23 +32,20 @@ from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.machine_panel import MachinePanel
 
 if TYPE_CHECKING:
-    from oven_core.protocol.completion_messages import StoredGroup
     from oven_core.protocol.events import Event
     from oven_runs.access.run_access import RunAccess
-    from oven_tui.process_logs import ProcessLogs
+    from oven_tui.screens.log_console import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
 """The panels next to the charts, in order. A new panel is a widget and an entry here. Its height comes from its class's
 `DEFAULT_CSS` or from styles.tcss."""
-PAINT_S = 0.15
-"""Least seconds between two paints: at most seven per second."""
 WIDE, TALL, HIGH = 150, 32, 44
 """Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
 much room as they want."""
 
 
-class MonitorApp(Acting, ThemedApp[None]):
+class MonitorApp(Acting):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -84,8 +79,7 @@ class MonitorApp(Acting, ThemedApp[None]):
         self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
         self._panel_kinds = panels
-        self._painted = 0.0
-        self._due = False
+        self._settled = False
         self._control = control
 
     def compose(self) -> ComposeResult:
@@ -101,7 +95,6 @@ class MonitorApp(Acting, ThemedApp[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.dress()
         self.query_one(Decisions).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
@@ -123,65 +116,53 @@ class MonitorApp(Acting, ThemedApp[None]):
         """Add new events of the log, in order."""
         for event in events:
             self.view.feed(event)
-        self._soon()
+        self.soon()
 
     def show_view(self, view: MonitorView) -> None:
         """Show another view from now on: a preview of a long log, or all of it. A frozen view stays."""
         frozen = self.shown is not self.view
         self.view = view
         self.shown = self.shown if frozen else view
-        self._soon()
+        self.soon()
 
     def say(self, link: str, detail: str) -> None:
         """Show the state of the connection."""
-        header = self._header()
-        if header is not None and header.link != (link, detail):
+        if (header := self.part(Header)) is not None and header.link != (link, detail):
             header.link = (link, detail)
-            self._soon()
+            self.soon()
 
     def silent_s(self) -> float:
         """Return the seconds since the last event was stored, at least 0 if clocks disagree."""
         last = self.view.run.last_time
         return max(0.0, (datetime.now(UTC) - last).total_seconds()) if last else 0.0
 
-    def _soon(self) -> None:
-        if not self._due:
-            self._due = True
-            self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
-
     def _tick(self) -> None:
-        if (header := self._header()) is not None:
+        if (header := self.part(Header)) is not None:
             header.silent_s = self.silent_s()
             header.redraw()
 
-    def _header(self) -> Header | None:
-        """Return the header; None while the monitor closes, because screen and widgets go before the timers."""
-        return next(iter(self.screen_stack[0].query(Header)), None) if self.screen_stack else None
-
     def paint(self) -> None:
-        """Redraw what changed in every widget."""
-        if (header := self._header()) is None:
+        header, decisions = self.part(Header), self.part(Decisions)
+        if header is None or decisions is None:
             return
-        self._due, first = False, not self._painted
-        self._painted = time.monotonic()
-        board = self.screen_stack[0]
         header.view, header.silent_s = self.shown, self.silent_s()
         header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
         self.charts.view = self.shown
-        self.charts.cross = board.query_one(Decisions).chosen_tick
+        self.charts.cross = decisions.chosen_tick
         self.charts.redraw()
         for panel in self._panels:
             panel.view = self.shown
             panel.redraw()
-        if first:
+        if not self._settled:
+            self._settled = True
             import oven_tui.screens.decision_detail  # noqa: F401  # so that the first Enter need not
 
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
 
     def on_decisions_moved(self, message: Decisions.Moved) -> None:
-        tick = self.screen_stack[0].query_one(Decisions).chosen_tick
+        tick = self.decisions().chosen_tick
         if tick != self.charts.cross:
             self.charts.cross = tick
             self.charts.redraw()
@@ -189,20 +170,13 @@ class MonitorApp(Acting, ThemedApp[None]):
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
         from oven_tui.screens.decision_detail import DecisionScreen  # it brings the mesh along: see _read
 
-        self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
-
-    def _where(self) -> list[str]:
-        return self._access.arguments if self._access is not None else []
+        self.push_screen(DecisionScreen(message.entry, self.shown))
 
     def action_completions(self) -> None:
-        self.push_screen(CompletionScreen(self.sampled, self._samples if self._access is not None else None))
-
-    async def _samples(self) -> AsyncIterator[list[StoredGroup]]:
         from oven_tui.completion_feed import sampled_groups  # the bus: see _read
 
-        assert self._access is not None
-        async for groups in sampled_groups(self._access):
-            yield groups
+        source = partial(sampled_groups, self._access) if self._access is not None else None
+        self.push_screen(CompletionScreen(self.sampled, source))
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view
@@ -222,8 +196,7 @@ class MonitorApp(Acting, ThemedApp[None]):
         self.charts.redraw()
 
     def action_console(self) -> None:
-        from oven_tui.process_logs import ProcessLogs
-        from oven_tui.screens.log_console import ConsoleScreen
+        from oven_tui.screens.log_console import ConsoleScreen, ProcessLogs
 
         if self._logs is None and isinstance(self._access, LocalRun):
             self._logs = ProcessLogs(self._access.folder.logs)
@@ -247,7 +220,7 @@ class MonitorApp(Acting, ThemedApp[None]):
         if message.box.id == "metric-filter":
             self.charts.wanted = message.words
             self.charts.redraw()
-        else:
+        elif message.box.id == "filter":
             decisions = self.query_one(Decisions)
             decisions.filter = message.words
             decisions.redraw()
@@ -256,13 +229,7 @@ class MonitorApp(Acting, ThemedApp[None]):
         self.query_one(Decisions).focus()
 
     def action_save(self) -> None:
-        folder = self._access.export_folder if self._access is not None else Path.cwd()
-        try:
-            path = self.save_screenshot(f"monitor-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
-        except OSError as error:
-            self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
-            return
-        self.notify(f"saved {path}")
+        self.save_picture("monitor", self._access)
 
     def action_runs(self) -> None:
         self.wants_runs = True

@@ -8,29 +8,11 @@ from typing import Any
 
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.keys import key_to_character
 
 from oven_tui.model.commands import BY_ID, Command, Scope, commands_in
 
-SIGNS = {
-    "left": "←",
-    "right": "→",
-    "up": "↑",
-    "down": "↓",
-    "question_mark": "?",
-    "colon": ":",
-    "slash": "/",
-    "plus": "+",
-    "minus": "-",
-    "equals_sign": "=",
-    "greater_than_sign": ">",
-    "less_than_sign": "<",
-    "full_stop": ".",
-    "comma": ",",
-    "dollar_sign": "$",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-}
-"""Keys that are written as one sign."""
+ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-"}
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
@@ -39,13 +21,12 @@ def bindings(*scopes: Scope) -> list[BindingType]:
 
 
 def _binding(command: Command) -> Binding:
-    first = command.key_names()[0]
     return Binding(
         command.keys,
         command.action,
         command.footer or command.title or command.help,
         show=bool(command.footer),
-        key_display=SIGNS.get(first),
+        key_display=_sign(command.key_names()[0]),
         id=command.id,
         tooltip=command.help,
     )
@@ -53,7 +34,13 @@ def _binding(command: Command) -> Binding:
 
 def key_words(command: Command) -> str:
     """Return a command's keys as they are written on a keyboard."""
-    return " ".join(SIGNS.get(key) or key.replace("ctrl+", "^") for key in command.key_names())
+    return " ".join(_sign(key) or key.replace("ctrl+", "^") for key in command.key_names())
+
+
+def _sign(key: str) -> str | None:
+    """Return the sign of a key that is written as one."""
+    sign = ARROWS.get(key) or key_to_character(key)
+    return sign if sign and sign.isprintable() and sign != " " else None
 
 
 def key_line(scope: Scope) -> str:

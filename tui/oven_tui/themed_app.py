@@ -1,39 +1,89 @@
-"""The base of the monitor's applications: its themes, and replacements for colours and signs that a terminal lacks."""
+"""The base of the monitor's applications: themes, replacements for what a terminal lacks, and paced painting."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from textual.app import App
-from textual.binding import Binding
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.filter import LineFilter
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Static
 
+from oven_runs.access.run_access import RunAccess
 from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
-from oven_tui.screens.too_small import LEAST_COLUMNS, LEAST_ROWS, TooSmall
 
 Result = TypeVar("Result")
+Part = TypeVar("Part", bound=Widget)
+LEAST_COLUMNS, LEAST_ROWS = 40, 12
+"""Cells below which charts and lists are cut to nothing; 80 by 24 shows all."""
+
+
+class TooSmall(ModalScreen[None]):
+    """Covers the application while the terminal is too small to show a run."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "app.quit", "Close", show=False)]
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="too-small", markup=False)
+
+    def on_resize(self, event: Resize) -> None:
+        size, least = event.size, f"{LEAST_COLUMNS}x{LEAST_ROWS}"
+        words = f"{size.width}x{size.height} cells are too few: enlarge the terminal to 80x24, at least {least}"
+        self.query_one(Static).update(words)
 
 
 class ThemedApp(App[Result]):
-    """Call `dress` when it is mounted."""
-
     CSS_PATH = Path(__file__).with_name("styles.tcss")
+    paint_s = 0.15
+    """Least seconds between two paints: at most seven per second."""
 
     def __init__(self, appearance: Appearance | None = None) -> None:
         super().__init__()
         self.appearance = appearance or Appearance()
+        self._painted, self._due = 0.0, False
 
-    def dress(self) -> None:
-        """Apply the chosen theme."""
+    def on_mount(self) -> None:
+        """Apply the chosen theme. Textual also calls the handlers of subclasses."""
         for theme in OWN_THEMES:
             self.register_theme(theme)
         self.theme = self.appearance.theme
 
+    def paint(self) -> None:
+        """Redraw what changed in every widget."""
+
+    def soon(self) -> None:
+        """Paint once `paint_s` have passed since the last paint."""
+        if not self._due:
+            self._due = True
+            self.set_timer(max(0.001, self._painted + self.paint_s - time.monotonic()), self._paint_now)
+
+    def _paint_now(self) -> None:
+        self._due, self._painted = False, time.monotonic()
+        self.paint()
+
+    def part(self, kind: type[Part]) -> Part | None:
+        """Return a widget of the first screen, whatever page covers it; None while the application closes, because
+        screen and widgets go before the timers."""
+        return next(iter(self.screen_stack[0].query(kind)), None) if self.screen_stack else None
+
+    def save_picture(self, name: str, access: RunAccess | None) -> None:
+        """Save the screen as an SVG in the run's folder."""
+        folder = access.export_folder if access is not None else Path.cwd()
+        try:
+            path = self.save_screenshot(f"{name}-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
+        except OSError as error:
+            self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
+        else:
+            self.notify(f"saved {path}")
+
     def on_resize(self, event: Resize) -> None:
-        """Say so while the terminal is too small to show anything."""
         small = event.size.width < LEAST_COLUMNS or event.size.height < LEAST_ROWS
         if small and not isinstance(self.screen, TooSmall):
             self.push_screen(TooSmall())

@@ -67,6 +67,7 @@ class MonitorServer(Server):
         """Return the routes behind the checks."""
         made = await self._make_app()
         made.middlewares.append(self._guarded)
+        made.on_response_prepare.append(self._protect)
         made.router.add_get("/page.css", self._style)
         return made
 
@@ -129,16 +130,9 @@ class MonitorServer(Server):
         opening = request.path == "/" and "token" in request.query
         if not opening and not _same(request.cookies.get(self._cookie, ""), self._session):
             raise web.HTTPForbidden(text="Open the monitor by the address that it printed.\n")
-        try:
-            response = await handler(request)
-        except web.HTTPException as problem:
-            self._protect(problem, request)
-            raise
-        if not response.prepared:
-            self._protect(response, request)
-        return response
+        return await handler(request)
 
-    def _protect(self, response: web.StreamResponse, request: web.Request) -> None:
+    async def _protect(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers["Content-Security-Policy"] = POLICY.format(websocket=f"ws://{request.host}")
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"

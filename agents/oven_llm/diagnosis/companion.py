@@ -24,7 +24,6 @@ from oven_llm.diagnosis.model_answer import ProposedChange
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.models import ModelHandler, ProviderHandler
 from oven_runs.home.model_spend import NAME, Cap
 from oven_runs.settings.committee_settings import BudgetSettings
@@ -248,7 +247,7 @@ class DiagnosisCompanion:
             supervisor,
             worker,
             knobs=self._settings.actuators,
-            caps=Caps(seconds=self._settings.seconds),
+            seconds=self._settings.seconds,
             log_dir=folder,
             config=shown_settings(self._around.settings),
         )

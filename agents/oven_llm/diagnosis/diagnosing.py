@@ -12,7 +12,6 @@ from oven_llm.diagnosis.graph_view import GraphView
 from oven_llm.diagnosis.log_context import LogContext
 from oven_llm.diagnosis.model_answer import AnswerRefusedError, Diagnosis, evidence, verified
 from oven_llm.sandbox.exchange import CallError
-from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.models import ModelHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun
 
@@ -88,7 +87,7 @@ async def diagnose(
     worker: ModelHandler,
     *,
     knobs: Sequence[str] | None = None,
-    caps: Caps | None = None,
+    seconds: float | None = None,
     log_dir: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     max_iterations: int = MAX_ITERATIONS,
@@ -115,7 +114,7 @@ async def diagnose(
         output_limit=OUTPUT_LIMIT,
         primitives={"evidence": compute},
         prompt=prompt(allowed),
-        caps=caps,
+        seconds=seconds,
     )
     if result.ended != "final":
         return DiagnosisResult(None, result.ended, result.why or f"it ended without FINAL ({result.ended})", result)

@@ -1,7 +1,7 @@
 """Language models behind their APIs, over the official SDKs: one conversation type and one budget for all callers.
 
     conversation.py       messages in, replies out; the protocol `LanguageModel`
-    remote_model.py       a model at an address: terms, samples, timeouts and the budget
+    remote_model.py       a model at an address: terms, timeouts and the budget
     anthropic.py, openai_compatible.py    the two APIs; sdk_client.py has what their SDKs share
     terms.py              the schema and log-probabilities, as far as the endpoint supports them
     usage.py, budget.py   tokens and prices; caps over a ledger of spending

@@ -6,23 +6,21 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from oven_llm.providers.conversation import Completion, Conversation, Finish, Sample, TokenLogprob
+from oven_llm.providers.conversation import Conversation, Finish, ModelReply, TokenLogprob
 from oven_llm.providers.sdk_client import (
     RETRIES,
     failure_of,
     model_name,
     parsed,
     silence_request_logs,
-    token_count,
     watched_client,
 )
 from oven_llm.providers.terms import Terms
-from oven_llm.providers.usage import Usage
+from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
-from oven_runs.traces.records import Message, Tool, ToolCall
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion, ChatCompletionMessage
+    from openai.types.chat import ChatCompletion
     from openai.types.chat.chat_completion import Choice
     from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
@@ -30,16 +28,12 @@ OPENAI_HOST: Final = "api.openai.com"
 FINISHES: Final[dict[str, Finish]] = {
     "stop": "stop",
     "length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
     "content_filter": "refusal",
 }
 
 
 class ChatCompletions:
     """A model behind this API."""
-
-    returns_several = True
 
     def __init__(self, endpoint: ModelEndpoint, key: str) -> None:
         """`endpoint.base_url` ends in /v1, or in what the server uses instead."""
@@ -54,9 +48,9 @@ class ChatCompletions:
             # The SDK sends OPENAI_ORG_ID and OPENAI_PROJECT_ID to any address.
             self._client.organization = self._client.project = None
 
-    async def complete(self, conversation: Conversation, samples: int, terms: Terms, attempt_s: float) -> Completion:
+    async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
         """See `ModelApi.complete`."""
-        body = request_body(conversation, samples, terms, self._endpoint.limit_as)
+        body = request_body(conversation, terms, self._endpoint.limit_as)
         try:
             # The SDK walks through arguments of its own in every call, which takes a third of its CPU time; it does not
             # look into extra_body.
@@ -67,27 +61,34 @@ class ChatCompletions:
             raise failure_of(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        return parsed(response, ChatCompletion, self._completion)
+        return parsed(response, ChatCompletion, self._reply)
 
     async def close(self) -> None:
         await self._client.close()
 
-    def _completion(self, response: ChatCompletion) -> Completion:
+    def _reply(self, response: ChatCompletion) -> ModelReply:
         """Raises AttributeError, LookupError, TypeError or ValueError for a malformed response."""
-        if not response.choices:
-            raise ValueError
-        samples = tuple(_sample(choice) for choice in response.choices)
-        return Completion(samples, _usage(response), model_name(response.model, self._key))
+        choice = response.choices[0]
+        reason = choice.finish_reason if choice.finish_reason in FINISHES else "other"
+        refusal, text = choice.message.refusal, choice.message.content or ""
+        if not isinstance(text, str):
+            raise TypeError
+        return ModelReply(
+            str(refusal or text),
+            "refusal" if refusal else FINISHES.get(reason, "other"),
+            reason,
+            None if refusal else _logprobs(choice),
+            model_name(response.model, self._key),
+            _usage(response),
+        )
 
 
-def request_body(conversation: Conversation, samples: int, terms: Terms, limit_as: str) -> dict[str, Any]:
+def request_body(conversation: Conversation, terms: Terms, limit_as: str) -> dict[str, Any]:
     """The request without the model's name. `limit_as`: the endpoint's name for the limit of tokens."""
     body: dict[str, Any] = {
-        "messages": [_message(message) for message in conversation.messages],
+        "messages": [dict(message) for message in conversation.messages],
         limit_as: conversation.max_tokens,
     }
-    if samples > 1:
-        body["n"] = samples
     if conversation.schema is not None and terms.schema == "strict":
         schema = {"name": "verdicts", "schema": conversation.schema, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -95,53 +96,9 @@ def request_body(conversation: Conversation, samples: int, terms: Terms, limit_a
         body["response_format"] = {"type": "json_object"}
     if terms.top_logprobs:
         body |= {"logprobs": True, "top_logprobs": terms.top_logprobs}
-    if conversation.tools:
-        body["tools"] = [_tool(tool) for tool in conversation.tools]
     if conversation.temperature is not None:
         body["temperature"] = conversation.temperature
-    if conversation.stop:
-        body["stop"] = list(conversation.stop)
     return body
-
-
-def _message(message: Message) -> dict[str, Any]:
-    if message.role == "tool":
-        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
-    if not message.calls:
-        return {"role": message.role, "content": message.content}
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.calls
-    ]
-    return {"role": message.role, "content": message.content or None, "tool_calls": calls}
-
-
-def _tool(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
-def _sample(choice: Choice) -> Sample:
-    message = choice.message
-    reason = choice.finish_reason if choice.finish_reason in FINISHES else "other"
-    if message.refusal:
-        return Sample(str(message.refusal), (), "refusal", reason)
-    text = message.content or ""
-    if not isinstance(text, str):
-        raise TypeError
-    return Sample(text, _calls(message), FINISHES.get(reason, "other"), reason, _logprobs(choice))
-
-
-def _calls(message: ChatCompletionMessage) -> tuple[ToolCall, ...]:
-    calls = []
-    for number, call in enumerate(message.tool_calls or ()):
-        if call.type != "function":
-            raise ValueError
-        name, arguments = call.function.name, call.function.arguments
-        if not (isinstance(name, str) and isinstance(arguments, str)):
-            raise TypeError
-        calls.append(ToolCall(id=str(call.id or f"call_{number}"), name=name, arguments=arguments))
-    return tuple(calls)
 
 
 def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
@@ -181,7 +138,7 @@ def _usage(response: ChatCompletion) -> Usage | None:
     try:
         details = getattr(response.usage, "prompt_tokens_details", None)
         cached = getattr(details, "cached_tokens", None) or 0
-        tokens_in, tokens_out = response.usage.prompt_tokens, response.usage.completion_tokens
-        return Usage(token_count(tokens_in), token_count(tokens_out), token_count(cached))
-    except (AttributeError, TypeError, ValueError):
+        tokens = {"input_tokens": response.usage.prompt_tokens, "output_tokens": response.usage.completion_tokens}
+        return USAGE.validate_python({**tokens, "cached_tokens": cached})
+    except (AttributeError, ValueError):
         return None

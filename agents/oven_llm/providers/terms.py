@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from oven_llm.providers.conversation import Completion
+from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_runs.settings.judge_providers import ModelEndpoint, SchemaMode
 
@@ -48,33 +48,32 @@ class AgreedTerms:
         self._logged: set[str] = set()
         self._settled = False  # until a call succeeds, the terms may be why a request is refused
 
-    async def negotiate(self, send: Callable[[Terms], Awaitable[Completion]]) -> Completion:
+    async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
         """Send a request with the terms in force. If they are refused, try lesser terms and keep those that work.
 
         Raises ModelFailure: the first one if all terms are refused, because then the terms were not the reason.
         """
         began = terms = self.now
         try:
-            completion = await send(terms)
+            reply = await send(terms)
         except ModelFailure as failure:
             if failure.kind != "bad_request" or (self._settled and began == self.now):
                 raise
             if self._settled:  # a concurrent call has found out what is refused
                 began = terms = self.now
-                completion = await send(terms)
+                reply = await send(terms)
             else:
-                terms, completion = await self._send_with_less(send, terms, failure)
-        first = completion.samples[0]
-        if terms.top_logprobs and first.logprobs is None and first.text and first.finish != "refusal":
+                terms, reply = await self._send_with_less(send, terms, failure)
+        if terms.top_logprobs and reply.logprobs is None and reply.text and reply.finish != "refusal":
             terms = replace(terms, top_logprobs=0)
         if not self._settled or began == self.now:
             self._agree(terms)
         self._settled = True
-        return completion
+        return reply
 
     async def _send_with_less(
-        self, send: Callable[[Terms], Awaitable[Completion]], refused: Terms, failure: ModelFailure
-    ) -> tuple[Terms, Completion]:
+        self, send: Callable[[Terms], Awaitable[ModelReply]], refused: Terms, failure: ModelFailure
+    ) -> tuple[Terms, ModelReply]:
         for terms in self._lesser(refused):
             try:
                 return terms, await send(terms)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from oven_core.errors import ConfigError
+from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.log import Role
 from oven_llm.supervisor.models import LOOPBACK, AnthropicHandler, ModelHandler, OpenAIHandler, checked_address
 from oven_runs.settings.judge_providers import catalogue
@@ -43,6 +44,7 @@ def configured_model(
     base_url: str | None = None,
     key_env: str | None = None,
     environ: Mapping[str, str] = os.environ,
+    budget: Budget | None = None,
     **options: Any,
 ) -> ModelHandler:
     """Return the model of a role. A `model` or `base_url` of None comes from the role's variable or BASE_URL, or is the
@@ -52,6 +54,7 @@ def configured_model(
     name = model or environ.get(defaults.variable) or defaults.model
     address = checked_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")
     settings = {"temperature": defaults.temperature, "max_tokens": defaults.max_tokens, **options}
+    settings |= {"budget": budget, "account": role}
     key = address_key(address, key_env, environ)
     if urlsplit(address).hostname == "api.anthropic.com":
         return AnthropicHandler(name, address, api_key=key, **settings)

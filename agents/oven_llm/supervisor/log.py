@@ -13,15 +13,16 @@ import json
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias
 
 from oven_core.errors import ConfigError, OvenError, StoreInUseError, reason
+from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import KINDS, ModelFailure
-from oven_llm.providers.usage import Usage
-from oven_llm.supervisor.models import LMResponse
+from oven_llm.providers.usage import USAGE
 from oven_llm.supervisor.repl import Execution
 from oven_runs.traces.jsonl import cut_unfinished
 
@@ -31,6 +32,7 @@ Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
 FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
 LOCK: Final = "lock"
 """An empty file, locked by the process that writes to the folder."""
+REFUSED: Final = "refusal: the model refused to answer"
 REMOVED: Final = "[removed]"
 """Replaces a secret, wherever it came from: an endpoint may echo the key that it was sent."""
 
@@ -86,24 +88,31 @@ class RunLogger:
                 self._lock_file.close()
                 self._lock_file = None
 
-    def called(self, role: Role, step: int, call: int, model: str, prompt: Prompt, response: LMResponse) -> None:
-        """Log an answered call. `call`: its number among the role's calls. Raises OSError."""
-        event = _call_event(step, call, model, prompt) | {"response": response.text, **_cost(response)}
-        self._write(f"{role}.jsonl", event)
-
-    def failed(
+    def called(
         self,
         role: Role,
         step: int,
         call: int,
         model: str,
         prompt: Prompt,
-        failure: ModelFailure,
-        billed: LMResponse | None = None,
+        outcome: ModelReply | ModelFailure,
+        elapsed: float,
     ) -> None:
-        """Log a failed call. `billed`: the answer, if it was a refusal. Raises OSError."""
-        event = _call_event(step, call, model, prompt) | {"failure": str(failure)}
-        self._write(f"{role}.jsonl", event | ({} if billed is None else _cost(billed)))
+        """Log a call. `call`: its number among the role's calls. `elapsed`: its seconds. Raises OSError."""
+        content = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(message) for message in prompt]}
+        event = {"step": step, "call": call, "timestamp": _now(), "model": model, **content}
+        if isinstance(outcome, ModelFailure):
+            event |= {"failure": str(outcome)}
+        else:
+            refused = outcome.finish == "refusal"
+            event |= {"failure": REFUSED} if refused else {"response": outcome.text}
+            event |= {
+                "usage": None if outcome.usage is None else asdict(outcome.usage),
+                "elapsed": round(elapsed, 6),
+                "usd": outcome.cost_usd,
+                "finish": outcome.finish,
+            }
+        self._write(f"{role}.jsonl", event)
 
     def ran(self, step: int, execution: Execution) -> None:
         """Log a program and its outcome. Raises OSError."""
@@ -161,12 +170,10 @@ class RecordedCalls:
     def __init__(self, folder: Path | None) -> None:
         """`folder`: the log's. For None, or a folder without files, nothing is recorded. Raises ConfigError for a file
         that is damaged before its last line."""
-        self._outcomes: dict[bytes, deque[LMResponse | ModelFailure]] = {}
+        self._outcomes: dict[bytes, deque[ModelReply | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
-        self.paid: list[tuple[str, Prompt, LMResponse]] = []
-        """All answers, refusals included, with their role and prompt."""
-        self.failed: Counter[str] = Counter()
-        """Calls without an answer, by role."""
+        self.paid: list[tuple[str, ModelReply]] = []
+        """All replies, refusals included, with their role."""
         if folder is None:
             return
         try:
@@ -183,13 +190,11 @@ class RecordedCalls:
         for role, prompt_field in (("supervisor", "messages"), ("worker", "prompt")):
             # The log has a batch's calls in the order in which they ended; a resumed run asks in the order of numbers.
             for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
-                outcome: LMResponse | ModelFailure
+                outcome: ModelReply | ModelFailure
                 if "usage" in event:
-                    self.paid.append((role, event[prompt_field], _response(event)))
-                elif _failure(event).kind != "budget":
-                    self.failed[role] += 1
+                    self.paid.append((role, _reply(event)))
                 if "response" in event:
-                    outcome = _response(event)
+                    outcome = _reply(event)
                     if role == "supervisor":
                         last_answered_step = max(last_answered_step, event["step"])
                 elif role == "worker" and event["step"] < last_answered_step:
@@ -200,7 +205,7 @@ class RecordedCalls:
         for event in _events_if_any(folder / "repl.jsonl"):
             self._programs[event["step"], event["code"]] += 1
 
-    def take(self, role: Role, model: str, prompt: Prompt) -> LMResponse | ModelFailure | None:
+    def take(self, role: Role, model: str, prompt: Prompt) -> ModelReply | ModelFailure | None:
         """Return the next recorded outcome of the same call, if there is one. Not thread-safe."""
         outcomes = self._outcomes.get(_key(role, model, prompt)) if self._outcomes else None
         return outcomes.popleft() if outcomes else None
@@ -265,28 +270,14 @@ def _key(role: str, model: str, prompt: Prompt) -> bytes:
     return hashlib.sha256(json.dumps([role, model, content]).encode()).digest()
 
 
-def _response(event: Mapping[str, Any]) -> LMResponse:
-    usage = None if event["usage"] is None else Usage.read(event["usage"])
-    return LMResponse(event.get("response", ""), usage, event["elapsed"], "", event["usd"], event["finish"])
+def _reply(event: Mapping[str, Any]) -> ModelReply:
+    usage = None if event["usage"] is None else USAGE.validate_python(event["usage"])
+    return ModelReply(event.get("response", ""), event["finish"], usage=usage, cost_usd=event["usd"])
 
 
 def _failure(event: Mapping[str, Any]) -> ModelFailure:
     kind, _, detail = event["failure"].partition(": ")
     return ModelFailure(kind if kind in KINDS else "internal", detail)
-
-
-def _call_event(step: int, call: int, model: str, prompt: Prompt) -> dict[str, Any]:
-    content = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(message) for message in prompt]}
-    return {"step": step, "call": call, "timestamp": _now(), "model": model, **content}
-
-
-def _cost(response: LMResponse) -> dict[str, Any]:
-    return {
-        "usage": None if response.usage is None else response.usage.plain(),
-        "elapsed": round(response.elapsed, 6),
-        "usd": response.usd,
-        "finish": response.finish,
-    }
 
 
 def _now() -> str:

@@ -1,31 +1,31 @@
-"""One model's calls within a run: logged as they end, metered, and not repeated if the log has the answer."""
+"""One model's calls within a run: logged as they end, counted, and not repeated if the log has the answer."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextvars
-import json
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from oven_core.errors import ConfigError
+from oven_llm.providers.conversation import Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.supervisor.caps import Account, CapReachedError, Meter
+from oven_llm.providers.usage import Usage
 from oven_llm.supervisor.log import Prompt, RecordedCalls, Role, RunLogger, without_secrets
-from oven_llm.supervisor.models import LMResponse, ModelHandler, RefusedError
+from oven_llm.supervisor.models import ModelHandler
 
 _Result = TypeVar("_Result")
 
 CUT_SHORT: Final = " [cut: the answer reached the worker's limit of tokens]"
 """Added to a worker's answer that was cut, so that no program mistakes it for a complete one. The supervisor's own cut
 answers need no mark: a block without an end does not run."""
-CallOutcome: TypeAlias = str | ModelFailure | CapReachedError
+CallOutcome: TypeAlias = str | ModelFailure
 
 
 class CallThreads(Generic[_Result]):
@@ -68,6 +68,27 @@ class StoppedError(Exception):
     """The run was cancelled."""
 
 
+class TimeLimit:
+    """Seconds since the run began, and their limit; None sets no limit."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._began = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the limit; None without one."""
+        return None if self.seconds is None else max(0.0, self.seconds - self.elapsed)
+
+    def failure(self) -> ModelFailure:
+        """Return the failure of a call that the limit ended or prevented."""
+        return ModelFailure("timeout", f"the run's limit of {self.seconds or 0:g} seconds is reached")
+
+
 @dataclass(frozen=True)
 class _Call:
     step: int
@@ -76,7 +97,7 @@ class _Call:
     prompt: Prompt
 
     @property
-    def messages(self) -> Sequence[Mapping[str, str]]:
+    def messages(self) -> Messages:
         return [{"role": "user", "content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
 
 
@@ -87,27 +108,29 @@ class ModelCalls:
         self,
         role: Role,
         model: ModelHandler,
-        meter: Meter,
+        limit: TimeLimit,
         logger: RunLogger,
         recorded: RecordedCalls,
         stopped: Future[None],
         concurrency: int = 1,
     ) -> None:
         """`stopped` is done when the run is cancelled."""
-        self._role, self._model, self._meter, self._logger = role, model, meter, logger
-        self._account: Account = meter.supervisor if role == "supervisor" else meter.worker
+        self._role, self._model, self._limit, self._logger = role, model, limit, logger
         self._recorded, self._stopped = recorded, stopped
-        self._threads: CallThreads[list[CallOutcome]] = CallThreads(1 if model.batches else concurrency)
+        self._threads: CallThreads[CallOutcome] = CallThreads(concurrency)
         self._number = 0
         self._lock = threading.Lock()
+        self.replies = [reply for paid_role, reply in recorded.paid if paid_role == role]
+        """All replies, refusals and those of an earlier part of the run included."""
         self.failures: Counter[str] = Counter()
         """Failed calls by kind."""
-        self.fatal: OSError | ConfigError | None = None
-        """An error that must end the run: the log cannot be written, or a cap cannot be kept."""
-        for paid_role, prompt, response in recorded.paid:
-            if paid_role == role:
-                meter.add(self._account, response, _size(prompt))
-        meter.add_failed(self._account, recorded.failed[role])
+        self.fatal: OSError | None = None
+        """An error that must end the run: the log cannot be written."""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the calls that reported them."""
+        return sum((reply.usage for reply in self.replies if reply.usage is not None), Usage(0, 0))
 
     def close(self) -> None:
         """Leave the calls in flight behind."""
@@ -115,87 +138,57 @@ class ModelCalls:
 
     def ask(self, step: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
         """Return the answers in the order of the prompts, or the reasons why there are none. Raises StoppedError."""
-        outcomes: dict[int, CallOutcome] = {}
-        unanswered: list[_Call] = []
+        pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._number += 1
-            call = _Call(step, self._number, prompt)
             recorded = self._recorded.take(self._role, self._model.model, prompt)
             if recorded is None:
-                unanswered.append(call)
+                pending.append(self._threads.submit(partial(self._call_model, _Call(step, self._number, prompt))))
             else:
-                outcomes[call.number] = self._outcome_of_record(recorded)
-        groups = [unanswered] if self._model.batches else [[call] for call in unanswered]
-        futures = [self._threads.submit(partial(self._call_model, group)) for group in groups if group]
+                pending.append(self._outcome(recorded))
         try:
-            for future, group in zip(futures, groups, strict=False):
-                results = self._wait_for(future, len(group))
-                outcomes |= {call.number: result for call, result in zip(group, results, strict=True)}
+            return [self._wait_for(item) if isinstance(item, Future) else item for item in pending]
         finally:
-            for future in futures:
-                future.cancel()
-        return [outcomes[number] for number in sorted(outcomes)]
+            for item in pending:
+                if isinstance(item, Future):
+                    item.cancel()
 
-    def _outcome_of_record(self, recorded: LMResponse | ModelFailure) -> CallOutcome:
-        if isinstance(recorded, ModelFailure):
-            self.failures[recorded.kind] += 1
-            return recorded
-        return self._text(recorded)
-
-    def _wait_for(self, future: Future[list[CallOutcome]], count: int) -> list[CallOutcome]:
+    def _wait_for(self, future: Future[CallOutcome]) -> CallOutcome:
         either: tuple[Future[Any], ...] = future, self._stopped
-        concurrent.futures.wait(either, self._meter.remaining_s, return_when=concurrent.futures.FIRST_COMPLETED)
+        concurrent.futures.wait(either, self._limit.remaining, return_when=concurrent.futures.FIRST_COMPLETED)
         if future.done():
             try:
                 return future.result()
-            except (OSError, ConfigError) as error:
+            except OSError as error:
                 self.fatal = error
-                return [ModelFailure("internal", "its log cannot be written")] * count
+                return ModelFailure("internal", "its log cannot be written")
         if self._stopped.done():
             raise StoppedError
-        limit = self._meter.caps.seconds or 0.0
-        return [
-            CapReachedError("seconds", f"the cap of {limit:g} seconds is reached before the model's answer")
-        ] * count
+        return self._limit.failure()
 
-    def _call_model(self, calls: Sequence[_Call]) -> list[CallOutcome]:
-        """Make one call, or all calls of a model that batches them. Runs in one of the threads."""
+    def _call_model(self, call: _Call) -> CallOutcome:
+        """Make one call, log it, and count it. Runs in one of the threads. Raises OSError."""
+        if self._limit.remaining == 0:
+            return self._limit.failure()
+        began = time.monotonic()
+        result: ModelReply | ModelFailure
         try:
-            self._meter.admit()
-        except CapReachedError as reached:
-            return [reached] * len(calls)
-        messages = [call.messages for call in calls]
-        results: Sequence[LMResponse | ModelFailure]
-        try:
-            results = self._model.chat_batch(messages) if self._model.batches else [self._model.chat(messages[0])]
-        except ModelFailure as failure:
-            results = [failure] * len(calls)
-        except Exception as error:  # its text may contain a key
-            results = [ModelFailure("internal", type(error).__name__)] * len(calls)
-        return [self._record(call, result) for call, result in zip(calls, results, strict=True)]
-
-    def _record(self, call: _Call, result: LMResponse | ModelFailure) -> CallOutcome:
-        """Log and meter a call. Raises OSError."""
-        entry = self._role, call.step, call.number, self._model.model, call.prompt
-        if isinstance(result, ModelFailure):
+            reply = self._model.chat(call.messages)
+            result = replace(reply, text=without_secrets(reply.text, self._model.secrets))
             with self._lock:
-                self.failures[result.kind] += 1
-            billed = result.response if isinstance(result, RefusedError) else None
-            if billed is not None:
-                self._meter.add(self._account, billed, _size(call.prompt))
-            elif result.kind != "budget":  # for "budget" no call was made
-                self._meter.add_failed(self._account)
-            self._logger.failed(*entry, result, billed)
-            return result
-        result = replace(result, text=without_secrets(result.text, self._model.secrets))
-        self._meter.add(self._account, result, _size(call.prompt))
-        self._logger.called(*entry, result)
-        return self._text(result)
+                self.replies.append(result)
+        except ModelFailure as failure:
+            result = failure
+        except Exception as error:  # its text may contain a key
+            result = ModelFailure("internal", type(error).__name__)
+        elapsed = time.monotonic() - began
+        self._logger.called(self._role, call.step, call.number, self._model.model, call.prompt, result, elapsed)
+        return self._outcome(result)
 
-    def _text(self, response: LMResponse) -> str:
-        return response.text + CUT_SHORT * (self._role == "worker" and response.finish == "length")
-
-
-def _size(prompt: Prompt) -> int:
-    text = prompt if isinstance(prompt, str) else json.dumps([dict(message) for message in prompt])
-    return len(text.encode(errors="replace"))
+    def _outcome(self, result: ModelReply | ModelFailure) -> CallOutcome:
+        if isinstance(result, ModelReply) and result.finish != "refusal":
+            return result.text + CUT_SHORT * (self._role == "worker" and result.finish == "length")
+        failure = ModelFailure("refusal", "the model refused to answer") if isinstance(result, ModelReply) else result
+        with self._lock:
+            self.failures[failure.kind] += 1
+        return failure

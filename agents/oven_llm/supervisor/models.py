@@ -1,4 +1,4 @@
-"""Models for the supervisor's loop: messages in, text and usage out, one call or many at once.
+"""Models for the supervisor's loop: messages in, a reply out.
 
 A handler imports its SDK when it is created. Its calls are synchronous, because the supervisor's programs are; the
 requests run in a shared event loop in another thread.
@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from oven_core.errors import ConfigError
 from oven_llm import providers
 from oven_llm.providers.budget import Budget
-from oven_llm.providers.conversation import Conversation, ModelReply
+from oven_llm.providers.conversation import Conversation, Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.genai_telemetry import call_record, trace
+from oven_llm.providers.genai_telemetry import ModelCall, trace
 from oven_llm.providers.loop_thread import SHARED
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.usage import CallTally, Usage, is_priced, tallied
 from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import ModelSettings
-from oven_runs.traces.records import Message
-
-Messages: TypeAlias = Sequence[Mapping[str, str]]
-"""`role` and `content`, as in chat completions."""
 
 TIMEOUT_S: Final = 120.0
 """Seconds for one call with its retries. A long answer of a large model takes one minute."""
@@ -40,49 +33,16 @@ MAX_TOKENS: Final = 2048
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
-@dataclass(frozen=True)
-class LMResponse:
-    """One answer of a model."""
-
-    text: str
-    usage: Usage | None
-    """None if the endpoint did not report it."""
-    elapsed: float
-    """Seconds, failed attempts included."""
-    model: str = ""
-    """The name that the endpoint reported."""
-    usd: float | None = None
-    """None if the price is unknown."""
-    finish: str = ""
-    """The reason why it ended (`providers.conversation.Finish`)."""
-
-
-class RefusedError(ModelFailure):
-    """The model refused. The refusal is billed like any other answer."""
-
-    def __init__(self, response: LMResponse) -> None:
-        super().__init__("refusal", "the model refused to answer")
-        self.response = response
-
-
 class ModelHandler(ABC):
     """A model. A backend must implement only `chat`, which several threads call at the same time."""
 
     model: str
     secrets: tuple[str, ...] = ()
     """Strings that must be in no file, such as its key."""
-    batches: bool = False
-    """Whether all calls of a batch go to `chat_batch` at once instead of `chat`, as for an engine in this process."""
-    priced: bool = True
-    """False if the price of its answers is known to be unknown. A cap in US dollars is refused then."""
 
     @abstractmethod
-    def chat(self, messages: Messages) -> LMResponse:
-        """Return the model's answer. Raises ModelFailure if there is none."""
-
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        """Return an answer or a failure for each batch item, in order."""
-        return [_or_failure(self.chat, messages) for messages in message_batches]
+    def chat(self, messages: Messages) -> ModelReply:
+        """Return the model's answer, which may be a refusal. Raises ModelFailure if there is none."""
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Close its connections."""
@@ -121,7 +81,6 @@ class ProviderHandler(ModelHandler):
         self.model, self.secrets = provider.model, tuple(secret for secret in secrets if secret and secret != NO_KEY)
         self._provider = provider if budget is None else provider.within(budget, account or provider.model)
         self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
-        self.priced = is_priced(provider.settings)
 
     @classmethod
     def connected(
@@ -133,35 +92,26 @@ class ProviderHandler(ModelHandler):
         key = key_of(name, endpoint, setting=name)
         return cls(providers.connect(name, endpoint, key), secrets=(key,), **options)
 
-    def chat(self, messages: Messages) -> LMResponse:
-        """Return the model's answer. Raises ModelFailure, also if the model refuses."""
+    def chat(self, messages: Messages) -> ModelReply:
         return SHARED.run(self._chat(messages))
 
     def close(self) -> None:
         SHARED.run(self._provider.close())
 
-    async def _chat(self, messages: Messages) -> LMResponse:
-        tally, started = CallTally(), time.time_ns()
+    async def _chat(self, messages: Messages) -> ModelReply:
+        started = time.time_ns()
         reply: ModelReply | None = None
         error = None
         try:
-            turns = tuple(Message.model_validate(message) for message in messages)
-            with tallied(tally):
-                conversation = Conversation(turns, self._max_tokens, temperature=self._temperature)
-                (reply,) = await self._provider.ask(conversation, self._timeout_s)
-            usage = reply.usage if reply.reported else None
-            elapsed = (time.time_ns() - started) / 1e9
-            response = LMResponse(reply.text, usage, elapsed, reply.model, reply.cost_usd, reply.finish)
-            if reply.finish == "refusal":
-                raise RefusedError(response)
-            return response
+            conversation = Conversation(messages, self._max_tokens, temperature=self._temperature)
+            reply = await self._provider.ask(conversation, self._timeout_s)
+            return reply
         except ModelFailure as failure:
             error = failure.kind
             raise
         finally:
             if error != "budget":  # no call was made
-                record = call_record(self._provider, reply, error, resends=tally.attempts - 1, started_ns=started)
-                trace(record)
+                trace(ModelCall(self._provider, reply, error, started))
 
 
 class OpenAIHandler(ProviderHandler):
@@ -199,51 +149,6 @@ class AnthropicHandler(ProviderHandler):
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
-class VLLMHandler(ModelHandler):
-    """A model in this process, with vLLM's engine and without a server. The cost of its answers is unknown."""
-
-    batches = True
-    priced = False
-
-    def __init__(self, model: str, temperature: float = 1.0, max_tokens: int = MAX_TOKENS, **engine: Any) -> None:
-        """`model`: a folder or a name on the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError without
-        vLLM."""
-        try:
-            import vllm
-        except ImportError as error:
-            raise ConfigError(
-                f"VLLMHandler needs the package {error.name}: pip install vllm on a machine with a GPU, or start its "
-                "server and use OpenAIHandler with the server's address"
-            ) from error
-        self.model = model
-        self._lock = threading.Lock()
-        self._engine = vllm.LLM(model=model, **engine)
-        self._sampling = vllm.SamplingParams(temperature=temperature, max_tokens=max_tokens)
-
-    def chat(self, messages: Messages) -> LMResponse:
-        return self._generate([messages])[0]
-
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        """Answer everything in one call of the engine, which batches by itself."""
-        return list(self._generate(message_batches))
-
-    def _generate(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
-        started = time.perf_counter()
-        with self._lock:  # the engine is not thread-safe
-            outputs = self._engine.chat(
-                [[dict(message) for message in batch] for batch in message_batches], self._sampling
-            )
-        elapsed = time.perf_counter() - started
-        return [_vllm_response(output, elapsed, self.model) for output in outputs]
-
-
-def _vllm_response(output: Any, elapsed: float, model: str) -> LMResponse:
-    """Return the response for vLLM's RequestOutput, which may lack the prompt."""
-    completion, prompt = output.outputs[0], output.prompt_token_ids
-    usage = None if prompt is None else Usage(len(prompt), len(completion.token_ids))
-    return LMResponse(completion.text, usage, elapsed, model, None, completion.finish_reason or "other")
-
-
 def checked_address(address: str, owner: str) -> str:
     """Return an HTTP address without trailing slashes. Raises ConfigError for anything else, and for an address with a
     user, a password or a query. The message does not repeat those, because addresses appear in settings and logs."""
@@ -277,10 +182,3 @@ def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> t
             raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["MY_SERVERS_KEY"]')
         api_key = key_of(model, endpoint, os.environ, "model") if endpoint.key_env else NO_KEY
     return providers.connect(model, endpoint, api_key), api_key
-
-
-def _or_failure(chat: Callable[[Messages], LMResponse], messages: Messages) -> LMResponse | ModelFailure:
-    try:
-        return chat(messages)
-    except ModelFailure as failure:
-        return failure

@@ -50,7 +50,7 @@ class Row:
     seconds: float
     """CPU time, without the shared beginning."""
     outcomes: Sequence[Any] = ()
-    """The mesh's outcomes, which `oven-controller calibration` reads."""
+    """The mesh's outcomes, as in a log."""
 
     @property
     def key(self) -> tuple[str, int, str]:

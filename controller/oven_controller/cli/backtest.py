@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, one_run
+from oven_controller.cli.options import Json, Rules, RunName, SameRun, UntilTick, one_run
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import rules_set
 
@@ -24,12 +24,7 @@ def backtest(
     run: RunName = None,
     run_: SameRun = None,
     until: UntilTick = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="rules.KEY=VALUE", help="Decide with this rule instead of the run's; repeatable."
-        ),
-    ] = None,
+    sets: Rules = None,
     as_json: Json = False,
 ) -> int:
     """Show the votes that an agent would have cast in a recorded run, and the decisions that would have followed (open

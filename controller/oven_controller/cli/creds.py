@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +10,18 @@ from typing import Annotated, get_args
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunOption
+from oven_controller.cli.options import Json, RunOption, show
+from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
+from oven_controller.stack.agent_keys import revoke as revoke_agent
+from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, grant, is_person, revoke_signature
+from oven_controller.stack.plan import Plan, export_lines
 from oven_core import plugins
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol import names
 from oven_core.protocol.permissions import Role
-from oven_core.security import certificates, tls
-from oven_core.security.certificates import Certificate
+from oven_core.security import tls
 from oven_core.security.person_file import Power
-from oven_core.terminal_text import say
+from oven_core.security.tls import Certificate
 from oven_runs.access.run_access import warn
 from oven_runs.home.run_folder import Home
 from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
@@ -29,7 +31,6 @@ RELOAD = "nats-server --signal reload=PID"
 """The command that makes the user's own server read its users again."""
 
 ServerAt = Annotated[Path | None, typer.Option("--server", help="A folder that `creds server` made, instead of a run.")]
-
 Agents = Annotated[
     list[str] | None,
     typer.Option(
@@ -55,30 +56,19 @@ def add(
     ],
     run: RunOption = None,
     completions: Annotated[
-        bool | None,
-        typer.Option(
-            help="Whether the agent may read sampled prompts and completions.",
-            show_default="as before, initially not",
-        ),
+        bool | None, typer.Option(help="Whether the agent may read sampled texts.", show_default="as before, or not")
     ] = None,
     operator: Annotated[
         bool, typer.Option("--operator", help="A person's key, to command and watch from any machine.")
     ] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="A person's key, to watch only.")] = False,
     server: ServerAt = None,
-    nats: Annotated[
-        str,
-        typer.Option(metavar="URL", help="The server's address for the person.", show_default="the run's"),
-    ] = "",
+    nats: Annotated[str, typer.Option(help="The server's address for the person.", show_default="the run's")] = "",
     tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-ca", help="The certificate authority that they trust.", show_default="the run's, or tls/ca.pem"
-        ),
+        Path | None, typer.Option(help="The certificate authority that they trust.", show_default="the server's")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The person's file to write.", show_default="NAME.oven in creds/"),
+        Path | None, typer.Option(help="The person's file to write.", show_default="NAME.oven in creds/")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -88,14 +78,11 @@ def add(
 
     Example: oven-controller creds add ada --operator --out ada.oven
     """
-    from oven_controller.stack.agent_keys import admit
-    from oven_controller.stack.plan import Plan, export_lines
-
     if operator and read_only:
         raise ConfigError("--operator and --read-only exclude each other: give one of them")
     if operator or read_only:
         power: Power = "operator" if operator else "monitor"
-        _hand_out(name, power, run=run, server=server, url=nats, tls_ca=tls_ca, out=out, as_json=as_json)
+        _hand_out(name, power, run, server, nats, tls_ca, out, as_json)
         return
     if server or nats or tls_ca or out:
         raise ConfigError(
@@ -105,13 +92,12 @@ def add(
     folder = Home().find(run)
     admit(folder, name, completions=completions)
     environment = Plan(folder, folder.info().url).environment("agent", name)
-    print(json.dumps(environment) if as_json else "\n".join(export_lines(environment)))
+    show(as_json, environment, export_lines(environment))
 
 
 def _hand_out(
     name: str,
     power: Power,
-    *,
     run: str | None,
     server: Path | None,
     url: str,
@@ -120,8 +106,6 @@ def _hand_out(
     as_json: bool,
 ) -> None:
     """Make a person's key, write its file, and print how to use it. Raises OvenError."""
-    from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, grant
-
     site = AdministeredServer.of_server(server) if server is not None else AdministeredServer.of_run(Home().find(run))
     for address in tls.checked_addresses(url or site.url) if url or site.url else []:
         if warning := tls.open_to_readers(address):
@@ -136,18 +120,17 @@ def _hand_out(
         person_file.save(path)
     except OSError as error:
         raise ConfigError(f"cannot write {path} ({reason(error)}); name another file with --out") from error
-    then = "" if site.embedded else RELOAD
-    address = tls.shown(person_file.url)
-    if as_json:
-        fields = {"name": name, "role": power, "run": person_file.run, "url": address, "file": str(path)}
-        print(json.dumps(fields | ({"then": then} if then else {})))
-        return
-    allowed = "command and watch" if power == "operator" else "watch"
-    say(f"{name} may {allowed} run {person_file.run} at {address}, from any machine that has this file:")
-    say(str(path))
-    say(f"there: oven-controller monitor --creds {path.name}")
-    if then:
-        say(f"the server admits {name} once it has reloaded its configuration: {then}")
+    address, allowed = tls.shown(person_file.url), "command and watch" if power == "operator" else "watch"
+    fields = {"name": name, "role": power, "run": person_file.run, "url": address, "file": str(path)}
+    lines = [
+        f"{name} may {allowed} run {person_file.run} at {address}, from any machine that has this file:",
+        str(path),
+        f"there: oven-controller monitor --creds {path.name}",
+    ]
+    if not site.embedded:
+        fields["then"] = RELOAD
+        lines.append(f"the server admits {name} once it has reloaded its configuration: {RELOAD}")
+    show(as_json, fields, lines)
 
 
 def revoke(
@@ -162,28 +145,23 @@ def revoke(
 
     Example: oven-controller creds revoke scout --run grpo-1121-0231
     """
-    from oven_controller.stack import agent_keys, person_keys
-
-    then = ""
     if server is not None:
-        site = person_keys.AdministeredServer.of_server(server)
-        agent_keys.revoke_in_folder(site.server, name)
-        run, then = site.server.run, RELOAD
+        site = AdministeredServer.of_server(server)
+        revoke_in_folder(site.server, name)
+        run = site.server.run
     else:
         folder = Home().find(run)
-        gives_commands = person_keys.is_person(folder.server, name)
-        agent_keys.revoke(folder, name)
+        gives_commands = is_person(folder.server, name)
+        revoke_agent(folder, name)
         run = folder.run
         if gives_commands:
-            untold = person_keys.revoke_signature(person_keys.AdministeredServer.of_run(folder), name)
+            untold = revoke_signature(AdministeredServer.of_run(folder), name)
             if untold:
                 warn(untold)
-    if as_json:
-        print(json.dumps({"revoked": name, "run": run} | ({"then": then} if then else {})))
-    else:
-        print(f"the key of {name} is no longer one of {run}'s")
-        if then:
-            print(f"the server accepts it until it reloads its configuration: {then}")
+    lines = [f"the key of {name} is no longer one of {run}'s"]
+    if server is not None:
+        lines.append(f"the server accepts it until it reloads its configuration: {RELOAD}")
+    show(as_json, {"revoked": name, "run": run} | ({"then": RELOAD} if server is not None else {}), lines)
 
 
 def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = False) -> None:
@@ -191,8 +169,6 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
 
     Example: oven-controller creds list --json
     """
-    from oven_controller.stack.agent_keys import server_folder
-
     if server is not None:
         users_of = server_folder(server)
     else:
@@ -202,11 +178,7 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
                 f"the keys for {folder.info().url} are on its server's machine: use --server FOLDER there"
             )
         users_of = folder.server
-    if as_json:
-        print(json.dumps([user.model_dump() for user in users_of.users()]))
-    else:
-        for user in users_of.users():
-            print(f"{user.name:<20} {user.role:<9} {user.public}")
+    show(as_json, users_of.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in users_of.users()))
 
 
 def server(
@@ -218,14 +190,10 @@ def server(
     members: Members = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")] = "127.0.0.1:4222",
     store: Annotated[Path | None, typer.Option(help="Folder for the log.", show_default="in FOLDER")] = None,
-    http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address that answers /healthz.", show_default="none")
-    ] = "",
-    with_tls: Annotated[
-        bool, typer.Option("--tls", help="Make a certificate authority, and a certificate for --host.")
-    ] = False,
+    http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address that answers /healthz.")] = "",
+    with_tls: Annotated[bool, typer.Option("--tls", help="Make an authority and a certificate for --host.")] = False,
     hosts: Annotated[
-        list[str] | None, typer.Option("--host", metavar="NAME", help="A name or address of the server; repeatable.")
+        list[str] | None, typer.Option("--host", help="A name or address of the server; repeatable.")
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Your own certificate (PEM), instead of --tls.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of --tls-cert.")] = None,
@@ -238,9 +206,7 @@ def server(
     Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222 --tls --host bus.example
     """
     names.checked("run", run)
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ConfigError(f"--listen {listen} is not HOST:PORT; write e.g. --listen 0.0.0.0:4222")
+    host, port = _host_and_port("--listen", listen)
     site = ServerFolder(folder.absolute(), run)
     try:
         for role in get_args(Role):
@@ -250,15 +216,10 @@ def server(
             site.add_user("agent", names.checked("agent", name))
         for name in members or ():
             site.add_user("member", names.checked("member", name))
-        certificate: Certificate | None
-        authority: Path | None
-        if with_tls:
-            certificate, authority = _new_certificate(
-                site.folder / "tls", host, hosts or (), (tls_cert, tls_key, tls_ca)
-            )
-        else:
-            certificate, authority = _own_certificate(tls_cert, tls_key, tls_ca, hosts or ())
-        site.write_conf(int(port), host, store, http, certificate)
+        own = tls_cert, tls_key, tls_ca
+        made = _new_certificate(site.folder / "tls", host, hosts or (), own) if with_tls else None
+        certificate, authority = made or _own_certificate(*own, hosts or ())
+        site.write_conf(port, host, store, http, certificate)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror} ({error.filename})") from error
     address = f"{hosts[0]}:{port}" if hosts else listen
@@ -270,6 +231,13 @@ def server(
     print(f"oven-controller up --nats {url} --creds {site.creds}{trusting} --run {run}")
 
 
+def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 1 <= int(port) <= last_port or not (host or text.startswith(":")):
+        raise ConfigError(f"{option} {text} is not HOST:PORT with a port up to {last_port}, e.g. 0.0.0.0:4222")
+    return host, int(port)
+
+
 def _new_certificate(
     folder: Path, listen: str, hosts: Sequence[str], own: tuple[Path | None, ...]
 ) -> tuple[Certificate, Path]:
@@ -279,6 +247,8 @@ def _new_certificate(
         raise ConfigError(
             f"a certificate needs a name, and {listen or 'no host'} is not one; add --host NAME, as clients write it"
         )
+    from oven_core.security import certificates  # it needs an extra
+
     return certificates.make(folder, hosts or [listen.strip("[]")])
 
 
@@ -311,12 +281,8 @@ def cluster(
 
     Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222
     """
-    cluster_nodes = []
-    for text in nodes:
-        host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdigit() or not 1 <= int(port) <= 65535 - ROUTE_OFFSET:
-            raise ConfigError(f"--node {text} is not HOST:PORT with a port up to {65535 - ROUTE_OFFSET}")
-        cluster_nodes.append(Node(host, int(port), int(port) + ROUTE_OFFSET))
+    addresses = [_host_and_port("--node", text, 65535 - ROUTE_OFFSET) for text in nodes]
+    cluster_nodes = [Node(host, port, port + ROUTE_OFFSET) for host, port in addresses]
     site = ServerFolder(folder.absolute(), "")
     for conf in write_confs(site, cluster_nodes):
         print(f"nats-server -c {conf}")

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import Config, Json, Sets, print_table
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import resolve
@@ -28,10 +26,8 @@ def doctor(
     judges: Annotated[
         bool, typer.Option("--judges", help="Instead ask each judge of the committee once. This costs a few tokens.")
     ] = False,
-    config: Annotated[Path | None, typer.Option(help="With --judges: a YAML file with settings.")] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="With --judges: one setting; repeatable.")
-    ] = None,
+    config: Config = None,
+    sets: Sets = None,
     as_json: Json = False,
 ) -> None:
     """Check what a run needs on this machine: packages, the server, a port, disk space, the terminal, keys, and no
@@ -42,18 +38,14 @@ def doctor(
 
     Example: oven-controller doctor --judges --config oven.yaml
     """
-    if judges:
-        ready = _judges(config, sets or [], as_json)
-    elif config is not None or sets:
+    if not judges and (config is not None or sets):
         raise ConfigError("--config and --set are for `doctor --judges`; without --judges, `doctor` reads no settings")
-    else:
-        ready = _machine(port, as_json)
-    if not ready:
+    if not (_judges(config, sets or [], as_json) if judges else _machine(port, as_json)):
         raise typer.Exit(1)
 
 
 def _machine(port: int | None, as_json: bool) -> bool:
-    from oven_controller.stack.doctor_facts import examine
+    from oven_controller.stack.doctor import examine
 
     checks = examine(Home(), port)
     ready = all(check.state != "fail" for check in checks)
@@ -90,20 +82,21 @@ def _judges(config: Path | None, sets: list[str], as_json: bool) -> bool:
 
 
 def _print_results(results: dict[str, dict[str, Any]]) -> None:
-    columns = ("member", "provider", "model", "schema", "logprobs", "$ per 1M in/out", "latency")
-    table = Table(*columns, box=None, pad_edge=False)
+    rows = []
     for name, result in results.items():
         price, latency = result.get("usd_per_million"), result.get("latency_s")
-        table.add_row(
-            name,
-            result["provider"],
-            result["model"],
-            result.get("schema") or "–",
-            f"top {result['top_logprobs']}" if result.get("top_logprobs") else "–",
-            f"{price[0]:g} / {price[1]:g}" if price else "not known",
-            f"{latency:.1f} s" if latency is not None and result["can_judge"] else "–",
+        rows.append(
+            (
+                name,
+                result["provider"],
+                result["model"],
+                result.get("schema") or "–",
+                f"top {result['top_logprobs']}" if result.get("top_logprobs") else "–",
+                f"{price[0]:g} / {price[1]:g}" if price else "not known",
+                f"{latency:.1f} s" if latency is not None and result["can_judge"] else "–",
+            )
         )
-    Console().print(table)
+    print_table(("member", "provider", "model", "schema", "logprobs", "$ per 1M in/out", "latency"), rows)
     for name, result in results.items():
         if not result["can_judge"]:
             typer.echo(f"{typer.style('fail ', fg=_COLOURS['fail'])} {name}: {result['failure']}: {result['detail']}")

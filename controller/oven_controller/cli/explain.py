@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import HERE, Json, from_anywhere
-from oven_controller.cli.options import RunOption as Run
-from oven_core.errors import UnknownNameError
+from oven_controller.cli.options import HERE, Json, Rules, RunOption, from_anywhere, show
 from oven_core.protocol.messages import Decision, Vote
-from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.other_ruling import other_ruling
-from oven_runs.access.run_access import RunAccess
+from oven_runs.access.other_ruling import explained
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.cited_paths import cited_paths
-from oven_runs.log.explanation import Explanation, Explanations
+from oven_runs.log.explanation import Explanation
 from oven_runs.log.explanation_report import report
-from oven_runs.log.other_rules import OtherRuling
 from oven_runs.log.run_summary import text
 from oven_runs.settings.resolution import rules_set
 
@@ -37,11 +32,8 @@ def explain(
             autocompletion=completion.decisions,
         ),
     ],
-    run: Run = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="rules.KEY=VALUE", help="Also show the decision under this rule; repeatable."),
-    ] = None,
+    run: RunOption = None,
+    sets: Rules = None,
     as_json: Json = False,
     endpoint: Endpoint = HERE,
 ) -> None:
@@ -53,21 +45,9 @@ def explain(
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
     rules, access = rules_set(sets or ()), find_run(run, endpoint)
-    explanation, ruling = asyncio.run(_read(access, decision, rules))
-    if as_json:
-        print(report(access.run, explanation, ruling).model_dump_json(ensure_ascii=True))
-    else:
-        say(*lines(explanation), *(ruling.lines() if ruling is not None else ()))
-
-
-async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
-    log = Explanations()
-    async for event in access.events():
-        log.feed(event)
-    explanation = log.find(name)
-    if explanation is None:
-        raise UnknownNameError("decision", name, {known.decision.actuator for known in log.by_id.values()})
-    return explanation, await other_ruling(access, explanation.decision, rules) if rules else None
+    explanation, ruling = asyncio.run(explained(access, decision, rules))
+    other = ruling.lines() if ruling is not None else []
+    show(as_json, report(access.run, explanation, ruling), [*lines(explanation), *other])
 
 
 def lines(explanation: Explanation) -> list[str]:

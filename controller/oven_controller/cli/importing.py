@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import Json, show
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import wrapped
 from oven_runs.home.run_folder import Home
@@ -54,7 +53,7 @@ def import_(
     from oven_controller.importing.import_run import import_run
 
     summary = import_run(source, Home(), run, renames(rename or []), declared(knob or []))
-    print(json.dumps(summary) if as_json else "\n".join(_summary_lines(summary)))
+    show(as_json, summary, _summary_lines(summary))
 
 
 def renames(pairs: list[str]) -> dict[str, str]:

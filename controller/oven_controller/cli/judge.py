@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption
+from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption, show
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.errors import reason as cause
 from oven_core.protocol import names
-from oven_core.protocol.judge_spec import OFF, JudgeSpec
-from oven_core.terminal_text import say
+from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
 from oven_runs.access import log_reader
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.committee_view import CommitteeView, fields
-from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S, swap_judge
+from oven_runs.log.committee_view import CommitteeView
 from oven_runs.operator.operator_client import carried_out, new_command
-from oven_runs.settings.committee_members import check_judge, first_problem, judge_of, new_member
+from oven_runs.settings.committee_members import check_judge, judge_of, new_member
 from oven_runs.settings.committee_settings import CommitteeSettings
+
+MARGIN_S = 10.0
+"""Added to the committee's deadline for a probe, for the step boundaries before and after it."""
+JOIN_S = 30.0
+"""For the process of a new member to start; the learner waits as long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -47,17 +50,17 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     """
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
-    lines = _view(folder).lines(roles)
-    if as_json:
-        print(json.dumps({"run": folder.run, "members": fields(lines)}))
-        return
+    members = _view(folder).lines(roles)
+    weights = ["" if member.weight is None else f"{member.weight:.3g}" for member in members]
+    lines = [
+        f"{member.member:<16} {member.role:<12} {weight:>6}  {member.judge}  ({member.state})"
+        for member, weight in zip(members, weights, strict=True)
+    ]
     if not lines and roles:
-        say(f"{folder.run} has not announced its judges yet: {', '.join(roles)}")
+        lines = [f"{folder.run} has not announced its judges yet: {', '.join(roles)}"]
     elif not lines:
-        say(f"{folder.run} has no remote committee members; committee.members configures them")
-    for line in lines:
-        weight = "" if line.weight is None else f"{line.weight:.3g}"
-        say(f"{line.member:<16} {line.role:<12} {weight:>6}  {line.judge}  ({line.state})")
+        lines = [f"{folder.run} has no remote committee members; committee.members configures them"]
+    show(as_json, {"run": folder.run, "members": members}, lines)
 
 
 def swap(
@@ -71,7 +74,7 @@ def swap(
     run: LiveRunOption = None,
     reason: Reason = "",
     as_json: Json = False,
-) -> None:
+) -> int:
     """Replace a member's model from the next step on. The new model answers a test question first; without a verdict,
     the old model stays. The member keeps its name, role, weight and metrics; its controls start again.
 
@@ -80,25 +83,28 @@ def swap(
     folder = Home().find(run, running=True)
     settings = _settings(folder)
     _check_member(folder, name)
+    spec = {"provider": provider, "model": model, "base_url": base_url, "key_env": key_env}
     try:
-        judge = JudgeSpec(
-            provider=provider,
-            model=model,
-            base_url=base_url,
-            key_env=key_env,
-            logprobs=logprobs,
-            top_logprobs=top_logprobs,
-        )
+        judge = JudgeSpec.model_validate(spec | {"logprobs": logprobs, "top_logprobs": top_logprobs})
     except ValidationError as error:
-        raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
+        raise ConfigError(f"the judge cannot be asked: {cause(error)}") from None
     check_judge(settings, name, judge)
-    result = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
-    say(json.dumps(result.fields()) if as_json else result.line())
-    if result.code:
-        raise typer.Exit(result.code)
+    access, knob, chosen = LocalRun(folder), actuator_of(name), None
+    offer = new_command("offer", actuator=knob, judge=judge, reason=reason)
+    offered = asyncio.run(carried_out(access, offer, settings.deadline_s + MARGIN_S))
+    if not offered.code:
+        choice = new_command("set", actuator=knob, value=judge.identity, reason=reason)
+        chosen = asyncio.run(carried_out(access, choice))
+    result, receipt = chosen or offered, offered.receipt
+    line = result.line()
+    if chosen is None and receipt is not None:
+        line = f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}"
+    parts = {"offered": offered.fields(), "chosen": chosen.fields() if chosen is not None else None}
+    show(as_json, {"code": result.code, **parts}, [line])
+    return result.code
 
 
-def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
+def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> int:
     """Stop asking this member. Meanwhile the others share its weight. To use it again, `swap` it or `set
     committee.NAME MODEL`.
 
@@ -106,8 +112,7 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
     """
     folder = Home().find(run, running=True)
     _check_member(folder, name)
-    if code := _send(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason):
-        raise typer.Exit(code)
+    return _send(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
 
 
 def add(
@@ -128,7 +133,7 @@ def add(
     run: LiveRunOption = None,
     reason: Reason = "",
     as_json: Json = False,
-) -> None:
+) -> int:
     """Start another member under the running stack. It judges once it has answered a test question, and is removed if
     it does not. It stays when the run is resumed.
 
@@ -170,11 +175,10 @@ def add(
     finally:
         if code == 1:  # the learner refused it, which also ends its process
             _remove_settings(folder, name)
-    if code:
-        raise typer.Exit(code)
+    return code
 
 
-def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
+def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> int:
     """Remove a member: its process ends, the others share its weight, and the quorum no longer counts it.
 
     Example: oven-controller judge remove tone
@@ -182,9 +186,9 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
     folder = Home().find(run, running=True)
     _check_member(folder, name)
     code = _send(folder, as_json, None, action="remove", actuator=f"committee.{name}", reason=reason)
-    if code:
-        raise typer.Exit(code)
-    _remove_settings(folder, name)
+    if code == 0:
+        _remove_settings(folder, name)
+    return code
 
 
 def _check_member(folder: RunFolder, name: str) -> None:
@@ -197,7 +201,7 @@ def _check_member(folder: RunFolder, name: str) -> None:
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """Give a command, print its outcome, and return the exit code."""
     result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
-    say(json.dumps(result.fields()) if as_json else result.line())
+    show(as_json, result.fields(), [result.line()])
     return result.code
 
 
@@ -216,11 +220,10 @@ def _settings(folder: RunFolder) -> CommitteeSettings:
 
 
 def _view(folder: RunFolder) -> CommitteeView:
-    view = CommitteeView()
-
-    async def look() -> None:
+    async def read() -> CommitteeView:
+        view = CommitteeView()
         async for event in log_reader.events(folder):
             view.feed(event)
+        return view
 
-    asyncio.run(look())
-    return view
+    return asyncio.run(read())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from pathlib import Path
@@ -11,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import HERE, Json, LiveRunName, RunOption, SameRun, from_anywhere, one_run
+from oven_controller.cli.options import (
+    HERE,
+    Config,
+    Json,
+    LiveRunName,
+    RunOption,
+    SameRun,
+    Sets,
+    from_anywhere,
+    one_run,
+    show,
+)
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
@@ -28,10 +38,6 @@ Urls = Annotated[
         metavar="URL",
         help="Call there: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
     ),
-]
-Config = Annotated[Path | None, typer.Option(help="A YAML file with settings; of it `notify` is read.")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="notify.KEY=VALUE", help="One setting of notify; repeatable.")
 ]
 
 
@@ -61,11 +67,8 @@ def try_out(
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     failures = {recipient.name: recipient.send(TEST_MESSAGE) for recipient in recipients}
-    if as_json:
-        results = [{"recipient": name, "sent": not failure, "failure": failure} for name, failure in failures.items()]
-        print(json.dumps(results, ensure_ascii=False))
-    else:
-        say(*(f"{name}: {f'failed: {failure}' if failure else 'sent'}" for name, failure in failures.items()))
+    results = [{"recipient": name, "sent": not failure, "failure": failure} for name, failure in failures.items()]
+    show(as_json, results, (f"{name}: {f'failed: {why}' if why else 'sent'}" for name, why in failures.items()))
     raise typer.Exit(3 if any(failures.values()) else 0)
 
 

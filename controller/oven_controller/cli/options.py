@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from oven_controller.cli import completion
 from oven_core.errors import ConfigError
+from oven_core.terminal_text import clean, say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess, warn
 
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
+THAT_OF_CREDS = "that of --creds"
 HERE = Endpoint()
 """The run is on this machine, unless the environment names another."""
 
@@ -25,48 +30,64 @@ UntilTick = Annotated[
     int | None, typer.Option("--until", metavar="TICK", min=0, help="Stop at the first observation beyond this tick.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-RunName = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="Run name.", show_default=NEWEST, autocompletion=completion.runs),
-]
-LiveRunName = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="Run name.", show_default=RUNNING, autocompletion=completion.runs),
-]
-SameRun = Annotated[
-    str | None,
-    typer.Option("--run", "-r", metavar="RUN", help="The same as RUN.", autocompletion=completion.runs),
-]
-RunOption = Annotated[
-    str | None,
-    typer.Option("--run", "-r", metavar="RUN", help="Run name.", show_default=NEWEST, autocompletion=completion.runs),
-]
-LiveRunOption = Annotated[
-    str | None,
-    typer.Option("--run", "-r", metavar="RUN", help="Run name.", show_default=RUNNING, autocompletion=completion.runs),
-]
-SameRuns = Annotated[
-    list[str] | None,
-    typer.Option("--run", "-r", metavar="RUN", help="The same as RUN; repeatable.", autocompletion=completion.runs),
+Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
+Rules = Annotated[
+    list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Decide with this rule; repeatable.")
 ]
 
+
+def run_argument(default: str) -> Any:
+    return typer.Argument(metavar="RUN", help="Run name.", show_default=default, autocompletion=completion.runs)
+
+
+def run_option(help_: str, default: str | bool = False) -> Any:
+    named: Any = {"metavar": "RUN", "autocompletion": completion.runs}
+    return typer.Option("--run", "-r", help=help_, show_default=default, **named)
+
+
+RunName = Annotated[str | None, run_argument(NEWEST)]
+LiveRunName = Annotated[str | None, run_argument(RUNNING)]
+RunOption = Annotated[str | None, run_option("Run name.", NEWEST)]
+LiveRunOption = Annotated[str | None, run_option("Run name.", RUNNING)]
+SameRun = Annotated[str | None, run_option("The same as RUN.")]
+SameRuns = Annotated[list[str] | None, run_option("The same as RUN; repeatable.")]
 
 Nats = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Address of a run on another machine.", show_default="that of --creds"),
+    str | None, typer.Option(metavar="URL", help="Address of a run on another machine.", show_default=THAT_OF_CREDS)
 ]
 Creds = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Your key for that run, a file that `creds add NAME --operator` or `--read-only` wrote."
-    ),
+    Path | None, typer.Option(metavar="FILE", help="Your key for that run, a file that `creds add` wrote.")
 ]
 TlsCa = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-ca", metavar="FILE", help="Certificate authority to trust (PEM).", show_default="that of --creds"
-    ),
+    typer.Option(metavar="FILE", help="Certificate authority to trust (PEM).", show_default=THAT_OF_CREDS),
 ]
+
+
+def show(as_json: bool, content: Any, lines: Iterable[str]) -> None:
+    """Print a model, or JSON values with dataclasses in them, or else the lines for people, which may be a
+    generator."""
+    if not as_json:
+        say(*lines)
+    elif isinstance(content, BaseModel):
+        print(content.model_dump_json(ensure_ascii=True))
+    else:
+        print(json.dumps(to_jsonable_python(content)))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of texts, which may come from elsewhere, under their columns. The first column is never folded."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold", no_wrap=name == columns[0])
+    for row in rows:
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    Console().print(table)
 
 
 def from_anywhere(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,11 +118,9 @@ def one_run(argument: str | None, option: str | None) -> str | None:
 
 
 def several_runs(arguments: list[str] | None, options: list[str] | None, *, least: int = 1) -> list[str]:
-    """The runs that RUN or --run name, each once. Raises ConfigError for fewer than `least` runs, and if RUN and --run
-    name different runs."""
+    """The runs that RUN or --run name, each once. Raises ConfigError for fewer than `least` runs."""
     if arguments and options and set(arguments) != set(options):
-        both = f"{', '.join(map(repr, arguments))} and --run {', '.join(map(repr, options))}"
-        raise ConfigError(f"RUN and --run name different runs ({both}): use only one of them")
+        raise ConfigError(f"RUN is {', '.join(arguments)} and --run is {', '.join(options)}: use only one of them")
     runs = list(dict.fromkeys(arguments or options or ()))
     if len(runs) < least:
         raise ConfigError("no run is named; `oven-controller runs` lists them")

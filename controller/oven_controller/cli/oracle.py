@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,27 +13,14 @@ from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 
-NEWEST = "the newest run that has an oracle"
-OracleArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
-        show_default=NEWEST,
-        autocompletion=completion.runs,
-    ),
-]
-OracleOption = Annotated[
-    str | None,
-    typer.Option(
-        "--run",
-        "-r",
-        metavar="RUN",
-        help="A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
-        show_default=NEWEST,
-        autocompletion=completion.runs,
-    ),
-]
+WHERE: Any = {
+    "metavar": "RUN",
+    "help": "A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
+    "show_default": "the newest run that has an oracle",
+    "autocompletion": completion.runs,
+}
+OracleArgument = Annotated[str | None, typer.Argument(**WHERE)]
+OracleOption = Annotated[str | None, typer.Option("--run", "-r", **WHERE)]
 Percents = Annotated[
     str | None,
     typer.Option(
@@ -70,18 +57,10 @@ def evaluate(
 
     Example: oven-controller oracle evaluate oracle-1125-0900 --benchmarks ~/benchmarks --out evaluation
     """
-    from oven_recipes.oracle.evaluate_command import main
+    from oven_recipes.oracle import commands
 
-    folder, percents = _oracle_folder(run), _percents(layer_percents)
-    return main(
-        folder,
-        benchmarks=benchmarks,
-        items=items,
-        percents=percents,
-        temperature=temperature,
-        out=out,
-        as_json=as_json,
-    )
+    settings: Any = {"percents": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
+    return commands.evaluate(_oracle_folder(run), benchmarks=benchmarks, items=items, out=out, **settings)
 
 
 def ask(
@@ -103,11 +82,11 @@ def ask(
 
     Example: oven-controller oracle ask "the film was very boring" "is the feeling of this text positive?"
     """
-    from oven_recipes.oracle.ask_command import main
+    from oven_recipes.oracle import commands
 
     folder, percents = _oracle_folder(run), _percents(layer_percents)
     content = sys.stdin.read() if text == "-" else text
-    return main(folder, content, question, percents=percents, temperature=temperature, as_json=as_json)
+    return commands.ask(folder, content, question, percents=percents, temperature=temperature, as_json=as_json)
 
 
 def _oracle_folder(run: str | None) -> Path:

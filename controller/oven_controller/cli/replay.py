@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run
+from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run, show
 from oven_core.errors import ConfigError
+from oven_core.mesh.actuator_values import show as value_text
 from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage
 from oven_core.protocol.subjects import UNSIGNED
 from oven_core.security.signing import Keyring
-from oven_core.terminal_text import say
 from oven_runs.access import log_reader
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log import mesh_report
-from oven_runs.log.counterfactual import OpenLoop, decision_text
-from oven_runs.log.mesh_report import report_of
+from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
 from oven_runs.log.message_gaps import Numbering
 from oven_runs.log.replay import Replay, ReplayReport, refuse_another_version
 from oven_runs.settings.resolution import rules_in, with_rules
@@ -71,10 +68,11 @@ def replay(
         report = replayed.report()
         signatures.explain_difference = report.same
     lacks = signatures.lacking(folder.info().ended, until) if verify else []
-    if as_json:
-        print(json.dumps(_json_report(replayed, report, signatures, until) | ({"lacks": lacks} if verify else {})))
-    else:
-        say(*_lines(replayed, report, signatures, until), *lacks)
+    standing = _mesh_report(replayed.mesh) if until is not None else None
+    fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
+    fields |= ({"standing": standing} if standing else {}) | ({"lacks": lacks} if verify else {})
+    knew = _mesh_lines(standing) if standing else []
+    show(as_json, fields, [*_lines(report, signatures, until), *knew, *lacks])
     if not report.same or lacks:
         raise typer.Exit(1)
     exit_if_incomplete(LocalRun(folder))
@@ -85,14 +83,12 @@ class Signatures:
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
         self._keyring = Keyring(folder.pin(), check=check)
+        self.verify = self._keyring.verify
         self.checked = check
         self.explain_difference = False
         """Whether decisions differ if signatures are only required, and agree if they are checked."""
         self.by_kind: dict[str, Counter[str]] = {}
         self._numbering = Numbering()
-
-    def verify(self, event: Event) -> Event:
-        return self._keyring.verify(event)
 
     def count(self, verified: Event) -> None:
         if isinstance(verified.body, LearnerMessage):
@@ -109,10 +105,9 @@ class Signatures:
         numbering = self._numbering
         lines = []
         if numbering.missing:
-            shown = numbering.gaps[:MAX_GAPS_LISTED]
-            which = ", ".join(f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in shown)
-            more = len(numbering.gaps) - len(shown)
-            which += f", and {more} more gaps" if more else ""
+            ranges = [f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in numbering.gaps]
+            which = ", ".join(ranges[:MAX_GAPS_LISTED])
+            which += f", and {len(ranges) - MAX_GAPS_LISTED} more gaps" if len(ranges) > MAX_GAPS_LISTED else ""
             lines.append(f"missing: {numbering.missing} messages of the learner, by number {which}")
         if ended == "completed" and until is None and not numbering.ended:
             lines.append("missing: the run is completed, and its log has no RunEnded")
@@ -124,13 +119,9 @@ class Signatures:
         return bool(self._keyring.keys)
 
     def fields(self) -> dict[str, Any]:
-        counts = {kind: dict(count) for kind, count in sorted(self.by_kind.items())} if self.signed else {}
-        return {
-            "run_signed": self.signed,
-            "checked": self.checked,
-            "decided": self.explain_difference,
-            "by_kind": counts,
-        }
+        counts = dict(sorted(self.by_kind.items())) if self.signed else {}
+        fields = {"run_signed": self.signed, "checked": self.checked, "decided": self.explain_difference}
+        return fields | {"by_kind": counts}
 
     def lines(self) -> list[str]:
         if not self.checked:
@@ -143,8 +134,7 @@ class Signatures:
         if self.explain_difference:
             out.append(
                 "they made the difference: the decisions differ if events with wrong signatures count, and are the "
-                "same "
-                "without those events, which every live replica refused"
+                "same without those events, which every live replica refused"
             )
         return out
 
@@ -165,13 +155,7 @@ def _check_started(run: str, started: bool) -> None:
         )
 
 
-def _json_report(replayed: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> dict[str, Any]:
-    first = dataclasses.asdict(report.first) if report.first else None
-    fields = vars(report) | {"first": first, "same": report.same, "signatures": signatures.fields()}
-    return fields if until is None else fields | {"standing": report_of(replayed.mesh)}
-
-
-def _lines(replayed: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
+def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decided = f"{report.decisions} decisions ({report.adopted} adopted)"
     upto = "" if until is None else f" up to tick {report.tick}"
@@ -188,8 +172,63 @@ def _lines(replayed: Replay, report: ReplayReport, signatures: Signatures, until
             f"another version of the mesh decided the run ({report.mesh_code[:12]}; this one is "
             f"{mesh_code_hash()[:12]}){remedy}"
         )
-    out += signatures.lines()
-    return out if until is None else out + mesh_report.lines(mesh_report.report_of(replayed.mesh))
+    return [*out, *signatures.lines()]
+
+
+def _mesh_report(mesh: Mesh) -> dict[str, Any]:
+    """The mesh's state as JSON values: settings, agents, open ballots, decisions in flight."""
+    state = mesh.state
+    return {
+        "tick": state.tick,
+        "effective": dict(sorted(state.effective.items())),
+        "agents": {
+            name: {
+                "live": agent.live,
+                "last_tick": agent.last_tick,
+                "cannot_fire": agent.cannot_fire,
+                "reputation": state.reputations.get(name, 1.0),
+                "trusted": list(state.trust.grants(name)),
+                "earned": state.trust.earned(name),
+            }
+            for name, agent in sorted(state.agents.items())
+        },
+        "open_ballots": [
+            {
+                "id": ballot.opened.id,
+                "actuator": actuator,
+                "proposal": ballot.opened.proposal,
+                "opened_by": ballot.opened.opened_by,
+                "closes_at_tick": ballot.opened.closes_at_tick,
+                "votes": {name: cast.vote.stance for name, cast in sorted(ballot.casts.items())},
+            }
+            for actuator, ballot in mesh.ballots.items()
+        ],
+        "in_flight": [
+            {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
+            for flight in state.flying()
+        ],
+        "adopted": state.adopted,
+        "interventions_left": max(0, state.rules.max_interventions - state.adopted),
+    }
+
+
+def _mesh_lines(report: dict[str, Any]) -> list[str]:
+    out = [f"what the mesh knew at tick {report['tick']}"]
+    out += [f"  {name} = {value_text(value)}" for name, value in report["effective"].items() if value is not None]
+    for name, agent in report["agents"].items():
+        life = "live" if agent["live"] else f"silent since tick {agent['last_tick']}"
+        obstacle = f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
+        out.append(f"  agent {name}: {life}, reputation {agent['reputation']:.3g}{obstacle}")
+    for ballot in report["open_ballots"]:
+        votes = ", ".join(f"{name} {stance}" for name, stance in ballot["votes"].items())
+        out.append(
+            f"  open until tick {ballot['closes_at_tick']}: {ballot['actuator']}, {ballot['opened_by']} proposed "
+            f"{value_text(ballot['proposal'])} ({votes})"
+        )
+    for flight in report["in_flight"]:
+        out.append(f"  in flight: {flight['actuator']} to {value_text(flight['value'])} (decision {flight['id']})")
+    out.append(f"  {report['adopted']} decisions adopted, {report['interventions_left']} interventions left")
+    return out
 
 
 async def _with_other_rules(
@@ -202,42 +241,24 @@ async def _with_other_rules(
         loop.take(event)
         count += 1
     _check_started(run, loop.started)
-    if as_json:
-        print(json.dumps(_json_comparison(loop, run, rules, count)))
-    else:
-        say(*_comparison_lines(loop, run, rules, count))
-
-
-def _json_comparison(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict[str, Any]:
     divergences = loop.divergences()
-    first = divergences[0] if divergences else None
-    return {
+    fields = {
         "run": run,
         "events": count,
         "tick": loop.tick,
         "rules": rules,
         "same": not divergences,
         "divergences": len(divergences),
-        "first": None
-        if first is None
-        else {
-            "tick": first.tick,
-            "actuator": first.actuator,
-            "seq": first.seq,
-            "subject": first.subject,
-            "logged": first.logged.model_dump(mode="json") if first.logged else None,
-            "computed": first.computed.model_dump(mode="json") if first.computed else None,
-        },
-        "verdicts": {
-            actuator: {"logged": dict(counts.logged), "computed": dict(counts.computed)}
-            for actuator, counts in loop.verdicts().items()
-        },
+        "first": divergences[0] if divergences else None,
+        "verdicts": loop.verdicts(),
         "ignored_receipts": loop.ignored_receipts,
     }
+    show(as_json, fields, _comparison_lines(loop, divergences, run, rules, count))
 
 
-def _comparison_lines(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
-    divergences = loop.divergences()
+def _comparison_lines(
+    loop: OpenLoop, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
+) -> list[str]:
     out = [
         f"{run}: {count} events to tick {loop.tick}, decided by {', '.join(f'rules.{name}' for name in rules)} as given"
     ]

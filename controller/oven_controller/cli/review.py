@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, renames, resumed, source_lines
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import Json, Rules
+from oven_controller.importing.declared_knobs import ASSUMED, Knob, declared
+from oven_controller.importing.import_run import hints
+from oven_controller.importing.log_source import opened
 from oven_core import plugins
 from oven_core.errors import ConfigError
-from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
-from oven_runs.home.run_folder import IMPORTED, Home
+from oven_runs.home.run_folder import IMPORTED
 from oven_runs.settings.resolution import rules_set, with_rules
-
-if TYPE_CHECKING:
-    from oven_controller.importing.declared_knobs import Knob
-
-    Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
-    """The run's name, a function that reads its log, and a function that returns notes on the source."""
 
 
 def review(
     source: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="PATH",
-            show_default="the run of --run",
             autocompletion=completion.runs_or_paths,
             help="A source that `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B "
             "offline run, CSV, JSONL), a log.jsonl, or the name of a run.",
         ),
-    ] = None,
+    ],
     agent: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,19 +44,7 @@ def review(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write the report with charts to this file.")
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="rules.KEY=VALUE", help="Decide with this rule; repeatable.")
-    ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            "-r",
-            metavar="NAME",
-            help="With PATH: keep the import as a run with this name. Without PATH: review the run with this name.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
+    sets: Rules = None,
     rename: Rename = None,
     knob: Knobs = None,
     assume: Annotated[
@@ -79,31 +61,17 @@ def review(
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
     from oven_agents.review.review_command import main
-    from oven_controller.importing.declared_knobs import declared
 
     _check_report_file(html)
-    if source is None:
-        source, run = _run_folder(run), None
     rules, knobs = rules_set(sets or ()), declared(knob or [])
     chosen = [name for names in agent or () for name in names.split(",") if name]
-    agents = chosen or list(plugins.points("agents"))
-    with _opened(source, run, renames(rename or []), knobs) as (name, events, notes):
-        return main(
-            name,
-            events,
-            agents=chosen,
-            change=_start_change(rules, knobs, assume, agents),
-            notes=notes,
-            as_json=as_json,
-            html=html,
-        )
+    change = _start_change(rules, knobs, assume, chosen or list(plugins.points("agents")))
+    with opened(source, renames(rename or []), knobs) as log:
 
+        def notes(start: RunStarted) -> list[str]:
+            return _notes(log.imported.summary(knobs)) if log.imported else hints(spec.name for spec in start.metrics)
 
-def _run_folder(run: str | None) -> str:
-    """The folder of the run to review if no path is given. Raises ConfigError and UnknownNameError."""
-    if run is None:
-        raise ConfigError("there is nothing to review: give a path or a run, e.g. `oven-controller review RUN`")
-    return str(Home().find(run).path)
+        return main(log.run, log.events, agents=chosen, change=change, notes=notes, as_json=as_json, html=html)
 
 
 def _check_report_file(html: Path | None) -> None:
@@ -120,8 +88,6 @@ def _start_change(
     rules: dict[str, Any], knobs: Sequence[Knob], assume: bool, agents: Sequence[str]
 ) -> Callable[[RunStarted], RunStarted]:
     """Return a function that changes a recorded start: other rules, more knobs, and no reviewed agent is a shadow."""
-    from oven_controller.importing.declared_knobs import ASSUMED, Knob
-
     names = {Path(agent).stem for agent in agents}
 
     def change(start: RunStarted) -> RunStarted:
@@ -141,34 +107,7 @@ def _start_change(
     return change
 
 
-@contextlib.contextmanager
-def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
-    """Open a source by its path or its run's name. Raises ConfigError, and UnknownNameError if it is neither."""
-    from oven_controller.importing.import_run import hints, import_run, read
-    from oven_controller.importing.log_source import logged, reader, report_name
-
-    path, home = Path(source), Home()
-    folder = logged(source)
-    if folder is not None:
-        if renamed or (run and run != folder.run):
-            raise ConfigError(f"{source} is a run's own log: --rename and --run are for sources that `import` reads")
-        yield folder.run, reader(folder), lambda start: hints(spec.name for spec in start.metrics)
-        return
-    if run is not None:
-        summary = import_run(path, home, run, renamed, knobs)
-        yield run, reader(home.find(run)), lambda _: _source_notes(summary)
-        return
-    recording = read(path, renamed)
-    with recording.rows:
-        name = report_name(path)
-        yield (
-            name,
-            lambda: recording.rows.events(name, knobs, recording.detail),
-            lambda _: _source_notes(recording.summary(knobs)),
-        )
-
-
-def _source_notes(summary: dict[str, Any]) -> list[str]:
+def _notes(summary: dict[str, Any]) -> list[str]:
     """Notes on an imported source: its format, its metrics, and what was skipped."""
     count, incarnations = len(summary["metrics"]), summary["incarnations"]
     again = f", {resumed(incarnations)}" if incarnations > 1 else ""

@@ -10,14 +10,13 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.filesize import decimal
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, SameRuns, several_runs
+from oven_controller.cli.options import Json, SameRuns, print_table, several_runs
 from oven_core.errors import ConfigError
 from oven_runs.home import removal
-from oven_runs.home.removal import named_runs, old_runs, readable_size
+from oven_runs.home.removal import named_runs, old_runs
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.home.run_listing import listed_runs
 
@@ -38,14 +37,11 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     rows = listed_runs(home)
     if as_json:
         print(json.dumps([row.model_dump() for row in rows]))
-        return
-    if not rows:
+    elif not rows:
         print(f"no runs in {home.path} yet; `oven-controller up` starts one")
-        return
-    table = Table("run", "status", "recipe", "start", "created", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row.run, row.status, row.recipe, row.start, row.created[:16].replace("T", " "))
-    Console().print(table)
+    else:
+        cells = ((r.run, r.status, r.recipe, r.start, r.created[:16].replace("T", " ")) for r in rows)
+        print_table(("run", "status", "recipe", "start", "created"), cells)
 
 
 @runs_command.command()
@@ -100,13 +96,13 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     for folder in folders:
         removal.remove(folder)
         if not as_json:
-            print(f"removed {folder.run} ({removal.readable_size(sizes[folder.run])})", flush=True)
+            print(f"removed {folder.run} ({decimal(sizes[folder.run])})", flush=True)
     freed = sum(sizes.values())
     if as_json:
         removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
         print(json.dumps({"removed": removed, "freed_bytes": freed}))
     elif len(folders) != 1:
-        print(f"{removal.readable_size(freed)} freed" if folders else "there is nothing to remove")
+        print(f"{decimal(freed)} freed" if folders else "there is nothing to remove")
 
 
 def _ask(sizes: dict[str, int]) -> None:
@@ -115,8 +111,8 @@ def _ask(sizes: dict[str, int]) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
     for run, size in sizes.items():
-        print(f"  {run}  {readable_size(size)}", file=sys.stderr)
+        print(f"  {run}  {decimal(size)}", file=sys.stderr)
     count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"
-    if not typer.confirm(f"Remove {count} ({readable_size(sum(sizes.values()))})?", err=True):
+    if not typer.confirm(f"Remove {count} ({decimal(sum(sizes.values()))})?", err=True):
         print("nothing was removed", file=sys.stderr)
         raise typer.Exit(1)

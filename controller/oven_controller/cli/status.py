@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
-from oven_core.terminal_text import say
+from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run, show
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
-from oven_runs.home.judge_costs import cost_lines
 from oven_runs.log.run_summary import text
 
 if TYPE_CHECKING:
@@ -26,10 +24,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, end
     from oven_controller.stack.run_status import run_status
 
     report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
-    if as_json:
-        print(report.model_dump_json(ensure_ascii=True))
-    else:
-        say(*_lines(report))
+    show(as_json, report, _lines(report))
 
 
 def _lines(status: RunStatus) -> Iterator[str]:
@@ -48,7 +43,7 @@ def _lines(status: RunStatus) -> Iterator[str]:
         if value is not None:
             yield f"  {name} = {text(value)}"
     yield from _decision_lines(status)
-    yield from cost_lines(status.judge_costs)
+    yield from _cost_lines(status.judge_costs)
     for actuator, level in status.autonomy.items():
         yield f"autonomy{' of ' + actuator if actuator else ''}: {level}"
     if status.held:
@@ -87,3 +82,21 @@ def _decision_lines(status: RunStatus) -> Iterator[str]:
     for decision, actuator in decisions.advised.items():
         lapse = decisions.lapses[decision]
         yield f"  advised on {actuator}, lapses in {lapse}: `oven-controller approve {decision}`"
+
+
+def _cost_lines(costs: dict[str, Any]) -> list[str]:
+    if not costs:
+        return []
+    caps = costs["budget"]
+    parts = [
+        f"${costs['cost_usd']:.4f}" + (f" of ${caps['usd']:g}" if "usd" in caps else ""),
+        f"{costs['tokens']:,} tokens" + (f" of {caps['tokens']:,}" if "tokens" in caps else ""),
+    ]
+    if costs["calls"] is not None:
+        parts.append(f"{costs['calls']:,} calls" + (f" of {caps['calls']:,}" if "calls" in caps else ""))
+    lines = [f"judges: {', '.join(parts)}"]
+    if costs.get("unanswered_calls"):
+        lines.append(f"  {costs['unanswered_calls']} of the calls got no answer, and count with their maximum cost")
+    if costs.get("unpriced_calls"):
+        lines.append(f"  {costs['unpriced_calls']} of the calls went to models with an unknown price")
+    return lines

@@ -24,7 +24,7 @@ from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, DiagnosisResult, diagn
 from oven_llm.diagnosis.graph_view import GraphView, by_detectors, viewing
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
-from oven_llm.supervisor.caps import Caps
+from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.configured_models import configured_model
 from oven_llm.supervisor.log import Role
 from oven_llm.supervisor.models import MAX_TOKENS, ModelHandler
@@ -80,10 +80,10 @@ def diagnose_run(
     plain = by_detectors(log, graph_view)
     result: DiagnosisResult | None = None
     if model:
-        caps = Caps(usd=usd, tokens=tokens)
+        budget = Budget.limited_to(usd, tokens)  # stays open for calls that were left behind
         models = model, worker_model or model
         result = asyncio.run(
-            _ask_model(log, graph_view, models, base_url, key_env, caps, config, knob, max_iterations, log_dir)
+            _ask_model(log, graph_view, models, base_url, key_env, budget, config, knob, max_iterations, log_dir)
         )
     if as_json:
         print(json.dumps(_object(run, log, graph_view, plain, result)))
@@ -96,7 +96,7 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     """Return the log, and the run's settings if its folder has them. Raises ConfigError for a log without
     observations."""
     log = LogContext()
-    with opened(run) as (name, events, folder):
+    with opened(run) as (name, events, folder, _):
         for event in events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break
@@ -119,19 +119,19 @@ async def _ask_model(
     models: tuple[str, str],
     base_url: str,
     key_env: str | None,
-    caps: Caps,
+    budget: Budget,
     config: dict[str, Any],
     knobs: Sequence[str] | None,
     max_iterations: int,
     log_dir: Path | None,
 ) -> DiagnosisResult:
     def handler(role: Role, name: str) -> ModelHandler:
-        return configured_model(role, name, base_url, key_env, temperature=None, max_tokens=MAX_TOKENS)
+        return configured_model(role, name, base_url, key_env, temperature=None, max_tokens=MAX_TOKENS, budget=budget)
 
     with handler("supervisor", models[0]) as supervisor, handler("worker", models[1]) as worker:
         return await diagnose(
             log, graph_view, supervisor, worker,
-            caps=caps, config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
+            config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
         )  # fmt: skip
 
 

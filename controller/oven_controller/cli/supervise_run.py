@@ -13,11 +13,11 @@ from typer import Argument, Option
 
 from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import say, wrapped
-from oven_llm.supervisor.caps import Caps
+from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.configured_models import NO_WORKER_URL, configured_model
-from oven_llm.supervisor.loop import MAX_ITERATIONS
-from oven_llm.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
+from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER_CTX_K, RunResult, run
 from oven_llm.supervisor.repl import Context
+from oven_runs.home.model_spend import NAME
 
 MAX_CALLS: Final = 5000
 """Default limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
@@ -70,9 +70,9 @@ def run_question(
     max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = MAX_ITERATIONS,
     worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = WORKER_CTX_K,
     concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = CONCURRENCY,
-    max_usd: Annotated[float | None, Option(help="Make no further call after spending this many US dollars.")] = None,
-    max_tokens: Annotated[int | None, Option(help="Make no further call after using this many tokens.")] = None,
-    max_calls: Annotated[int, Option(help="Make no further call after this many calls.")] = MAX_CALLS,
+    max_usd: Annotated[float | None, Option(help="Cap on US dollars. No call may exceed it.")] = None,
+    max_tokens: Annotated[int | None, Option(help="Cap on tokens. No call may exceed it.")] = None,
+    max_calls: Annotated[int, Option(help="Cap on calls.")] = MAX_CALLS,
     max_seconds: Annotated[float | None, Option(help="Make no further call after this many seconds.")] = None,
     log_dir: Annotated[
         Path | None, Option(metavar="DIR", help="Write supervisor.jsonl, worker.jsonl and repl.jsonl to this folder.")
@@ -94,12 +94,13 @@ def run_question(
         raise ConfigError("--resume needs --log-dir, the folder of the run that was interrupted")
     if worker_key_env and not worker_base_url:
         raise ConfigError(NO_WORKER_URL)
-    caps = Caps(max_usd, max_tokens, max_calls, max_seconds)
     context = read_context(files)
+    spend = log_dir / NAME if log_dir is not None else None
+    budget = Budget.limited_to(max_usd, max_tokens, max_calls, spend)  # stays open for calls that were left behind
     worker_endpoint = (worker_base_url, worker_key_env) if worker_base_url else (base_url, key_env)
     with (
-        configured_model("supervisor", supervisor_model, base_url, key_env) as supervisor,
-        configured_model("worker", worker_model, *worker_endpoint) as worker,
+        configured_model("supervisor", supervisor_model, base_url, key_env, budget=budget) as supervisor,
+        configured_model("worker", worker_model, *worker_endpoint, budget=budget) as worker,
     ):
         result = run(
             question,
@@ -109,7 +110,7 @@ def run_question(
             max_iterations=max_iterations,
             log_dir=log_dir,
             worker_ctx_k=worker_ctx_k,
-            caps=caps,
+            seconds=max_seconds,
             resume=resume,
             concurrency=concurrency,
         )

@@ -14,9 +14,8 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.options import LiveRunName, SameRun, one_run
+from oven_controller.cli.options import Config, LiveRunName, SameRun, Sets, one_run, run_option
 from oven_controller.cli.recipe_options import RecipeCommand, layers_given
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
@@ -29,12 +28,7 @@ from oven_runs.settings.resolution import Resolved, resolve
 
 Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="Start of the training: tuned, drawn, or drill:NAME.")]
-Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
-Run = Annotated[
-    str | None,
-    typer.Option("--run", "-r", help="Run name; with --resume, the run to continue.", autocompletion=completion.runs),
-]
+Run = Annotated[str | None, run_option("Run name; with --resume, the run to continue.")]
 Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed.")]

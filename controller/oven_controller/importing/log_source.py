@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
-from oven_controller.importing.import_run import read
+from oven_controller.importing.declared_knobs import Knob
+from oven_controller.importing.import_run import Source, read
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
@@ -17,38 +20,44 @@ from oven_runs.access import log_reader, log_sources
 from oven_runs.home.run_folder import Home, RunFolder
 
 
+class OpenedLog(NamedTuple):
+    """A log to read, as often as needed while it is open."""
+
+    run: str
+    events: Callable[[], Iterable[Event]]
+    """Returns the verified events."""
+    folder: Path | None = None
+    """The run's folder, if it has one."""
+    imported: Source | None = None
+    """Another training's logs, if it was one."""
+
+
 @contextlib.contextmanager
-def opened(source: str) -> Iterator[tuple[str, Callable[[], Iterable[Event]], Path | None]]:
-    """Yield the log's name, a function that returns its verified events, and the run's folder if it has one.
+def opened(
+    source: str, renamed: Mapping[str, str] = MappingProxyType({}), knobs: Sequence[Knob] = ()
+) -> Iterator[OpenedLog]:
+    """Open a log. `renamed` and `knobs` are for another training's logs, as of `import`.
 
-    Raises ConfigError if nothing can be read.
+    Raises ConfigError if nothing can be read, or `source` is neither a path nor a run.
     """
-    folder = logged(source)
-    if folder is not None:
-        yield folder.run, reader(folder), folder.path if (folder.path / "run.json").is_file() else None
-        return
     path = Path(source)
-    imported = read(path, {})
+    if not path.exists():
+        runs = [folder.run for folder in Home().runs()]
+        if source not in runs:
+            raise ConfigError(f"there is no file or folder {source}, and {UnknownNameError('run', source, runs)}")
+    folder = _log(path) if path.exists() else Home().find(source)
+    if folder is not None:
+        if renamed:
+            raise ConfigError(f"{source} is a run's own log: --rename is for sources that `import` reads")
+        yield OpenedLog(folder.run, _reader(folder), folder.path if (folder.path / "run.json").is_file() else None)
+        return
+    imported = read(path, renamed)
     with imported.rows:
-        name = report_name(path)
-        yield name, lambda: imported.rows.events(name, (), imported.detail), None
+        name = _report_name(path)
+        yield OpenedLog(name, lambda: imported.rows.events(name, knobs, imported.detail), imported=imported)
 
 
-def logged(source: str) -> RunFolder | None:
-    """Return the run at a path or with a name; None for a path without a run's log.
-
-    Raises ConfigError if `source` is neither a path nor a run.
-    """
-    if Path(source).exists():
-        return _log(Path(source))
-    runs = [folder.run for folder in Home().runs()]
-    if source not in runs:
-        unknown = UnknownNameError("run", source, runs)
-        raise ConfigError(f"there is no file or folder {source}, and {unknown}")
-    return Home().find(source)
-
-
-def report_name(path: Path) -> str:
+def _report_name(path: Path) -> str:
     """Return a name for reports: the file's or folder's name, limited to the characters of a run's name."""
     text = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
     return text[:48] if names.NAME.fullmatch(text[:48]) else "run"
@@ -74,7 +83,7 @@ def _log(path: Path) -> RunFolder | None:
     return folder
 
 
-def reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
+def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     """Return a function that reads the run's log, verified by the folder's keys, else by those in the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 

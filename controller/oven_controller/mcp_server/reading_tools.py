@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import sys
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
 from typing import Annotated, Final, TypeAlias
 
 from mcp.server.mcpserver import Context
@@ -22,68 +19,17 @@ from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import Diagnosis
-from oven_runs.access.local_run import LocalRun
-from oven_runs.access.other_ruling import other_ruling
+from oven_runs.access.other_ruling import explained, explanations
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
 from oven_runs.log.decision_row import DecisionFilter, DecisionRow, Verdict, row
-from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.since import FORMS, Since
 from oven_runs.settings.resolution import rules_set
-
-CACHED_RUNS: Final = 2
-CACHED_DECISIONS: Final = 1000
-"""Maximum decisions of a cached run. One takes 31 KB with the votes and tallies of 18 agents."""
-
-_Stamp: TypeAlias = tuple[str, int, int]
-
-
-class DecisionCache:
-    """The decisions of runs that have ended and whose folder is on this machine. Others are read each time.
-
-    A client lists decisions and then asks about each, so one reading serves many calls. Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._cached: OrderedDict[_Stamp, Explanations] = OrderedDict()
-        self._lock = threading.Lock()
-
-    async def read(self, access: RunAccess, hear: Callable[[Event], object]) -> Explanations:
-        """Return the run's decisions, which the caller must not change. `hear` is called with each event that is read,
-        and may raise to stop. Raises what reading a log raises."""
-        before = _stamp(access)
-        with self._lock:
-            if before is not None and before in self._cached:
-                self._cached.move_to_end(before)
-                return self._cached[before]
-        explanations = Explanations()
-        async for event in access.events():
-            explanations.feed(event)
-            hear(event)
-        if before is not None and before == _stamp(access) and len(explanations.by_id) <= CACHED_DECISIONS:
-            with self._lock:
-                self._cached[before] = explanations
-                while len(self._cached) > CACHED_RUNS:
-                    self._cached.popitem(last=False)
-        return explanations
-
-
-def _stamp(access: RunAccess) -> _Stamp | None:
-    """Path, modification time and size of the log; None if the run is up, or is on another machine."""
-    if not isinstance(access, LocalRun) or access.up():
-        return None
-    try:
-        status = os.stat(access.folder.export)
-    except OSError:
-        return None
-    return str(access.folder.export), status.st_mtime_ns, status.st_size
-
 
 RUNS: Final = 50
 """Maximum runs in the list."""
@@ -140,7 +86,7 @@ class ReadingTools:
     """Each method is a tool, and its docstring is its description for the client."""
 
     def __init__(self, reach: Reach) -> None:
-        self._reach, self._decisions = reach, DecisionCache()
+        self._reach = reach
 
     async def runs(self, context: Context | None = None) -> Annotated[CallToolResult, RunList]:
         """List the training runs that the controller knows, the newest first, with their states."""
@@ -201,7 +147,7 @@ class ReadingTools:
 
         def work(progress: Progress) -> DecisionList:
             access, criteria = self._reach.find(run), DecisionFilter(Since.read(since), actuator, agent, verdict or "")
-            log = asyncio.run(self._decisions.read(access, progress.hear))
+            log = asyncio.run(explanations(access, progress.hear))
             criteria.check(log.by_id.values())
             ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
             rows = [row(log.whole(id_)) for id_ in deque(ids, maxlen=limit)]
@@ -227,14 +173,7 @@ class ReadingTools:
 
         def work(progress: Progress) -> ExplanationReport:
             access, changed_rules = self._reach.find(run), rules_set(rules)
-            log = asyncio.run(self._decisions.read(access, progress.hear))
-            explanation = log.find(decision)
-            if explanation is None:
-                actuators = {known.decision.actuator for known in log.by_id.values()}
-                raise UnknownNameError("decision", decision, actuators)
-            if not changed_rules:
-                return report(access.run, explanation, None)
-            ruling = asyncio.run(other_ruling(access, explanation.decision, changed_rules, progress.hear))
+            explanation, ruling = asyncio.run(explained(access, decision, changed_rules, progress.hear))
             return report(access.run, explanation, ruling)
 
         return answer(await on_thread(context, work))

@@ -17,7 +17,7 @@ NAME: Final = "cursor.json"
 class Cursor(BaseModel):
     """The state that a restarted notifier continues from. It has no secrets."""
 
-    v: Literal[2] = 2
+    v: Literal[3] = 3
     seq: int = 0
     """Notices of events up to this one are in the outboxes, or were sent."""
     recipients: dict[str, Outbox] = Field(default_factory=dict)
@@ -42,6 +42,5 @@ def written(run: Path) -> int:
 
 def save(run: Path, cursor: Cursor) -> None:
     """Write the file. Raises OSError."""
-    folder = run / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    write_atomic(folder / NAME, cursor.model_dump_json(), private=True)
+    (run / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    write_atomic(run / FOLDER / NAME, cursor.model_dump_json(), private=True)

@@ -30,21 +30,16 @@ class Notice(BaseModel):
 
 @dataclass(frozen=True)
 class Message:
-    """The newest notice, and a list of those that were merged into the message."""
+    """The last of the notices, and a list of the others."""
 
     run: str
-    notice: Notice
-    others: tuple[Notice, ...] = ()
-    """Oldest first."""
+    notices: Sequence[Notice]
     omitted: int = 0
     """Older notices, which the message counts without listing them."""
 
-    @classmethod
-    def of(cls, run: str, notices: Sequence[Notice], omitted: int = 0) -> Message:
-        """The message for these notices, of which the last one leads."""
-        others = tuple(notices[:-1])
-        listed = others[len(others) - (LISTED - 1) :] if len(others) >= LISTED else others
-        return cls(run, notices[-1], listed, omitted + len(others) - len(listed))
+    @property
+    def notice(self) -> Notice:
+        return self.notices[-1]
 
     @property
     def title(self) -> str:
@@ -52,8 +47,8 @@ class Message:
 
     @property
     def merged(self) -> int:
-        """Number of notices in the message besides the newest."""
-        return len(self.others) + self.omitted
+        """Number of notices in the message besides the leading one."""
+        return len(self.notices) - 1 + self.omitted
 
     @property
     def text(self) -> str:
@@ -62,9 +57,10 @@ class Message:
             lines.append(self.notice.command)
         if self.merged:
             lines.append(f"and {self.merged} more:")
-            lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in self.others]
-        if self.omitted:
-            lines.append(f"- {self.omitted} older")
+        listed = self.notices[-LISTED:-1]
+        lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in listed]
+        if older := self.merged - len(listed):
+            lines.append(f"- {older} older")
         return "\n".join(lines)
 
     @property
@@ -75,12 +71,14 @@ class Message:
 
 TEST_MESSAGE: Final = Message(
     "test",
-    Notice(
-        key="test",
-        kind="ended",
-        severity="info",
-        step=0,
-        title="a test of notifications",
-        text="Somebody typed `oven-controller notify test`. Nothing has happened to any run.",
-    ),
+    [
+        Notice(
+            key="test",
+            kind="ended",
+            severity="info",
+            step=0,
+            title="a test of notifications",
+            text="Somebody typed `oven-controller notify test`. Nothing has happened to any run.",
+        )
+    ],
 )

@@ -6,9 +6,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from pydantic import ValidationError
 
 from oven_controller.notify.notifier import run_notifier
@@ -21,25 +19,16 @@ from oven_runs.settings.notifications import NotifySettings
 log = logging.getLogger("oven.notify")
 
 
-def main(args: list[str]) -> int:
-    """Entry point of the process. Raises ConfigError."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(notify)
-    app(args, prog_name="notify")
-    return 0
-
-
-def notify(
-    run_folder: Annotated[Path, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="The run's folder.")],
-) -> None:
-    """Send messages about the run to the recipients in its settings."""
+def main(_: list[str]) -> int:
+    """Send messages about the run in $OVEN_RUN_DIR to the recipients in its settings. Raises ConfigError."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    folder = RunFolder(run_folder)
+    folder = RunFolder(Path(os.environ["OVEN_RUN_DIR"]))
     settings = settings_of(folder)
     recipients = resolve(settings, os.environ, folder.path)
     for warning in tls_warnings(recipients):
         log.warning("%s", warning)
     asyncio.run(run_notifier(LocalRun(folder), settings, recipients, folder))
+    return 0
 
 
 def settings_of(folder: RunFolder) -> NotifySettings:

@@ -193,8 +193,7 @@ class Triggers:
 
     def _changes_training(self, actuator: str) -> bool:
         """Whether the actuator sets a value or moves the weights. Others measure, copy, or hold, which has a notice."""
-        specs = self.view.started.actuators if self.view.started is not None else ()
-        effect = next((spec.effect for spec in specs if spec.name == actuator), "setting")
+        effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
     def _held(self, event: Event) -> Notice:

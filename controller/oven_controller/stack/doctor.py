@@ -1,22 +1,46 @@
-"""The checks of `doctor`: each judges facts that it is given. `doctor_facts` collects the facts."""
+"""The checks of `doctor`: whether this machine is ready for a run. Each check judges facts that it is given.
+
+It starts a server for a moment, and imports none of the packages that it looks for.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import platform
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from oven_core.bus.connection import Bus
+from oven_core.errors import OvenError, reason
+from oven_core.security.credentials import Credentials
+from oven_llm.sandbox.probe import probe
+from oven_runs.home.run_folder import Home
+from oven_runs.server import embedded as servers
 from oven_runs.settings.judge_providers import packaged
+
+if TYPE_CHECKING:
+    import psutil
 
 State = Literal["ok", "warn", "fail"]
 
-PYTHON = (3, 11)
 NATS = (2, 12)
 MIN_FREE_BYTES = 500 * 2**20
 GOOD_FREE_BYTES = 5 * 2**30
 COLUMNS, ROWS = 80, 24
+DISTRIBUTION = "oven-controller"
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<required>.*)")
+COMMAND_S = 2.0
+"""Timeout of a program that prints its version."""
 KEYS = tuple(entry.key_env for entry in packaged().values() if entry.key_env)
 """The usual environment variables of the providers' keys."""
 NEEDED_FOR = {
@@ -47,6 +71,23 @@ class Check:
     remedy: str = ""
 
 
+def examine(home: Home, port_number: int | None = None) -> list[Check]:
+    """Run all checks, in the order in which their problems would show."""
+    support = probe()
+    return [
+        Check("python", "ok", platform.python_version()),
+        *(extra(name, packages(name)) for name in NEEDED_FOR),
+        compute(os.cpu_count() or 1, os.environ, gpus(), installed("torch")),
+        start_server(),
+        port(port_number, port_is_free(port_number)),
+        home_folder(home.path, *writable(home.path)),
+        terminal(sys.stdin.isatty() and sys.stdout.isatty(), os.environ, *shutil.get_terminal_size()),
+        sandbox(support.backends, support.landlock),
+        keys([name for name in KEYS if name in os.environ]),
+        leftovers(leftover_processes(home)),
+    ]
+
+
 @dataclass(frozen=True)
 class Package:
     """A distribution that an extra requires."""
@@ -56,22 +97,15 @@ class Package:
     """The version specifier."""
     version: str | None
     """The installed version; None: not installed."""
-    fits: bool | None = True
-    """Whether the version satisfies the specifier; None: unknown."""
-
-
-def python(version: tuple[int, int, int]) -> Check:
-    text = ".".join(map(str, version))
-    if version[:2] >= PYTHON:
-        return Check("python", "ok", text)
-    return Check("python", "fail", text, f"install Python {PYTHON[0]}.{PYTHON[1]} or newer")
+    fits: bool = True
+    """Whether the version satisfies the specifier, or that cannot be told."""
 
 
 def extra(name: str, packages: Sequence[Package]) -> Check:
     """Check the packages of one extra: all installed, some missing, or one with an unsuitable version."""
     remedy = f'pip install "oven-controller[{name}]"'
     missing = [package.name for package in packages if package.version is None]
-    unfit = [package for package in packages if package.version is not None and package.fits is False]
+    unfit = [package for package in packages if package.version and not package.fits]
     installed = ", ".join(f"{package.name} {package.version}" for package in packages if package.version)
     if missing:
         absent = f"not installed: {', '.join(missing)}; needed for {NEEDED_FOR[name]}"
@@ -125,7 +159,7 @@ def port(number: int | None, free: bool) -> Check:
     return Check("port", "fail", "no port on 127.0.0.1 is available", "is the loopback interface up?")
 
 
-def home(path: Path, problem: str, free_bytes: int) -> Check:
+def home_folder(path: Path, problem: str, free_bytes: int) -> Check:
     """Check OVEN_HOME. `problem` is why it cannot be written to; empty: it can."""
     if problem:
         return Check("home", "fail", f"{path}: {problem}", "set OVEN_HOME to a folder that you may write to")
@@ -182,3 +216,135 @@ def leftovers(processes: Sequence[tuple[str, int, str]]) -> Check:
         return Check("leftovers", "ok", "no process of an ended run")
     listed = ", ".join(f"{name} of {run} (pid {pid})" for run, pid, name in processes)
     return Check("leftovers", "warn", listed, f"kill {' '.join(str(pid) for _, pid, _ in processes)}")
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def packages(extra: str, distribution: str = DISTRIBUTION) -> list[Package]:
+    """The packages that an extra requires, with their installed versions, from the metadata."""
+    required_packages = []
+    for line in (requires(distribution) if installed(distribution) else None) or ():
+        text, _, marker = line.partition(";")
+        if f"extra == '{extra}'" not in marker.replace('"', "'"):
+            continue
+        requirement = _REQUIREMENT.match(text.strip())
+        if requirement is None:
+            continue
+        name, required = requirement["name"], requirement["required"].strip(" ()")
+        version_here = installed(name)
+        required_packages.append(Package(name, required, version_here, _fits(required, version_here)))
+    return required_packages
+
+
+def _fits(required: str, version_here: str | None) -> bool:
+    """Whether a version satisfies a specifier, or that cannot be told."""
+    try:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    except ImportError:
+        return True
+    try:
+        return version_here is not None and SpecifierSet(required).contains(version_here, prereleases=True)
+    except InvalidSpecifier:
+        return True
+
+
+def gpus() -> list[str]:
+    """The GPUs, as NVIDIA's driver names them."""
+    output = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return [line.strip() for line in output.splitlines() if line.strip()]
+
+
+def _output(*command: str) -> str:
+    """The standard output of a command; empty if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def start_server() -> Check:
+    """Start the real server on a free port with a temporary store, and connect to it."""
+    try:
+        binary = servers.binary()
+    except OvenError:
+        return server(None, "", None, "")
+    version_line = _output(binary, "--version").removeprefix("nats-server: ")
+    try:
+        return server(binary, version_line, asyncio.run(_seconds_to_answer()), "")
+    except (OvenError, OSError) as error:
+        return server(binary, version_line, None, (str(error) or reason(error)).splitlines()[-1])
+
+
+async def _seconds_to_answer() -> float:
+    with tempfile.TemporaryDirectory(prefix="oven-doctor-") as folder:
+        files = servers.ServerFolder(Path(folder), "doctor")
+        admin = Credentials.load(files.add_user("admin", "admin"))
+        began = time.monotonic()
+        server = await servers.EmbeddedServer.start(files, Path(folder) / "nats-server.log")
+        try:
+            async with Bus.connect(server.url, admin):
+                return time.monotonic() - began
+        finally:
+            await server.stop()
+
+
+def port_is_free(port: int | None) -> bool:
+    try:
+        return servers.is_free(port if port is not None else servers.free_port())
+    except OSError:
+        return False
+
+
+def writable(path: Path) -> tuple[str, int]:
+    """(problem, free bytes). The folder is not created, and no file stays there."""
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as probe:
+            probe.write(b"x" * 4096)
+        return "", shutil.disk_usage(existing).free
+    except OSError as error:
+        return f"cannot be written to ({error.strerror})", 0
+
+
+def leftover_processes(home: Home) -> list[tuple[str, int, str]]:
+    """(run, pid, name) of each process that belongs to a run in `home` whose `up` has ended."""
+    import psutil
+
+    runs = {str(folder.path): folder for folder in home.runs()}
+    processes = []
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            command = process.info["cmdline"] or []
+            folder = runs.get(_run_of(process, command))
+            if folder is None or folder.locked():
+                continue
+            if folder.info().pid in [ancestor.pid for ancestor in process.parents()]:
+                continue  # a person still looks at the monitor of a run that has ended
+        except (psutil.Error, OvenError):
+            continue
+        processes.append((folder.run, process.pid, _process_name(command)))
+    return processes
+
+
+def _run_of(process: psutil.Process, command: list[str]) -> str:
+    """The folder of the run that a process of a stack belongs to; empty for any other process."""
+    conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
+    if conf:
+        return str(Path(conf).parent.parent)
+    if {"oven_controller.stack.entry", "oven_runs.process.guard"} & set(command):
+        return str(process.environ().get("OVEN_RUN_DIR", ""))
+    return ""
+
+
+def _process_name(command: list[str]) -> str:
+    if "oven_controller.stack.entry" in command:
+        return " ".join(command[command.index("oven_controller.stack.entry") + 1 :][:2])
+    if "oven_runs.process.guard" in command:
+        return "a guard"
+    return Path(command[0]).name

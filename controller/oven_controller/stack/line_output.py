@@ -165,8 +165,7 @@ class Headless:
             self._say(
                 event, f"advice   on {advice.actuator} lapses in {time_left}: `oven-controller approve {advice.id}`"
             )
-        started = self.view.started
-        max_steps = started.horizon.max_steps if started else None
+        max_steps = self.view.max_steps
         every = max(MIN_INTERVAL_STEPS, max_steps // PROGRESS_LINES) if max_steps else INTERVAL_STEPS
         target = self.view.target()
         held_out = [target] if target in self.view.held_out() and target in body.metrics else []
@@ -176,7 +175,7 @@ class Headless:
         self._printed_step = body.step
         shown = [name for name in (training_signal(body.metrics), *held_out) if name]
         parts = [f"{name} {body.metrics[name]:.3f}" for name in shown]
-        initial = {spec.name: spec.value for spec in started.actuators} if started else {}
+        initial = {spec.name: spec.value for spec in self.view.specs}
         for name, value in self.view.knobs.items():
             if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial.get(name)):
                 parts.append(f"{name.rsplit('.', 1)[-1]} {text(value)}")

@@ -16,8 +16,8 @@ from oven_core.security import tls
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home import judge_states
-from oven_runs.home.judge_costs import judge_costs
 from oven_runs.home.judge_states import JudgeState
+from oven_runs.home.model_spend import JUDGES, Spend, read_spend
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.open_advice import remaining, waiting
 from oven_runs.log.run_summary import RunSummary
@@ -292,3 +292,35 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
             {"name": name, "pid": pid, "alive": alive, "stopped": stopped, "memory_mb": round(memory / 1e6, 1)}
         )
     return processes
+
+
+def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:
+    """Return US dollars, tokens and calls, in total and by member, and the caps; empty if no judge was paid.
+
+    The members' own records in the run's folder include answers that came too late. If the members run elsewhere and
+    there are no records, the figures come from the log, and `calls` is None. Raises ConfigError for damaged records.
+    """
+    accounts = read_spend(folder.path, JUDGES)
+    members = {account.removeprefix(f"{JUDGES}/"): spend for account, spend in accounts.items()}
+    if not members and not view.judge_tokens:
+        return {}
+    committee = folder.earlier_settings().get("committee", {})
+    caps = {name: cap for name, cap in (committee.get("budget") or {}).items() if cap is not None}
+    if not members:
+        return {"cost_usd": view.judge_usd, "tokens": int(view.judge_tokens), "calls": None, "budget": caps}
+    total = sum(members.values(), Spend())
+    return {
+        **_spend_fields(total),
+        "budget": caps,
+        "members": {name: _spend_fields(spend) for name, spend in members.items()},
+    }
+
+
+def _spend_fields(spend: Spend) -> dict[str, Any]:
+    return {
+        "cost_usd": round(spend.usd, 6),
+        "tokens": spend.tokens,
+        "calls": spend.calls,
+        "unanswered_calls": spend.unanswered,
+        "unpriced_calls": spend.unpriced,
+    }

@@ -20,8 +20,8 @@ with good agents is cheap, and should not pay for one's own harm.
 
 A bound follows that rests on arithmetic alone. The merit of backing a decision without success (y = 0) is −min(1, 2p²):
 −½ at even odds, −1 from 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the
-share, so it falls below `least_reputation` within N(p) of them (`outcomes_until_silent`; docs/deciding.md has the
-table). From then on the agent makes no quorum and no veto.
+share, so it falls below `least_reputation` within N(p) of them (docs/deciding.md has the table). From then on the agent
+makes no quorum and no veto.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ Stance = Literal["propose", "for", "against"]
 
 
 def success(gain: float, noise: float, promised: float) -> float:
-    """Return a voter's success, 0..1. `promised` is the size of the change that it forecast itself, 0 if it forecast
-    none."""
+    """Return a voter's success, 0..1. `promised`: the size of the change that it forecast, 0 if none."""
     bar = max(promised / 2, 2 * noise)
     if noise <= 0:
         return 1.0 if gain > bar else 0.0
@@ -55,21 +54,18 @@ def beaten(gain: float, noise: float) -> float:
 
 
 def failed(gain: float, noise: float) -> bool:
-    """Return whether a change is worse than doing nothing by two standard errors, which shows even in a short
-    window."""
+    """Return whether a change is worse than doing nothing by two standard errors, even in a short window."""
     return gain < 0 and gain <= -2 * noise
 
 
 def claimed(stance: Stance, confidence: float) -> float:
-    """Return the probability that a vote gave to the change beating doing nothing: at least even odds for its own
-    side."""
+    """Return the probability that a vote gave to the change beating doing nothing: at least ½ for its side."""
     sure = max(confidence, 0.5)
     return 1 - sure if stance == "against" else sure
 
 
 def brier(p: float, y: float) -> float:
-    """Return the expected quadratic score, 0 best and 1 worst, of the probability `p` of an event that happened with
-    probability `y` (Brier 1950)."""
+    """Return the quadratic score, 0 best, of the probability `p` of an event of probability `y` (Brier 1950)."""
     return y * (1 - p) * (1 - p) + (1 - y) * p * p
 
 
@@ -100,16 +96,3 @@ def updated_reputations(
         r += rules.reputation_share * (1 - r)
         after[agent] = rounded(min(max(r, 0.0), rules.reputation_most))
     return after
-
-
-def outcomes_until_silent(
-    confidence: float, rules: Rules, reputation: float = 1.0, between: int = 0, most: int = 1000
-) -> int | None:
-    """Return N(p): after how many outcomes without success an agent that backs them at this confidence is below
-    `rules.least_reputation`, with `between` outcomes of other agents before each. None if forgetting keeps it above."""
-    for count in range(1, most + 1):
-        for merits in (*[{}] * between, {"": merit("propose", confidence, 0.0)}):
-            reputation = updated_reputations({"": reputation}, (), merits, rules)[""]
-        if reputation < rules.least_reputation:
-            return count
-    return None

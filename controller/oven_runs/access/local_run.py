@@ -29,10 +29,6 @@ class LocalRun(RunAccess):
         return str(self.folder.path)
 
     @property
-    def arguments(self) -> list[str]:
-        return [str(self.folder.path)]
-
-    @property
     def export_folder(self) -> Path:
         return self.folder.path
 

@@ -28,8 +28,7 @@ READER_ROLES: Final[tuple[Role, ...]] = ("monitor", "operator")
 
 
 class RemoteRun(RunAccess):
-    """A run by its address. Its log comes only from `history`, which a mesh answers: people have no access to the
-    store."""
+    """A run by its address. Its log comes only from `history`, because people have no access to the store."""
 
     def __init__(
         self,
@@ -40,17 +39,15 @@ class RemoteRun(RunAccess):
         role: Role | None = None,
         keys: Mapping[str, str] | None = None,
         trust: ssl.SSLContext | None = None,
-        endpoint: Endpoint | None = None,
     ) -> None:
         """`role`: the role of the key; None if only the server knows it.
 
         `keys`: signer → public key, as far as known; {} for an unsigned run; None to believe the first RunStarted in
-        the log. `endpoint`: where the other values come from.
+        the log.
         """
         self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
-        self._endpoint = endpoint or Endpoint(url)
 
     @classmethod
     def from_endpoint(cls, endpoint: Endpoint, run: str | None = None) -> RemoteRun:
@@ -71,7 +68,6 @@ class RemoteRun(RunAccess):
                 credentials,
                 keys={LEARNER: endpoint.pin} if endpoint.pin else None,
                 trust=tls.trusting(endpoint.tls_ca) if endpoint.tls_ca is not None else None,
-                endpoint=endpoint,
             )
         person = credentials
         if run is not None and run != person.run:
@@ -84,17 +80,11 @@ class RemoteRun(RunAccess):
         if endpoint.tls_ca is not None:
             trust = tls.trusting(endpoint.tls_ca)
         url = _address(endpoint.url or person.url, endpoint)
-        return cls(
-            person.run, url, person.credentials, role=person.role, keys=person.keys, trust=trust, endpoint=endpoint
-        )
+        return cls(person.run, url, person.credentials, role=person.role, keys=person.keys, trust=trust)
 
     @property
     def location(self) -> str:
         return tls.shown(self._url)
-
-    @property
-    def arguments(self) -> list[str]:
-        return [*self._endpoint.arguments(), "--run", self.run]
 
     @property
     def export_folder(self) -> Path:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_runs.home.sqlite_file import BUSY_S, open_database
 from oven_runs.settings.committee_settings import BudgetSettings
 
 NAME: Final = "spend.sqlite"
@@ -29,6 +28,9 @@ JUDGES: Final = "judges"
 """The account whose sub-accounts are the committee's judges: "judges/critic"."""
 ROUNDING_USD: Final = 1e-9
 """US dollars by which two sums of the same costs, added in another order, may differ at most."""
+
+BUSY_S: Final = 5.0
+"""Seconds that a transaction waits for another process's; each takes under a millisecond."""
 
 _FIELDS = "calls, unanswered, unpriced, input_tokens, output_tokens, usd"
 _COLUMNS = (
@@ -122,8 +124,7 @@ class ModelSpend:
         return bool(self._caps)
 
     def hold(self, account: str, greatest: Spend) -> int | Refused:
-        """Reserve one call's greatest cost. Returns the number to book it with. Raises sqlite3.Error if the file cannot
-        be written."""
+        """Reserve a call's greatest cost. Returns the number to book it with. Raises sqlite3.Error."""
         with self._transaction():
             if refused := self._refused(account, greatest):
                 return refused
@@ -140,8 +141,7 @@ class ModelSpend:
                 self._book(cost, row[0])
 
     def spent(self, scope: str = "") -> dict[str, Spend]:
-        """Return the spending of each account within `scope` in all processes, without calls under way. Raises
-        sqlite3.Error."""
+        """Return the spending of each account within `scope`, without calls under way. Raises sqlite3.Error."""
         with self._lock:
             return _spent(self._file, scope)
 
@@ -181,6 +181,24 @@ class ModelSpend:
                 self._file.execute("ROLLBACK")
                 raise
             self._file.execute("COMMIT")
+
+
+def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
+    """Open a SQLite file in autocommit, with `tables`; None: one in memory. Threads that share it need a lock.
+
+    Raises sqlite3.Error; DatabaseError itself if it is damaged.
+    """
+    file = sqlite3.connect(path or ":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        # NORMAL: what a process wrote is there when it dies; a power cut may lose the last moments.
+        file.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {tables}")
+        (result,) = file.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(result)
+    except sqlite3.Error:
+        file.close()
+        raise
+    return file
 
 
 def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:

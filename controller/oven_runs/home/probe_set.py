@@ -67,11 +67,6 @@ class ProbeSet(BaseModel):
     probes: tuple[Probe, ...] = Field(min_length=1)
     lacks: str = Field(default="", description="what is missing, as a sentence for people")
 
-    @property
-    def has_logprobs(self) -> bool:
-        """Whether a KL divergence can be measured with it."""
-        return any(probe.tokens for probe in self.probes)
-
 
 def key(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> str:
     """Return the set's name on disk."""

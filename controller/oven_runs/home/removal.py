@@ -64,10 +64,7 @@ def disk_usage(folder: RunFolder) -> int:
 
 
 def remove(folder: RunFolder) -> None:
-    """Remove a run and everything in its folder.
-
-    Raises StoreInUseError if another process holds the run, ProcessError if something cannot be removed.
-    """
+    """Remove a run with its folder. Raises StoreInUseError, ProcessError if something cannot be removed."""
     try:
         with folder.hold():
             # The lock file is in use until it is released, and NFS keeps such files. run.json goes last, so that an
@@ -83,13 +80,3 @@ def remove(folder: RunFolder) -> None:
         raise ProcessError(
             f"run {folder.run!r} was not removed completely ({reason(error)}): remove {folder.path} by hand"
         ) from error
-
-
-def readable_size(size: int) -> str:
-    """Format bytes with a decimal unit: 12.3 MB."""
-    amount, unit = float(size), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if amount < 1000 or unit == "TB":
-            break
-        amount /= 1000
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

@@ -115,15 +115,7 @@ class CommandResult:
 
     def fields(self) -> dict[str, Any]:
         """The result as JSON values."""
-        parts = {"answer": self.answer, "decision": self.decision, "receipt": self.receipt}
-        return {
-            "run": self.run,
-            "command": self.command.id,
-            "action": self.command.action,
-            "logged": self.logged,
-            "code": self.code,
-            **{name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()},
-        }
+        return CommandReport.of(self).model_dump(mode="json", exclude={"line"})
 
 
 class CommandReport(BaseModel):
@@ -143,4 +135,14 @@ class CommandReport(BaseModel):
 
     @classmethod
     def of(cls, result: CommandResult) -> CommandReport:
-        return cls.model_validate(result.fields() | {"line": result.line()})
+        return cls(
+            run=result.run,
+            command=result.command.id,
+            action=result.command.action,
+            logged=result.logged,
+            code=result.code,
+            answer=result.answer,
+            decision=result.decision,
+            receipt=result.receipt,
+            line=result.line(),
+        )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.events import Event
@@ -100,8 +99,3 @@ class CommitteeView:
 def abstains(member: str, kind: str) -> str:
     """Return the name of the metric that counts a member's abstentions of one kind."""
     return f"rewards/{member}/abstain/{kind}"
-
-
-def fields(lines: list[MemberLine]) -> list[dict[str, Any]]:
-    """Return the lines as JSON values."""
-    return [asdict(line) for line in lines]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
@@ -50,8 +50,7 @@ class Explanation:
     injected: tuple[PromptsInjected, ...] = ()
     """Prompts added between its tick and its outcome, which also changed the data."""
     later: Receipt | None = None
-    """The learner's own later receipt for the actuator: which weights the run ended with (run.best), or that a loop
-    undid the change."""
+    """The learner's own later receipt for the actuator: for run.best, or because a loop undid the change."""
 
     @property
     def proposer(self) -> str:
@@ -153,11 +152,11 @@ class Explanations:
         injected = tuple(prompts for prompts in self._injected if decision.tick <= prompts.tick <= end)
         return replace(explanation, injected=injected)
 
-    def find(self, name: str) -> Explanation | None:
+    def find(self, name: str) -> Explanation:
         """Find a decision by its id or ballot, its actuator, or the beginning of its id.
 
-        Of an actuator it is the newest decision that passed, else the newest. Raises ConfigError if several ids begin
-        with `name`, or for a ballot that is still open, with its votes so far.
+        Of an actuator it is the newest decision that passed, else the newest. Raises UnknownNameError,
+        and ConfigError if several ids begin with `name`, or for a ballot that is still open, with its votes so far.
         """
         decisions = [explanation.decision for explanation in self.by_id.values()]
         same_id = [decision for decision in decisions if name in (decision.id, decision.ballot)]
@@ -172,7 +171,9 @@ class Explanations:
         if len(ids) > 1:
             shown = ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
             raise ConfigError(f"{len(ids)} ids begin with {name[:40]!r}: {shown}; write more of the id")
-        return self.find(ids[0]) if ids else None
+        if not ids:
+            raise UnknownNameError("decision", name, {decision.actuator for decision in decisions})
+        return self.find(ids[0])
 
     def _undecided(self, opened: BallotOpened) -> str:
         votes = self._votes.get(opened.actuator, {})

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
 from oven_runs.log.cited_paths import CitedPath, cited_paths
+from oven_runs.log.counterfactual import decision_text
 from oven_runs.log.explanation import Explanation
-from oven_runs.log.other_rules import OtherRuling
+
+
+class OtherRuling(BaseModel):
+    """The decision under other rules."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    rules: dict[str, Any] = Field(description="the rules that replace the run's")
+    same: bool = Field(description="whether verdict, value and ticks are the same")
+    decision: Decision | None = Field(
+        description="the decision at that tick, else the next one on this actuator; null: none"
+    )
+    earlier_divergence: str = Field(
+        description="the first earlier decision that would differ, after which the log is that of a different run; "
+        "empty: none"
+    )
+
+    def lines(self) -> list[str]:
+        """Return the answer as lines for people."""
+        decided_by = ", ".join(f"rules.{name} = {value}" for name, value in self.rules.items())
+        what = "the same" if self.same else decision_text(self.decision)
+        out = [f"with {decided_by}: {what}"]
+        if self.earlier_divergence:
+            out.append(f"  open loop: {self.earlier_divergence} would have come out otherwise before it")
+        return out
 
 
 class ExplanationReport(BaseModel):
@@ -41,20 +68,9 @@ def report(run: str, explanation: Explanation, other: OtherRuling | None = None)
     """Return the explanation as one message."""
     return ExplanationReport(
         run=run,
-        seq=explanation.seq,
-        time=explanation.time,
-        step=explanation.step,
         who=explanation.proposer,
         by_operator=bool(explanation.operator),
-        decision=explanation.decision,
-        opened=explanation.opened,
-        votes=dict(explanation.votes),
         paths=cited_paths(explanation.votes),
-        approved_by=explanation.approved_by,
-        receipt=explanation.receipt,
-        outcome=explanation.outcome,
-        later=explanation.later,
-        announced=explanation.announced,
-        injected=explanation.injected,
         other_rules=other,
+        **{field.name: getattr(explanation, field.name) for field in fields(explanation)},
     )

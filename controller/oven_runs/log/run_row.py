@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
+from oven_runs.log.run_summary import RunSummary
+
 STALLED_S: Final = 15.0
-"""Seconds without an event after which a live run counts as stalled, or ten times its pace if that is longer. The
-monitor has the same limit."""
+"""Seconds without an event after which a live run counts as stalled, but at least ten times its pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,30 @@ class RunRow:
         if self.not_applied:
             alerts.append(f"{self.not_applied} not applied")
         return alerts
+
+
+def summarized(row: RunRow, summary: RunSummary) -> RunRow:
+    """Return the row with the facts of a fold over the run's log."""
+    target, ended = summary.target() or "", summary.ended
+    return replace(
+        row,
+        step=summary.step if summary.started else None,
+        max_steps=summary.max_steps,
+        progress=summary.progress,
+        target=target,
+        first=finite(summary.first.get(target)),
+        now=finite(summary.metrics.get(target)),
+        adopted=summary.adopted,
+        rejected=summary.rejected,
+        advised=tuple(d.id for d in summary.advised.values() if not summary.lapsed(d)),
+        held=summary.held,
+        ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",
+        malformed=summary.malformed,
+        not_applied=sum(n for status, n in summary.receipts.items() if status not in ("applied", "noop")),
+        last=summary.last_time.astimezone(UTC).isoformat() if summary.last_time else "",
+    )
+
+
+def finite(value: float | None) -> float | None:
+    """Return the value, or None if it is not a number."""
+    return value if value is not None and math.isfinite(value) else None

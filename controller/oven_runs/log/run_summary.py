@@ -12,6 +12,7 @@ from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected,
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
+    ActuatorSpec,
     AgentStatus,
     Decision,
     Observation,
@@ -142,6 +143,21 @@ class RunSummary:
             case _:
                 pass
 
+    @property
+    def specs(self) -> tuple[ActuatorSpec, ...]:
+        """The actuators that the run announces."""
+        return self.started.actuators if self.started else ()
+
+    @property
+    def max_steps(self) -> int | None:
+        """Steps at which the run ends; None if they are not limited or not known."""
+        return self.started.horizon.max_steps if self.started else None
+
+    def changed_knobs(self) -> list[tuple[str, Value]]:
+        """Return the knobs that no longer have the value of the run's start, with their present values."""
+        initial = {spec.name: spec.value for spec in self.specs if spec.kind != "action"}
+        return [(name, value) for name, value in self.knobs.items() if name in initial and value != initial[name]]
+
     def lapsed(self, decision: Decision) -> bool:
         """Whether advice is too old to be approved."""
         return self.tick > decision.expires_at_tick
@@ -200,8 +216,7 @@ class RunSummary:
             self.held = "a decision holds the run"
 
     def _take_other_receipt(self, receipt: Receipt) -> None:
-        """Handle a receipt for an operator's command (hold, resume, stop) or the learner's own about its last
-        weights."""
+        """Handle the receipt of an operator's command, or the learner's own about its last weights."""
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
         name, command = self.commands.pop(receipt.command, ("", None))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -154,31 +153,19 @@ def end_session(leader: int) -> None:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Have this process send itself SIGTERM when its parent's pipe closes, and exit after the grace.
-
-    Our own processes call this when they start.
-    """
+    """Send this process SIGTERM when its parent's pipe closes, and exit after the grace. Ours call this first."""
     if fd := os.environ.pop(PARENT_FD, ""):
-        _end_after(int(fd), grace_s)
+        end_when_closed(int(fd), grace_s)
 
 
 def end_with_input(grace_s: float = 60.0) -> None:
     """Have this process send itself SIGTERM when its standard input ends, and exit after the grace."""
-    _end_after(sys.stdin.fileno(), grace_s)
+    end_when_closed(sys.stdin.fileno(), grace_s)
 
 
-def follow_spawner(grace_s: float = 10.0) -> None:
-    """Do the same in a worker of multiprocessing, which already has a pipe to its parent.
+def end_when_closed(fd: int, grace_s: float) -> None:
+    """Have this process send itself SIGTERM when the file descriptor reaches its end, and exit after the grace."""
 
-    Raises RuntimeError in any other process.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        raise RuntimeError("this process was not started by multiprocessing, and has no parent to follow")
-    _end_after(parent.sentinel, grace_s)
-
-
-def _end_after(fd: int, grace_s: float) -> None:
     def watch() -> None:
         while os.read(fd, 64):
             pass

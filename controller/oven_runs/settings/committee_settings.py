@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
+from typing import Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from oven_core.errors import UnknownNameError
-from oven_runs.settings.variable_name import Variable
+from oven_runs.settings.language_models import Address, Variable
 
-AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
+AggregationRule: TypeAlias = Literal["lower_quantile", "cautious"]
 """The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation.py describes
 each."""
-
-
-def _one_of(kind: str, names: tuple[str, ...]) -> BeforeValidator:
-    """Refuse other names, and suggest similar ones."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, str) and value not in names:
-            raise ValueError(str(UnknownNameError(kind, value, names)))
-        return value
-
-    return BeforeValidator(check)
 
 
 class BudgetSettings(BaseModel):
@@ -44,13 +31,6 @@ class BudgetSettings(BaseModel):
         return self != BudgetSettings()
 
 
-def _without_secrets(value: str) -> str:
-    if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
-        raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
-    return value
-
-
-Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
 MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
 Role: TypeAlias = Literal["critic", "adversary", "specialist", "style", "informativeness"]
 
@@ -59,12 +39,11 @@ MOST_LOGPROBS = 20
 
 
 class MemberSettings(BaseModel):
-    """A member of the reward committee in addition to the script's own rules: a judge (its model and role), a rule, or
-    the verifier."""
+    """A member of the reward committee next to the script's own rules: a judge, a rule, or the verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Annotated[MemberKind, _one_of("kind of member", get_args(MemberKind))] = Field(
+    kind: MemberKind = Field(
         default="llm",
         description="llm: a judge, as a separate process; rule: a function, in the learner; verifier: similarity "
         "to the local teacher's own answer, in the learner",
@@ -77,7 +56,7 @@ class MemberSettings(BaseModel):
     model: str = Field(
         default="", description="the model's name at its provider; of a verifier: a folder, or empty for the usual one"
     )
-    role: Annotated[Role, _one_of("role", get_args(Role))] = Field(
+    role: Role = Field(
         default="critic",
         description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the "
         "domain's own standards; style: clarity, tone and form; informativeness: how much a right answer tells",
@@ -136,8 +115,8 @@ class FrontierSettings(BaseModel):
 
     provider: str = Field(default="", description="whose API, as for a member")
     model: str = Field(default="", description="the model's name at its provider; empty: no calibrator")
-    base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="as for a member")
-    key_env: str = Field(default="", pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$", description="as for a member")
+    base_url: Address = Field(default="", description="as for a member")
+    key_env: Variable = Field(default="", description="as for a member")
     prompts: str = Field(default="", description="file of the prompts, one per line, or .jsonl with `prompt`")
     top_logprobs: int = Field(
         default=MOST_LOGPROBS,
@@ -190,7 +169,7 @@ class CommitteeSettings(BaseModel):
     deadline_s: float = Field(
         default=20.0, gt=0, le=600, description="seconds that remote members have for all groups of a step"
     )
-    rule: Annotated[AggregationRule, _one_of("rule", get_args(AggregationRule))] = Field(
+    rule: AggregationRule = Field(
         default="lower_quantile", description="how the members' scores become one reward (docs/judging.md)"
     )
     caution: float = Field(

@@ -19,11 +19,10 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.settings.committee_settings import MOST_LOGPROBS, Address, MemberSettings
-from oven_runs.settings.language_models import ModelSettings
+from oven_runs.settings.committee_settings import MOST_LOGPROBS, MemberSettings
+from oven_runs.settings.language_models import Address, ModelSettings, Variable
 from oven_runs.settings.layers import Layer, merge, read_text, read_yaml, validated
 from oven_runs.settings.strict_yaml import key_lines, load_yaml
-from oven_runs.settings.variable_name import Variable
 
 Wire: TypeAlias = Literal["openai", "anthropic"]
 """A wire format. Each is named after the SDK package that speaks it."""
@@ -164,8 +163,7 @@ def endpoint_of(
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """The key for a model; `name` and `setting` are as in `endpoint_of`. Raises ConfigError, which names the variable
-    and never its value."""
+    """The key for a model, named as in `endpoint_of`. Raises ConfigError, which never has the value."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _named(name, setting)

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+import re
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _name_of_variable(value: str) -> str:
+    if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise ValueError("it should be the name of an environment variable, and not the key itself")
+    return value
+
+
+def _without_secrets(value: str) -> str:
+    if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
+        raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
+    return value
+
+
+Variable: TypeAlias = Annotated[str, AfterValidator(_name_of_variable)]
+"""The name of an environment variable with a secret; empty for none."""
+Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
+"""The address of an API; empty for the provider's own."""
 
 
 class ModelSettings(BaseModel):
@@ -12,10 +33,9 @@ class ModelSettings(BaseModel):
 
     provider: str = Field(min_length=1, description="whose API, as for a committee member")
     model: str = Field(min_length=1, description="the model's name at its provider")
-    base_url: str = Field(default="", pattern=r"^$|^https?://[^@?#\s]+$", description="empty: the provider's own")
-    key_env: str = Field(
+    base_url: Address = Field(default="", description="empty: the provider's own")
+    key_env: Variable = Field(
         default="",
-        pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
     )
 

@@ -186,10 +186,8 @@ def validated(
         where = prefix + ".".join(parts)
         source = layer_of(where.split("."), layers).source
         if problem["type"] == "extra_forbidden":
-            siblings = _entry_settings(model, parts, prefix)
-            for leaf in _leaves(where, problem["input"]):
-                unknown = f"there is no setting {leaf!r} ({source}); {nearest(leaf, siblings or known)}"
-                lines.append(removal("setting", leaf) or unknown)
+            near = nearest(where, _entry_settings(model, parts, prefix) or known)
+            lines.append(removal("setting", where) or f"there is no setting {where!r} ({source}); {near}")
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             value = problem["input"]
@@ -213,13 +211,6 @@ def _entry_settings(model: type[BaseModel], parts: Sequence[str], prefix: str) -
     if not in_named_entry or not (isinstance(inner, type) and issubclass(inner, BaseModel)):
         return []
     return [prefix + ".".join([*parts[:-1], name]) for name in inner.model_fields]
-
-
-def _leaves(where: str, value: Any) -> list[str]:
-    """The dotted names of the innermost settings, which show best what an unknown group of settings was meant to be."""
-    if not isinstance(value, Mapping) or not value:
-        return [where]
-    return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

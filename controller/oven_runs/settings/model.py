@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from oven_core.mesh.change_requirements import FORMS, NEED
 from oven_core.protocol.rules import Rules
-from oven_core.security.tls import shown
+from oven_core.security.tls import checked_addresses
 from oven_runs.settings.committee_settings import CommitteeSettings
 from oven_runs.settings.completions import CompletionsSettings
 from oven_runs.settings.language_models import AuthorSettings, SupervisorSettings, TunerSettings
@@ -141,20 +139,7 @@ class Settings(BaseModel):
     @field_validator("nats")
     @classmethod
     def _addresses(cls, value: str) -> str:
-        for url in value.split(",") if value else ():
-            if "@" in url:
-                raise ValueError(
-                    f"the address {shown(url)} has a user or a password, but the bus identifies clients by keys: "
-                    "remove the part before the @, and pass the keys with --creds"
-                )
-            try:
-                parts = urlsplit(url)
-                valid = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
-            except ValueError:
-                valid = False
-            if not valid:
-                raise ValueError(f"{url!r} is not an address of a server; write e.g. nats://127.0.0.1:4222")
-        return value
+        return ",".join(checked_addresses(value)) if value else value
 
 
 def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
-from oven_core.errors import UnknownNameError
-from oven_runs.settings.variable_name import Variable
+from oven_runs.settings.language_models import Variable
 
 Kind: TypeAlias = Literal["advice", "applied", "rollback", "held", "died", "ended", "budget", "judge", "alert"]
 """The kind of event that a message reports."""
@@ -146,8 +145,4 @@ class NotifySettings(BaseModel):
     @field_validator("on", mode="before")
     @classmethod
     def _kinds(cls, value: Any) -> Any:
-        kinds = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        for kind in kinds if isinstance(kinds, list | tuple) else ():
-            if isinstance(kind, str) and kind not in KINDS:
-                raise ValueError(str(UnknownNameError("kind of message", kind, KINDS)))
-        return kinds
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

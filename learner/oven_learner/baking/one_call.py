@@ -12,7 +12,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.own_stack import OwnStack, StackAddress
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.completions.sample import Redact
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
 
 if TYPE_CHECKING:
     from oven_learner.baking.oven import Oven
@@ -79,20 +79,16 @@ def bake(
 
     Raises ConfigError or UnknownNameError for invalid arguments, before the first step.
     """
-    if modality not in MODALITIES:
-        raise UnknownNameError("modality", modality, MODALITIES)
-    if not callable(getattr(model, "parameters", None)):
-        raise ConfigError(f"model= is a {type(model).__name__}: expected a loaded model")
-    if modality == "text" and tokenizer is None:
-        raise ConfigError("text models need a tokenizer: bake(model, tokenizer, …)")
-    if modality != "text" and use_verifier:
-        raise ConfigError(f"the verifier compares texts, and the modality is {modality!r}; omit use_verifier=")
-    _check_prompts(prompts)
-    _check_sizes(group_size, prompts_per_step, total_steps)
+    _check_model(model, tokenizer, modality, use_verifier)
+    _check_sizes(prompts, group_size, prompts_per_step, total_steps)
     if not rules and not members:
         raise ConfigError("nothing scores the model's answers; pass rules=, members=, or both")
     taught = _configs(teachers, tokenizer)
-    _check_teachers(teacher, taught, trainer_args.get("beta"))
+    names = [config.name for config in taught]
+    if teacher is not None and teacher not in names:
+        raise UnknownNameError("teacher", teacher, names)
+    if trainer_args.get("beta") and not taught:
+        raise ConfigError(f"beta={trainer_args['beta']:g} needs a teacher; pass teachers=, or omit beta=")
     address = _address_in_environment()
     if address is not None and (settings or members or run or resume):
         raise ConfigError(
@@ -106,22 +102,22 @@ def bake(
         common: dict[str, Any] = {
             "model": model,
             "prompts": prompts,
-            "rules": _named(rules),
+            "rules": {getattr(rules, "__name__", "rule"): rules} if callable(rules) else rules or {},
             "teachers": taught,
             "teacher": teacher,
             "evaluate": evaluate,
             "metrics": _announced(metrics),
             "redact": redact,
-            "model_details": _described(
-                name=name,
-                modality=modality,
-                architecture=architecture,
-                domain=domain,
-                description=description,
-                output_format=output_format,
-                scoring_guidance=scoring_guidance,
-                use_verifier=bool(use_verifier),
-            ),
+            "model_details": {
+                "name": name,
+                "modality": modality,
+                "architecture": architecture,
+                "domain": domain,
+                "description": description or "Answers the prompts.",
+                "output_format": output_format,
+                "scoring_guidance": scoring_guidance,
+                "use_verifier": bool(use_verifier),
+            },
         }
         sizes = group_size, prompts_per_step, total_steps
         training: TextTraining | PolicyTraining
@@ -151,33 +147,32 @@ def bake(
         raise
 
 
+def _check_model(model: Any, tokenizer: Any, modality: str, use_verifier: bool | str | Path) -> None:
+    if modality not in MODALITIES:
+        raise UnknownNameError("modality", modality, MODALITIES)
+    if not callable(getattr(model, "parameters", None)):
+        raise ConfigError(f"model= is a {type(model).__name__}: expected a loaded model")
+    if modality == "text" and tokenizer is None:
+        raise ConfigError("text models need a tokenizer: bake(model, tokenizer, …)")
+    if modality != "text" and use_verifier:
+        raise ConfigError(f"the verifier compares texts, and the modality is {modality!r}; omit use_verifier=")
+
+
+def _check_sizes(prompts: Any, group_size: int, prompts_per_step: int, total_steps: int) -> None:
+    """Check a list of prompts, and the sizes. A PromptSource checks its own."""
+    if isinstance(prompts, str) or (isinstance(prompts, list | tuple) and not prompts):
+        raise ConfigError("prompts= must be a list with at least one prompt, or a PromptSource")
+    if group_size < 2 or prompts_per_step < 1 or total_steps < 1:
+        raise ConfigError(
+            f"group_size={group_size}, prompts_per_step={prompts_per_step}, total_steps={total_steps}: give 2 or more "
+            "completions per group, which are compared, and 1 or more prompts and steps"
+        )
+
+
 def _announced(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
     """Return the metrics plus the reward, which ranges from 0 to 1 like the members' scores."""
     names = {spec.name for spec in metrics}
     return tuple(metrics) if "reward" in names else (*metrics, MetricSpec(name="reward", better="up", ceiling=1.0))
-
-
-def _check_prompts(prompts: Sequence[str] | PromptSource) -> None:
-    """Check a list of prompts. A PromptSource checks its own."""
-    if isinstance(prompts, str) or (isinstance(prompts, list | tuple) and not prompts):
-        raise ConfigError("prompts= must be a list with at least one prompt, or a PromptSource")
-
-
-def _check_sizes(group_size: int, prompts_per_step: int, total_steps: int) -> None:
-    if group_size < 2:
-        raise ConfigError(f"group_size={group_size}: completions are compared within a group; give 2 or more")
-    for argument, number in (("prompts_per_step", prompts_per_step), ("total_steps", total_steps)):
-        if number < 1:
-            raise ConfigError(f"{argument}={number}; give 1 or more")
-
-
-def _check_teachers(first: str | None, teachers: Sequence[TeacherConfig], beta: float | None) -> None:
-    if first is not None:
-        names = [config.name for config in teachers]
-        if first not in names:
-            raise UnknownNameError("teacher", first, names)
-    if beta and not teachers:
-        raise ConfigError(f"beta={beta:g} needs a teacher; pass teachers=, or omit beta=")
 
 
 def _address_in_environment() -> StackAddress | None:
@@ -206,14 +201,3 @@ def _configs(teachers: AnyTeachers, tokenizer: Any) -> Sequence[TeacherConfig]:
     if isinstance(teachers, Mapping):
         return [TeacherConfig(name=name, model=model, tokenizer=tokenizer) for name, model in teachers.items()]
     return teachers_of(teachers, "teachers=")
-
-
-def _described(**details: Any) -> dict[str, Any]:
-    """Return the fields of ModelDescription. Missing ones come from the model or have defaults."""
-    return {"description": "Answers the prompts."} | {field: value for field, value in details.items() if value}
-
-
-def _named(rules: RewardFunction | Mapping[str, RewardFunction] | None) -> Mapping[str, RewardFunction]:
-    if rules is None or isinstance(rules, Mapping):
-        return rules or {}
-    return {getattr(rules, "__name__", "rule"): rules}

@@ -1,29 +1,50 @@
-"""A training under the controller for scripts: run it, swap its judges and teachers, stop it."""
+"""A training under the controller for scripts: run it, swap its judges and teachers, stop it.
+
+Swaps are operator commands: signed, logged and answered like those of the command line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
-from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.protocol.judge_spec import JudgeSpec
-from oven_core.protocol.messages import Receipt
-from oven_learner.baking import operator_commands, own_stack
-from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
+from pydantic import ValidationError
+
+from oven_core.errors import ConfigError, OvenError, UnknownNameError, reason
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
+from oven_core.protocol.messages import Receipt, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_learner.baking.own_stack import OwnStack, StackAddress
 from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
-from oven_learner.teachers.named_teachers import NamedTeachers
+from oven_learner.teachers.registry import NamedTeachers
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.log_sources import batches
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.log.command_result import CommandResult
+from oven_runs.operator.operator_client import RETRY_S, carried_out, new_command
 from oven_runs.settings.committee_members import check_judge
-from oven_runs.settings.committee_settings import CommitteeSettings
+from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 
 TEACHER = "teacher.active"
+ANSWER_S = 60.0
+"""Timeout of a command. The receipt comes between two steps, and a step may be long."""
+Result = TypeVar("Result")
+
+
+class CommandRefusedError(OvenError):
+    """The mesh or the learner rejected a command; the message gives the reason."""
+
+    exit_code = 1
 
 
 class Training(Protocol):
@@ -55,15 +76,15 @@ class Training(Protocol):
 class Oven:
     """The handle that `bake` returns. Its own stack ends after training, on `close()`, or at the end of a `with`.
 
-    Swaps are operator commands: signed, logged and answered. Each returns the learner's Receipt, or raises
-    CommandRefusedError with the reason. Before training starts, a swap sets the initial value and returns no receipt.
+    Each swap returns the learner's Receipt, or raises CommandRefusedError with the reason. Before training starts, a
+    swap sets the initial value and returns no receipt.
     """
 
     def __init__(
         self,
         training: Training,
-        address: own_stack.StackAddress,
-        stack: own_stack.OwnStack | None,
+        address: StackAddress,
+        stack: OwnStack | None,
         committee: Committee,
         settings: CommitteeSettings,
         verifier: DraftVerifier | None = None,
@@ -139,16 +160,16 @@ class Oven:
         verdict, the old model stays, and CommandRefusedError gives the reason. Weight, role and metrics stay. Raises
         UnknownNameError, and ConfigError for an invalid model.
         """
-        names = [operator_commands.member_in(self._settings.judges, role, name)]
+        names = [member_in(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
-        return self._swap(names, operator_commands.model_of(provider, model, **options)).get(names[0])
+        return self._swap(names, provider, model, options).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
         """Swap the model of every remote member, all or none, with the options of `swap_agent`. Returns a receipt
         each."""
         if not self._settings.judges:
             raise ConfigError("the committee has no remote members; pass members= to bake()")
-        return self._swap([*self._settings.judges], operator_commands.model_of(provider, model, **options))
+        return self._swap([*self._settings.judges], provider, model, options)
 
     def register_teacher(self, config: TeacherConfig) -> None:
         """Load another teacher and offer it as a choice from the next step on, without choosing it.
@@ -165,17 +186,22 @@ class Oven:
         if not self._started:
             teachers.register(config)
             return
-        operator_commands.folder_of(self.folder, self.run_name)  # fail before anything changes
+        self._folder()  # fail before anything changes
         candidate = teachers.prepare(config.name, config, beside_training=True)
         self._training.between_steps(partial(teachers.admit, candidate))
-        operator_commands.wait_for_choice(*self._position_in_log(), TEACHER, config.name, self._ended.is_set)
+
+        def offers(body: object) -> bool:
+            if not isinstance(body, ActuatorAnnounced):
+                return False
+            return body.actuator.name == TEACHER and config.name in body.actuator.choices
+
+        in_thread(wait_for(*self._position_in_log(), offers, None, self._ended.is_set))
 
     def attach_to_model(self, model: Any) -> None:
         """Set `model.teacher`, the active one, and `model.verifier`; None if missing."""
         model.verifier = self.verifier
-        model.teacher = (
-            self.teachers[self.teachers.active] if self.teachers is not None and len(self.teachers) else None
-        )
+        taught = self.teachers is not None and len(self.teachers)
+        model.teacher = self.teachers[self.teachers.active] if self.teachers is not None and taught else None
 
     def close(self) -> None:
         """End its own stack. Further calls do nothing."""
@@ -205,27 +231,117 @@ class Oven:
         if self._cancelled and self._training.client is not None:
             self._training.client.request_stop("cancelled by the script")
 
-    def _swap(self, names: list[str], model: JudgeSpec) -> dict[str, Receipt]:
+    def _swap(self, names: list[str], provider: str, model: str, options: Mapping[str, Any]) -> dict[str, Receipt]:
+        """Swap the model of these members, all or none."""
+        try:
+            judge = JudgeSpec(provider=provider, model=model, **options)
+        except ValidationError as error:
+            raise ConfigError(f"the judge {provider}/{model} cannot be asked: {reason(error)}") from None
         for name in names:
-            check_judge(self._settings, name, model)
+            check_judge(self._settings, name, judge)
         if not self._started:
-            operator_commands.start_with(self.committee, names, model)
+            self._start_with(names, judge)
             return {}
-        remote = self.committee.remote
-        return operator_commands.swap_all(
-            self._command, names, model, ANSWER_S + (remote.deadline_s if remote else 0.0)
-        )
+        limit_s = ANSWER_S + (self.committee.remote.deadline_s if self.committee.remote else 0.0)
+        for name in names:
+            self._command(limit_s=limit_s, action="offer", actuator=actuator_of(name), judge=judge)
+        receipts: dict[str, Receipt] = {}
+        for name in names:
+            receipt = self._command(action="set", actuator=actuator_of(name), value=judge.identity)
+            assert receipt is not None  # an executed choice has a receipt
+            receipts[name] = receipt
+        return receipts
 
-    def _command(self, **command: Any) -> Receipt | None:
-        """Send a command. Waits until training is announced: an earlier command would affect no run."""
+    def _start_with(self, names: list[str], judge: JudgeSpec) -> None:
+        """Before training: probe the model in each member's process, and use it if all probes succeed."""
+        remote = self.committee.remote
+        assert remote is not None  # it has the members
+        probes = {name: remote.probe(name, judge) for name in names}
+        for name, probe in probes.items():
+            try:
+                refused = probe.result(timeout=2 * remote.deadline_s)
+            except TimeoutError:
+                refused = "the probe timed out"
+            if refused:
+                raise CommandRefusedError(f"{name} keeps {self.committee.judges.active(name)}: {refused}")
+        for name in names:
+            self.committee.choose_judge(name, self.committee.judges.offer(name, judge))
+
+    def _command(self, limit_s: float = ANSWER_S, **command: Any) -> Receipt | None:
+        """Execute a command, and wait for its result in the log. Returns the learner's receipt, or None for an action
+        without one. Waits until training is announced, because an earlier command would affect no run.
+
+        Raises CommandRefusedError with the reason, and BusError if no result appears in time.
+        """
         if not self._started:
             raise ConfigError(f"training has not started, so {command['action']} has no effect yet")
         if not self.began.wait(ANSWER_S):
             raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so the command was not sent")
-        return operator_commands.send_command(*self._position_in_log(), **command)
+        result = in_thread(send(*self._position_in_log(), new_command(**command), limit_s))
+        if result.code:
+            raise CommandRefusedError(result.line())
+        return result.receipt
 
-    def _position_in_log(self) -> tuple[Path, int]:
-        """Return the run's folder, and a log sequence number before this training's announcement."""
+    def _folder(self) -> Path:
+        """Return the run's folder. Raises ConfigError if it is not on this machine, because it contains the operator's
+        key."""
+        if not self.folder.is_dir():
+            raise ConfigError(
+                f"run {self.run_name!r} has no folder on this machine (OVEN_RUN_DIR), which contains the operator's "
+                "key; run `oven-controller set …` where the stack runs"
+            )
+        return self.folder
+
+    def _position_in_log(self) -> tuple[LocalRun, int]:
+        """Return the run, and a log sequence number before this training's announcement."""
         client = self._training.client
         assert client is not None  # it has announced the training
-        return operator_commands.folder_of(self.folder, self.run_name), client.began_after
+        return LocalRun(RunFolder(self._folder())), client.began_after
+
+
+def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None) -> str:
+    """Return the member with this `name`, or the only one in this role.
+
+    Raises UnknownNameError if there is none, and ConfigError if there are several.
+    """
+    if name is not None:
+        if name not in members:
+            raise UnknownNameError("member of the committee", name, members)
+        return name
+    candidates = [key for key, member in members.items() if member.role == role]
+    if not candidates:
+        raise UnknownNameError("role", role, {member.role for member in members.values()})
+    if len(candidates) > 1:
+        raise ConfigError(
+            f"{', '.join(candidates)} judge as {role}; choose one, swap_agent({role!r}, name={candidates[0]!r}, …)"
+        )
+    return candidates[0]
+
+
+def in_thread(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run it in a thread of its own, because the caller's may already run an event loop."""
+    with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def send(run: LocalRun, after: int, command: OperatorCommand, limit_s: float) -> CommandResult:
+    """Execute a command once the log has a training's announcement after `after`."""
+    await wait_for(run, after, lambda body: isinstance(body, RunStarted), limit_s)
+    return await carried_out(run, command, limit_s)
+
+
+async def wait_for(
+    run: LocalRun,
+    after: int,
+    matches: Callable[[object], bool],
+    limit_s: float | None,
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Return when the log has a matching message after `after`, or `ended` is true. Raises BusError."""
+    async with asyncio.timeout(limit_s), run.connected("operator") as bus:
+        while not ended():
+            async for batch in batches(bus, run.run, after):
+                if any(matches(event.body) for event in batch):
+                    return
+                after = batch[-1].seq
+            await asyncio.sleep(RETRY_S)

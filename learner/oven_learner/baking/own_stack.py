@@ -61,8 +61,7 @@ class OwnStack:
         """Wait until the stack is ready for a learner. Raises ConfigError or ProcessError with its output if it ends
         instead."""
         if self._address is None:
-            line = self._first_line()
-            announced = json.loads(line)
+            announced = json.loads(self._first_line())
             self._address = StackAddress(announced["run"], Path(announced["folder"]), announced["environment"])
             self._config.unlink(missing_ok=True)
         return self._address
@@ -73,8 +72,7 @@ class OwnStack:
         return self._process.pid
 
     def end(self) -> str:
-        """End the stack as on Ctrl-C, and wait. Returns the run's summary or other output; an empty text on further
-        calls."""
+        """End the stack as on Ctrl-C, and wait. Returns the run's summary or other output; "" on further calls."""
         if self._errors.closed:
             return ""
         self._config.unlink(missing_ok=True)
@@ -122,8 +120,6 @@ def within(address: StackAddress) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in before:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})

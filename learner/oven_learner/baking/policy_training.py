@@ -9,18 +9,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, StackAddress, within
 from oven_learner.baking.step_calls import StepCalls
-from oven_learner.baking.trainer_arguments import check_names, save_steps
-from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
 from oven_learner.completions.sample import Redact
 from oven_learner.link.find_controller import Connection
 from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, checkpoint
-from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_learner.rewards.rule_members import RewardFunction
-from oven_learner.teachers import TeacherConfig
+from oven_learner.rewards import ModelDescription, convene
 from oven_runs.home import relaunch
 
 log = logging.getLogger("oven.learner")
@@ -61,13 +57,10 @@ class SteeredTrainer(PolicyTrainer):
         """If the run is resumed, continue from the newest checkpoint. Called after teachers have been registered."""
         if self.output is None or not os.environ.get(relaunch.RESUME_FROM):
             return
-        newest = checkpoint.newest(self.output)
-        if newest is not None:
+        if (newest := checkpoint.newest(self.output)) is not None:
             checkpoint.load(self, newest)
         else:
-            log.warning(
-                "resume: %s holds no complete checkpoint of this run; training starts from the beginning", self.output
-            )
+            log.warning("resume: %s has no complete checkpoint of this run; training starts anew", self.output)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
         """Run calls from other threads between two steps, then the step."""
@@ -91,20 +84,8 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: M
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyTraining:
-    """The arguments of `bake`, before there is a run."""
-
-    model: Policy
-    prompts: Sequence[Any]
-    rules: Mapping[str, RewardFunction]
-    teachers: Sequence[TeacherConfig]
-    teacher: str | None
-    evaluate: Callable[[], Measured] | None
-    metrics: tuple[MetricSpec, ...]
-    redact: Redact | None
-    model_details: Mapping[str, Any]
-    """The model description for judges: fields of ModelDescription."""
-    arguments: Mapping[str, Any]
+class PolicyTraining(BakeArguments):
+    """The arguments of `bake` for a Policy."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Policy):
@@ -115,8 +96,10 @@ class PolicyTraining:
 
     def oven(self, address: StackAddress, stack: OwnStack | None) -> Oven:
         """Build the training for the run at `address`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
+        described = ModelDescription.from_model(self.model, **self.model_details)
         with within(address):
-            committee, settings = self._committee(), Connection.find().committee
+            committee = convene(self.rules, description=described, seed=self.arguments.get("seed", 0))
+            settings = Connection.find().committee
         beta = self.arguments.get("beta", BETA if self.teachers else 0.0)
         trainer = SteeredTrainer(
             address,
@@ -132,7 +115,3 @@ class PolicyTraining:
         )
         trainer.redact = self.redact
         return Oven(trainer, address, stack, committee, settings)
-
-    def _committee(self) -> Committee:
-        described = ModelDescription.from_model(self.model, **self.model_details)
-        return convene(self.rules, description=described, seed=self.arguments.get("seed", 0))

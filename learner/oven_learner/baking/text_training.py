@@ -15,14 +15,11 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, StackAddress, within
 from oven_learner.baking.step_calls import StepCalls
-from oven_learner.baking.trainer_arguments import check_names, save_steps
+from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
 from oven_learner.client.client import OvenClient
-from oven_learner.client.held_out_evaluation import Measured
-from oven_learner.completions.sample import Redact
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource
@@ -30,9 +27,8 @@ from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.configured_committee import verifier_weight
 from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
-from oven_learner.rewards.rule_members import RewardFunction
-from oven_learner.teachers import TeacherConfig, Teachers
-from oven_learner.teachers.checks import rows
+from oven_learner.teachers import Teachers
+from oven_learner.teachers.checks import rows as rows_of
 from oven_runs.settings.committee_settings import MemberSettings
 
 BETA = 0.1
@@ -67,7 +63,7 @@ def check_tokenizer(model: Any, tokenizer: Any) -> None:
     inside = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
     if not callable(getattr(inside, "get_vocab", None)):
         raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: expected a loaded tokenizer (AutoTokenizer)")
-    highest, model_rows = max(inside.get_vocab().values(), default=-1), rows(model)
+    highest, model_rows = max(inside.get_vocab().values(), default=-1), rows_of(model)
     if highest >= model_rows:
         raise ConfigError(
             f"the tokenizer has ids up to {highest:,} and the model has {model_rows:,} rows; use the model's own "
@@ -122,21 +118,10 @@ class AttachedTraining(TrainerCallback):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTraining:
-    """The arguments of `bake`, before there is a run."""
+class TextTraining(BakeArguments):
+    """The arguments of `bake` for a causal language model."""
 
-    model: Any
     tokenizer: Any
-    prompts: Sequence[str] | PromptSource
-    rules: Mapping[str, RewardFunction]
-    teachers: Sequence[TeacherConfig]
-    teacher: str | None
-    evaluate: Callable[[], Measured] | None
-    metrics: tuple[MetricSpec, ...]
-    redact: Redact | None
-    model_details: Mapping[str, Any]
-    """The model description for judges: fields of ModelDescription."""
-    arguments: Mapping[str, Any]
     beta: float | None
     verifier: bool | str | Path
     """Whether the committee has a DraftVerifier, or the folder or id of its sentence model."""
@@ -153,7 +138,7 @@ class TextTraining:
             settings, verifier = Connection.find().committee, self._verifier()
             committee = self._committee(verifier, settings.members)
             trainer = self._trainer(committee, address.folder)
-            teachers = self._teachers(trainer)
+            teachers = self._teachers(trainer) if self.teachers else None
             attachment = attach(
                 trainer,
                 recipe="bake",
@@ -173,8 +158,7 @@ class TextTraining:
         return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
 
     def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
-        """Build the committee. `members` are those of the settings. All have equal weight; the verifier has a tenth of
-        the whole."""
+        """Build the committee. All of its members have equal weight; the verifier has a tenth of the whole."""
         described = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
         rules, weights = dict(self.rules), {}
         if verifier is not None:
@@ -188,23 +172,20 @@ class TextTraining:
         out = {"output_dir": str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))}
         config = GRPOConfig(**{**out, **self.arguments})
         assert config.generation_batch_size and config.num_generations  # TRL has set both
+        if isinstance(self.prompts, PromptSource):
+            rows = self.prompts.dataset
+        else:
+            prompts = repeated(self.prompts, config.generation_batch_size // config.num_generations)
+            rows = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
         return GRPOTrainer(
             model=self.model,
             processing_class=self.tokenizer,
             reward_funcs=[committee],
             args=config,
-            train_dataset=self._rows(config.generation_batch_size // config.num_generations),
+            train_dataset=rows,
         )
 
-    def _rows(self, at_once: int) -> Any:
-        """Return the dataset. `at_once` is the number of prompts per generation."""
-        if isinstance(self.prompts, PromptSource):
-            return self.prompts.dataset
-        return Dataset.from_list([{"prompt": prompt} for prompt in repeated(self.prompts, at_once)])
-
-    def _teachers(self, trainer: Any) -> Teachers | None:
-        if not self.teachers:
-            return None
+    def _teachers(self, trainer: Any) -> Teachers:
         teachers = Teachers(trainer)
         for config in self.teachers:
             teachers.register(config)

@@ -1,11 +1,35 @@
-"""Check the arguments that `bake` passes to a trainer's configuration, and choose how often to save."""
+"""The arguments of `bake` that every training has, and what it passes to a trainer's configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.completions.redaction import Redact
+from oven_learner.rewards.scores import RewardFunction
+from oven_learner.teachers import TeacherConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class BakeArguments:
+    """The arguments of `bake`, before there is a run."""
+
+    model: Any
+    prompts: Any
+    rules: Mapping[str, RewardFunction]
+    teachers: Sequence[TeacherConfig]
+    teacher: str | None
+    evaluate: Callable[[], Measured] | None
+    metrics: tuple[MetricSpec, ...]
+    redact: Redact | None
+    model_details: Mapping[str, Any]
+    """The model description for judges: fields of ModelDescription."""
+    arguments: Mapping[str, Any]
+    """Arguments of the trainer's configuration."""
 
 
 def check_names(arguments: Mapping[str, Any], known: Iterable[str], called: Mapping[str, str], owner: str) -> None:

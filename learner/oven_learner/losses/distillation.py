@@ -24,8 +24,7 @@ from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.teachers.channel_teacher import admit
-from oven_learner.teachers.named_teachers import LIMIT_BYTES
-from oven_learner.teachers.registry import has_reference, reference
+from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
 
 IGNORED = -100
 """ULDLoss's label for tokens that are not scored."""

@@ -15,8 +15,7 @@ from oven_learner.policies.policy import Policy, Samples
 from oven_learner.policies.policy_teachers import PolicyTeachers
 from oven_learner.policies.saved_policy import load_policy
 from oven_learner.policies.text_encoder import TextEncoder
-from oven_learner.policies.trainer import PolicyTrainer
-from oven_learner.policies.trainer_config import PolicyTrainerConfig
+from oven_learner.policies.trainer import PolicyTrainer, PolicyTrainerConfig
 
 __all__ = [
     "CausalPolicy",

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
+from oven_learner.losses.completion_logits import padded
 from oven_learner.policies.policy import Policy, Samples, on_weights
 
 
@@ -92,16 +93,9 @@ class CausalPolicy(Policy):
             for condition in conditions
         ]
         rows = [
-            self.tokenizer(text, add_special_tokens=isinstance(c, str))["input_ids"]
-            for text, c in zip(texts, conditions, strict=True)
+            self.tokenizer(text, add_special_tokens=isinstance(condition, str))["input_ids"]
+            for text, condition in zip(texts, conditions, strict=True)
         ]
-        if not all(rows):
-            raise ConfigError(f"the prompt {texts[[bool(row) for row in rows].index(False)]!r} has no tokens")
-        width = max(len(row) for row in rows)
-        device = on_weights(torch.zeros(()), self.model).device
-        ids = torch.full((len(rows), width), self.tokenizer.pad_token_id, device=device)
-        mask = torch.zeros_like(ids)
-        for index, row in enumerate(rows):
-            ids[index, width - len(row) :] = torch.tensor(row, device=device)
-            mask[index, width - len(row) :] = 1
-        return ids, mask
+        if empty := [text for text, row in zip(texts, rows, strict=True) if not row]:
+            raise ConfigError(f"the prompt {empty[0]!r} has no tokens")
+        return padded(rows, on_weights(torch.zeros(()), self.model).device, pad_left=True)

@@ -1,5 +1,5 @@
-"""Checkpoints of a PolicyTrainer: everything that the next step depends on, in one file next to the checkpoint
-record."""
+"""Checkpoints of a PolicyTrainer (`trainer` below): everything that the next step depends on, in one file next to the
+checkpoint record."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.client.loop_client import LoopClient
-from oven_learner.policies.batch import Batch, batch_of
-from oven_learner.policies.conditions import ConditionSource
-from oven_learner.policies.policy import Policy
-from oven_learner.policies.policy_teachers import PolicyTeachers
-from oven_learner.policies.scoring import Scoring
-from oven_learner.policies.trainer_config import PolicyTrainerConfig
+from oven_learner.policies.batch import batch_of
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record
 
@@ -29,27 +23,7 @@ KEPT = 2
 TRAINING = "1"
 
 
-class Trainer(Protocol):
-    """The parts of a trainer that the next step depends on."""
-
-    config: PolicyTrainerConfig
-    policy: Policy
-    optimizer: Any
-    scheduler: Any
-    source: ConditionSource
-    teachers: PolicyTeachers
-    scoring: Scoring
-    client: LoopClient | None
-    conditions: list[Any]
-    batch: Batch | None
-    step: int
-    position: int
-    skipped: int
-    beta: float
-    epsilon: tuple[float, float]
-
-
-def save(trainer: Trainer, output: Path) -> Path:
+def save(trainer: Any, output: Path) -> Path:
     """Write `checkpoint-STEP` in `output`, and return its path. It is valid once everything is written."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
@@ -70,8 +44,8 @@ def save(trainer: Trainer, output: Path) -> Path:
         model=_shapes(trainer),
     )
     checkpoint_record.finish(folder, record)
-    whole = [path for path in checkpoint_record.in_folder(output) if not checkpoint_record.problem(path)]
-    for path in sorted(whole, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)[:-KEPT]:
+    complete = [path for path in checkpoint_record.in_folder(output) if not checkpoint_record.problem(path)]
+    for path in sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)[:-KEPT]:
         shutil.rmtree(path, ignore_errors=True)
     return folder
 
@@ -91,7 +65,7 @@ def abandon_after(output: Path | None, step: int) -> None:
             checkpoint_record.rewrite(path, record.model_copy(update={"abandoned": f"rolled back to step {step}"}))
 
 
-def load(trainer: Trainer, folder: Path) -> None:
+def load(trainer: Any, folder: Path) -> None:
     """Restore a trainer that was built with the same arguments; training then continues bit for bit.
 
     Teachers are those of the constructor. Raises ConfigError for an incomplete or foreign checkpoint.
@@ -119,7 +93,7 @@ def load(trainer: Trainer, folder: Path) -> None:
     trainer.batch = batch_of(state["batch"], device) if state["batch"] is not None else None
 
 
-def state_of(trainer: Trainer) -> dict[str, Any]:
+def state_of(trainer: Any) -> dict[str, Any]:
     """Return the state as tensors and plain values only."""
     batch, scheduler, source = trainer.batch, trainer.scheduler, trainer.source
     again = batch is not None and trainer.position % trainer.config.updates_per_batch
@@ -140,5 +114,5 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _shapes(trainer: Trainer) -> dict[str, tuple[int, ...]]:
+def _shapes(trainer: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in trainer.policy.named_parameters()}

@@ -3,27 +3,23 @@
 The chain from noise to sample is a decision process. Given x_t and the intent, x_{t−1} is Gaussian. Its mean is the
 scheduler's own step, and its deviation is η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16). So each denoising step
 has an exact log-density with a gradient through the network's prediction. Given x_t the coordinates are independent.
-Each coordinate is a step of the objective with its own ratio, as in policies/gaussian.py. DDPO uses one ratio per
-denoising step, of the mean over coordinates instead of the density. If the last denoising step has no noise, it does
-not count.
+Each coordinate is a step of the objective with its own ratio, as in policies/gaussian.py; DDPO uses one ratio per
+denoising step. If the last denoising step has no noise, it does not count.
 
-The KL to a teacher covers the steps of the chain. The teacher is a diffusion model with the same noise schedule, steps
-and η. The density of a trajectory alone is unknown, so there is no KL to or from a Gaussian policy. Needs the extra
-`diffusion`.
+The KL to a teacher covers the steps of the chain, so the teacher has the same noise schedule, steps and η. The density
+of a trajectory alone is unknown, so there is no KL to or from a Gaussian policy. Needs the extra `diffusion`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_learner.policies import policy_folder
 from oven_learner.policies.gaussian import normal_log_density
 from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
 
@@ -68,15 +64,10 @@ class DiffusionPolicy(Policy):
         self.scheduler.set_timesteps(steps)
         self.network, self.encode = network, encode
         self.frames, self.dims, self.steps, self.eta = frames, dims, steps, eta
+        self.saved_arguments = {"frames": frames, "dims": dims, "steps": steps, "eta": eta}
         self.intent_dim = getattr(network, "intent_dim", None)
         self._times = [int(time) for time in self.scheduler.timesteps]
         self._deviations = [eta * self._sigma(time) for time in self._times]
-
-    def save(self, folder: Path | str) -> None:
-        """Write a folder for `load_policy`, without `encode`. Raises OSError, and ConfigError for a network other than
-        a TemporalUNet."""
-        arguments = {"frames": self.frames, "dims": self.dims, "steps": self.steps, "eta": self.eta}
-        policy_folder.write(folder, self, arguments)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """Sample trajectories, (F, D) float32 each. The whole chain is kept for later scoring."""
@@ -106,10 +97,8 @@ class DiffusionPolicy(Policy):
                 f"the policy denoises {self.frames} × {self.dims} in {self.steps} steps, and these samples have "
                 f"{chain.shape[2]} × {chain.shape[3]} in {chain.shape[1] - 1}"
             )
-        theirs = samples.tensors["deviations"][:1].tolist()  # all rows come from one policy
-        if any(
-            not math.isclose(a, b, rel_tol=1e-5) for row in theirs for a, b in zip(row, self._deviations, strict=True)
-        ):
+        theirs = samples.tensors["deviations"]  # (B, steps)
+        if not torch.allclose(theirs, theirs.new_tensor(self._deviations), rtol=1e-5, atol=0.0):
             raise ConfigError("these samples have different noise; use one noise schedule and eta for both policies")
         intents, log_probs = self._intents(conditions), []
         for step, deviation in enumerate(self._deviations):
@@ -122,7 +111,7 @@ class DiffusionPolicy(Policy):
         return torch.cat(log_probs, 1)
 
     def denoising_loss(self, x: Tensor, conditions: Sequence[Any]) -> Tensor:
-        """Return the prediction's mean squared error on clips x (B, F, D), with noise at random levels. A scalar.
+        """Return the prediction's mean squared error on clips x (B, F, D) with noise at random levels, a scalar.
 
         Diffusion models are pretrained with this loss before any reward.
         """
@@ -130,9 +119,8 @@ class DiffusionPolicy(Policy):
         times = torch.randint(self.scheduler.config.num_train_timesteps, (len(x),), device=x.device)
         noisy = self.scheduler.add_noise(x, noise, times)
         kind = self.scheduler.config.prediction_type
-        target = {"epsilon": noise, "sample": x}.get(kind)
-        if target is None:
-            target = self.scheduler.get_velocity(x, noise, times)
+        velocity = self.scheduler.get_velocity
+        target = noise if kind == "epsilon" else x if kind == "sample" else velocity(x, noise, times)
         return torch.nn.functional.mse_loss(self.network(noisy, times, self._intents(conditions)), target)
 
     def _predict(self, step: int, x: Tensor, intents: Tensor) -> Tensor:

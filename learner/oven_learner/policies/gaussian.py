@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_learner.policies import policy_folder
 from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
 
 LOG_DEVIATIONS = (-7.0, 2.0)
@@ -38,13 +36,8 @@ class GaussianTrajectory(Policy):
 
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
         super().__init__()
-        self.network, self.encode = network, encode
+        self.network, self.encode, self.saved_arguments = network, encode, {}
         self.dims, self.intent_dim = getattr(network, "dims", None), getattr(network, "intent_dim", None)
-
-    def save(self, folder: Path | str) -> None:
-        """Write a folder for `load_policy`, without `encode`. Raises OSError, and ConfigError for a network other than
-        a TrajectoryNetwork."""
-        policy_folder.write(folder, self, {})
 
     def distribution(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Return means and log standard deviations, (B, F, D) each."""
@@ -96,16 +89,11 @@ class TrajectoryNetwork(torch.nn.Module):
         """`waves`: number of cosines over the trajectory that encode a frame's time. The fastest has `waves` / 2
         periods, which sets the smoothness of the initial means. `log_deviation`: initial value."""
         super().__init__()
-        if min(intent_dim, frames, dims, hidden, waves) < 1:
-            raise ConfigError(
-                f"intent_dim={intent_dim}, frames={frames}, dims={dims}, hidden={hidden}, waves={waves}: each is at "
-                "least 1"
-            )
-        self.intent_dim, self.frames, self.dims = intent_dim, frames, dims
-        self.arguments = {
-            "intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves,
-        }  # fmt: skip
+        self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves}
         """The constructor arguments, for saving."""
+        if min(self.arguments.values()) < 1:
+            raise ConfigError(f"the network's sizes are {self.arguments}: each is at least 1")
+        self.intent_dim, self.dims = intent_dim, dims
         times = (torch.arange(frames) + 0.5) / frames  # (F,)
         self.register_buffer("time", torch.cos(math.pi * times[:, None] * torch.arange(waves)), persistent=False)
         self.intent = torch.nn.Linear(intent_dim, hidden)

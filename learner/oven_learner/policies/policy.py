@@ -8,10 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors.torch import save_file
 from torch import Tensor
 
 from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
 from oven_learner.random_state import undisturbed
+
+DESCRIPTION, WEIGHTS, SCHEDULER = "policy.json", "policy.safetensors", "scheduler"
+"""Files of a saved policy, and the folder of a diffusion policy's scheduler in diffusers' format."""
+NETWORKS = ("TemporalUNet", "TrajectoryNetwork")
+"""Networks with stored arguments, from which they can be rebuilt."""
+
+
+class Description(BaseModel):
+    """`policy.json`: class names and constructor arguments."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    policy: str
+    arguments: dict[str, Any]
+    network: str
+    network_arguments: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,26 +49,20 @@ class Samples:
 
     def rows(self, index: Tensor) -> Samples:
         """Return the samples at these rows, (R,) int64, in that order."""
-        places = index.tolist()
-        return Samples(
-            {name: tensor[index] for name, tensor in self.tensors.items()},
-            self.mask[index],
-            [self.outputs[row] for row in places] if self.outputs else [],
-        )
+        outputs = [self.outputs[row] for row in index.tolist()] if self.outputs else []
+        return Samples({name: tensor[index] for name, tensor in self.tensors.items()}, self.mask[index], outputs)
 
 
 class Policy(torch.nn.Module):
     """Base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state are the
-    module's.
-
-    GRPO keeps policies in evaluation mode, because with dropout a sample's log-probability would change with every
-    call.
-    """
+    module's. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities with every call."""
 
     dims: int | None = None
     """Coordinates per frame of its samples. None: no frames, or unknown."""
     intent_dim: int | None = None
     """Size of an encoded condition. None: unknown."""
+    saved_arguments: dict[str, Any] | None = None
+    """The constructor arguments that `save` writes. None: it cannot be saved."""
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
         """Return `n` samples per condition, grouped by condition, using torch's global generator."""
@@ -63,14 +76,43 @@ class Policy(torch.nn.Module):
         raise NotImplementedError
 
     def save(self, folder: Path | str) -> None:
-        """Write a folder for `load_policy`. Only trajectory policies support this."""
-        raise ConfigError(
-            f"a {type(self).__name__} cannot be saved in a folder; save its state_dict, or the model itself"
+        """Write a folder for `load_policy`, without `encode`. Only trajectory policies support this.
+
+        The description is written last, so that an interrupted write is not a valid policy. Raises OSError, and
+        ConfigError for a network that is not in NETWORKS.
+        """
+        kind, network = type(self).__name__, getattr(self, "network", None)
+        if self.saved_arguments is None:
+            raise ConfigError(f"a {kind} cannot be saved in a folder; save its state_dict, or the model itself")
+        if not isinstance(network, torch.nn.Module) or type(network).__name__ not in NETWORKS:
+            raise ConfigError(
+                f"the network is a {type(network).__name__}, and only {' or '.join(NETWORKS)} can be saved; save its "
+                "state_dict, and pass a teacher in memory as model="
+            )
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DESCRIPTION).unlink(missing_ok=True)
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors_of(network)}, folder / WEIGHTS)
+        scheduler: Any = getattr(self, "scheduler", None)
+        if scheduler is not None:
+            scheduler.save_pretrained(folder / SCHEDULER)
+        description = Description(
+            policy=kind,
+            arguments=self.saved_arguments,
+            network=type(network).__name__,
+            network_arguments=network.arguments,
         )
+        write_atomic(folder / DESCRIPTION, description.model_dump_json(indent=2) + "\n")
 
     def log_prob(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """Return (B,): each sample's log-probability, the sum over its steps."""
         return (self.step_log_probs(samples, conditions) * samples.mask).sum(-1)
+
+
+def tensors_of(network: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters and buffers, including non-persistent ones, which the meta device does not compute."""
+    yield from network.named_parameters()
+    yield from network.named_buffers()
 
 
 def repeated(conditions: Sequence[Any], n: int) -> list[Any]:
@@ -99,10 +141,8 @@ def as_vectors(conditions: Sequence[Any]) -> Tensor:
 
 
 def check_policy(policy: Policy, conditions: Sequence[Any]) -> None:
-    """Sample twice for the first condition and compute a gradient, so that unusable policies fail before training.
-
-    Changes neither gradients nor random generators. Raises ConfigError.
-    """
+    """Sample twice for the first condition and compute a gradient, so that unusable policies fail before training with
+    a ConfigError. Changes neither gradients nor random generators."""
     if not isinstance(policy, Policy):
         raise ConfigError(f"{type(policy).__name__} is not a policy; subclass oven_learner.policies.Policy")
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]

@@ -12,10 +12,10 @@ from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.policies.policy import Policy, Samples, as_vectors, repeated
 from oven_learner.policies.saved_policy import load_policy
 from oven_learner.random_state import undisturbed
-from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks, memory
+from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks
 from oven_learner.teachers.memory import Form
-from oven_learner.teachers.named_teachers import Candidate, NamedTeachers
 from oven_learner.teachers.placement import chosen_form, place_model
+from oven_learner.teachers.registry import Candidate, NamedTeachers
 
 AnyTeacher = Policy | TeacherConfig
 
@@ -56,24 +56,19 @@ class PolicyTeachers(NamedTeachers[Policy]):
     def _device(self) -> torch.device:
         return next(self._policy.parameters()).device
 
-    def _prepare(self, name: str, teacher: Any, tokenizer: Any, beside_training: bool) -> Candidate[Policy]:
-        form: Form = "resident"
-        config = teacher if isinstance(teacher, TeacherConfig) else None
-        if config is not None:
-            teacher = self._loaded(config)
+    def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Policy, Form]:
+        teacher, held = self._loaded(config), self._held
         if not isinstance(teacher, Policy):
             raise TeacherRefusedError(
                 f"it is a {type(teacher).__name__}, and this trainer needs `step_log_probs`; give a Policy as "
                 "model=, or the folder of a saved policy as model_name="
             )
         checks.check_own_weights(self._policy, teacher)
-        if config is not None:
-            loaded = config.model_copy(update={"model": teacher, "model_name": None})
-            form = chosen_form(loaded, self._device, self._limit - self._held, quantizable=False)
-        checks.check_size(teacher, self._held, self._limit, form)
+        loaded = config.model_copy(update={"model": teacher, "model_name": None})
+        form = chosen_form(loaded, self._device, self._limit - held, quantizable=False)
+        checks.check_size(teacher, held, self._limit, form)
         place_model(teacher, self._device, form, self._offload_folder)
-        memory.return_freed()
-        return Candidate(name, teacher, form, config)
+        return teacher, form
 
     def _loaded(self, config: TeacherConfig) -> Any:
         if config.strategy == "quantized":
@@ -97,8 +92,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
         with undisturbed(self._policy), torch.no_grad():
             self._policy.eval()
             probe = self._policy.sample(self._conditions, 2)
-            if candidate.config is not None:
-                self._check_dimensions(candidate.config, teacher, probe)
+            self._check_dimensions(candidate.config, teacher, probe)
             try:
                 log_probs = teacher.step_log_probs(probe, repeated(self._conditions, 2))
             except Exception as error:

@@ -1,4 +1,4 @@
-"""Load a policy from the folder that its `save` wrote."""
+"""Load a policy from the folder that its `save` wrote: a description, weights, and a diffusion policy's scheduler."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.policies import policy_folder
+from oven_core.files import read_file
 from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet, diffusers
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
-from oven_learner.policies.policy import Policy, as_vectors
-from oven_learner.policies.policy_folder import DESCRIPTION, REMEDY, SCHEDULER
+from oven_learner.policies.policy import (
+    DESCRIPTION,
+    SCHEDULER,
+    WEIGHTS,
+    Description,
+    Policy,
+    as_vectors,
+    tensors_of,
+)
+
+REMEDY = "give a folder that a policy's `save` wrote"
 
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}
-NETWORKS: Mapping[str, type[torch.nn.Module]] = {
-    "TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork,
-}  # fmt: skip
+NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork}
 """No other classes are created, whatever the folder says."""
 
 
@@ -30,14 +38,14 @@ def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = 
     is missing, damaged, of an unknown class or with weights of another shape.
     """
     folder = Path(folder)
-    description = policy_folder.read(folder)
+    description = _described(folder)
     for name, allowed in ((description.policy, POLICIES), (description.network, NETWORKS)):
         if name not in allowed:
             raise ConfigError(f"{folder / DESCRIPTION} names a {name!r}; only {' and '.join(allowed)} are loaded")
     try:
         with torch.device("meta"):
             network = NETWORKS[description.network](**description.network_arguments)
-        policy_folder.fill(network, folder)
+        _fill(network, folder)
         if description.policy == "GaussianTrajectory":
             return GaussianTrajectory(network, encode, **description.arguments).eval()
         scheduler = diffusers().DDIMScheduler.from_pretrained(str(folder), subfolder=SCHEDULER, local_files_only=True)
@@ -46,3 +54,41 @@ def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = 
         raise
     except Exception as error:
         raise ConfigError(f"{folder} has no policy that can be loaded: {reason(error)[:300]}; {REMEDY}") from error
+
+
+def _described(folder: Path) -> Description:
+    """Read the description. Raises ConfigError if the folder is missing or has no policy."""
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {str(folder)!r}; {REMEDY}")
+    if not (folder / DESCRIPTION).exists():
+        raise ConfigError(f"{folder} has no {DESCRIPTION}; {REMEDY}")
+    content = read_file(folder / DESCRIPTION, "the description of a policy")
+    try:
+        return Description.model_validate_json(content)
+    except ValueError as error:
+        raise ConfigError(
+            f"{folder / DESCRIPTION} is damaged, or not a policy description: {reason(error)}; {REMEDY}"
+        ) from error
+
+
+def _fill(network: nn.Module, folder: Path) -> None:
+    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file is damaged or does not
+    match."""
+    path = folder / WEIGHTS
+    try:
+        # Copied: loaded tensors are unaligned and memory-mapped, and another `save` may change the file.
+        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be read and may be damaged: {reason(error)}; {REMEDY}") from error
+    expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(network)}
+    stored = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if differing := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
+        name = differing[0]
+        raise ConfigError(
+            f"{path} has {name!r} with shape {stored.get(name, 'none')}, and {DESCRIPTION} says "
+            f"{expected.get(name, 'none')}; {REMEDY}"
+        )
+    for name, tensor in tensors.items():
+        owner, _, last = name.rpartition(".")
+        module = network.get_submodule(owner)
+        setattr(module, last, nn.Parameter(tensor) if isinstance(getattr(module, last), nn.Parameter) else tensor)

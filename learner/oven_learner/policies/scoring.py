@@ -1,10 +1,12 @@
-"""Score batches of samples with reward functions or a committee, and check the results."""
+"""Score batches of samples with reward functions or a committee, and publish some groups for people to read."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +15,14 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.actuators import Actuators
+from oven_learner.client.loop_client import LoopClient
+from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeated
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.judge_knobs import announce_committee
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
+
+log = logging.getLogger("oven.learner")
 
 OF_SAMPLES = (
     MetricSpec(name="loss", better="down"),
@@ -33,9 +37,7 @@ KL = MetricSpec(name="kl", unit="nats per step, to the active teacher")
 SKIPPED_GROUPS = MetricSpec(
     name="committee/skipped_groups", better="down", unit="groups of this batch without a reward"
 )
-SKIPPED_STEPS = MetricSpec(
-    name="committee/skipped_steps", better="down", unit="1: no scored group, optimizer not stepped"
-)
+SKIPPED_STEPS = MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, no optimizer step")
 
 
 @dataclass(frozen=True)
@@ -59,19 +61,15 @@ class Scoring:
     def __init__(self, rewards: Committee | Mapping[str, RewardFunction], group_size: int) -> None:
         if not isinstance(rewards, Committee) and not rewards:
             raise ConfigError("there are no rewards; pass a Committee, or functions by name: {name: function}")
-        self._rewards, self._group_size = rewards, group_size
+        self._group_size = group_size
         self.committee = rewards if isinstance(rewards, Committee) else None
+        self._functions = {} if isinstance(rewards, Committee) else rewards
         self.columns: dict[str, Tensor] = {}
         """Function → its rewards of the last batch, (B,); empty with a committee."""
         if self.committee is not None:
             if self.committee.ahead:
                 raise ConfigError("committee.ahead: 1 is for a GRPOTrainer, and this is a PolicyTrainer: set it to 0")
             self.committee.group_size = group_size
-
-    def announce(self, actuators: Actuators) -> None:
-        """Register the committee's actuators, if there is a committee."""
-        if self.committee is not None:
-            announce_committee(actuators, self.committee)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each batch."""
@@ -93,11 +91,6 @@ class Scoring:
         counts = {UNSCORED.name: float(rewards.isnan().sum()), INFINITE.name: float(rewards.isinf().sum())}
         skipped = (~rewards.view(-1, self._group_size).isfinite()).any(1).sum()
         return Scored(rewards, {**metrics, **counts, SKIPPED_GROUPS.name: float(skipped)}, why)
-
-    @property
-    def _functions(self) -> Mapping[str, RewardFunction]:
-        assert not isinstance(self._rewards, Committee)
-        return self._rewards
 
     def _arguments(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> dict[str, Any]:
         rows = repeated(conditions, self._group_size)
@@ -132,3 +125,51 @@ class Scoring:
 def prompt_of(condition: Any) -> Any:
     """Return the part of a condition that the policy receives."""
     return condition["prompt"] if isinstance(condition, Mapping) and "prompt" in condition else condition
+
+
+def show_groups(
+    client: LoopClient | None,
+    step: int,
+    prompts: Sequence[Any],
+    outputs: Sequence[Any],
+    scored: Scored,
+    advantages: Tensor | None,
+    scored_rows: Sequence[int],
+    scoring: Scoring,
+) -> None:
+    """Publish groups of this step's batch if the sampling schedule is due.
+
+    `advantages` are those of `scored_rows`; None if no group has any.
+    """
+    sampling = client.sampling if client is not None else None
+    if client is None or sampling is None or client.tick + 1 < sampling.schedule.next:
+        return
+    try:
+        tick, groups = client.tick + 1, len(prompts)
+        size = len(outputs) // groups
+        of_row = dict(zip(scored_rows, advantages.tolist() if advantages is not None else (), strict=False))
+        for turn in sampling.schedule.take(tick, groups):
+            index = turn % groups
+            rows = range(index * size, (index + 1) * size)
+            rewards, texts = scored.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
+            members = partial(_column_verdicts, scoring.columns, rows)
+            if scoring.committee is not None:
+                members = partial(scoring.committee.evidence.group_verdicts, index)
+            sample = partial(_sample, prompts[index], texts, rewards, members)
+            sampling.number += 1
+            where = (sampling.number, tick, step, index, groups)
+            group_advantages = [of_row.get(row, math.nan) for row in rows]
+            client.show(partial(sampling.parcel, client.position, where, group_advantages, sample))
+    except Exception as error:  # its text may quote a prompt
+        log.warning("completions of step %d are not shown: %s", step, type(error).__name__)
+
+
+def _sample(
+    prompt: Any, outputs: Sequence[Any], rewards: Sequence[float], members: Callable[[], list[MemberVerdict]]
+) -> Sample:
+    return Sample(prompt, outputs, rewards, members())
+
+
+def _column_verdicts(columns: Mapping[str, Tensor], rows: range) -> list[MemberVerdict]:
+    """Return the verdicts of functions, which all have weight 1."""
+    return [MemberVerdict(name, 1.0, column[rows.start : rows.stop].tolist()) for name, column in columns.items()]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -18,17 +21,73 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
-from oven_learner.policies import checkpoint, knobs
-from oven_learner.policies.batch import Batch, drawn
+from oven_learner.hf.knobs.user_values import UserValues
+from oven_learner.optim.lr_scale import USER_BOUNDS
+from oven_learner.policies import checkpoint
+from oven_learner.policies.batch import Batch, advantages, drawn, objective, row_weights
 from oven_learner.policies.conditions import ConditionSource, source_of
-from oven_learner.policies.objective import advantages, objective, row_weights
 from oven_learner.policies.policy import Policy, check_policy, repeated
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
-from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of
-from oven_learner.policies.shown_groups import show_groups
-from oven_learner.policies.trainer_config import PolicyTrainerConfig
+from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of, show_groups
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.scores import RewardFunction
+from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
+
+LOSS_TYPES = ("dapo", "grpo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTrainerConfig:
+    """Settings of a PolicyTrainer, with the names and defaults of TRL 1.16's GRPOConfig where they exist.
+
+    Raises ConfigError for invalid values.
+    """
+
+    max_steps: int
+    """Updates of the weights."""
+    group_size: int = 8
+    """Samples per condition."""
+    conditions_per_step: int = 4
+    learning_rate: float = 1e-6
+    """Constant learning rate of AdamW. Ignored if the trainer receives an `optimizer`."""
+    beta: float = 0.0
+    """Weight of the KL term."""
+    epsilon: float = 0.2
+    epsilon_high: float | None = None
+    """None: same as `epsilon`."""
+    loss_type: Literal["dapo", "grpo"] = "dapo"
+    """dapo: mean over all steps of the batch. grpo: mean over each sample's steps, then over samples."""
+    updates_per_batch: int = 1
+    """TRL's num_iterations: updates per batch of samples."""
+    rows_per_pass: int | None = None
+    """Samples scored per pass, to save memory. None: all."""
+    max_grad_norm: float | None = 1.0
+    seed: int = 0
+    """Seed of each batch's samples and of the conditions' order."""
+    hold_after: int = 10
+    """Consecutive steps without a scored group after which the run is held. A committee has its own value."""
+    lr_bounds: tuple[float, float] = USER_BOUNDS
+    beta_bounds: tuple[float, float] = USER_BOUNDS
+    save_steps: int = 0
+    """Steps between checkpoints in `output_dir`. 0: only one at the end."""
+
+    def __post_init__(self) -> None:
+        if self.group_size < 2:
+            raise ConfigError(f"group_size={self.group_size}: an advantage compares samples; give 2 or more")
+        for name in ("max_steps", "conditions_per_step", "updates_per_batch", "hold_after", "rows_per_pass"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name}={value}: give 1 or more")
+        if self.loss_type not in LOSS_TYPES:
+            raise ConfigError(f"loss_type={self.loss_type!r} is unknown; choose from {', '.join(LOSS_TYPES)}")
+        if not (math.isfinite(self.beta) and self.beta >= 0):
+            raise ConfigError(f"beta={self.beta:g}: give a finite number, 0 or more")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ConfigError(f"learning_rate={self.learning_rate:g}: give a finite number above 0")
+        if not 0 < self.epsilon <= 1 or (self.epsilon_high is not None and self.epsilon_high <= 0):
+            raise ConfigError(
+                f"epsilon={self.epsilon:g}, epsilon_high={self.epsilon_high}: give 0 < epsilon <= 1, and more than 0"
+            )
 
 
 class PolicyTrainer:
@@ -91,7 +150,7 @@ class PolicyTrainer:
     def train(self, **options: Any) -> None:
         """Train up to `max_steps`, or until stopped. `options` are passed to `oven.connect`."""
         actuators = options.pop("actuators", None) or Actuators()
-        knobs.announce(self, actuators)
+        self._announce(actuators)
         options = {
             "model": self.policy,
             "optimizer": self.optimizer,
@@ -115,6 +174,33 @@ class PolicyTrainer:
         finally:
             if self.scoring.committee is not None:
                 self.scoring.committee.close()
+
+    def _announce(self, actuators: Actuators) -> None:
+        """Register actuators with the names of TRL's GRPOTrainer: `grpo.beta` with a teacher, `teacher.active` from two
+        teachers on, `grpo.epsilon` if samples are reused, and a committee's. `connect` registers the other two."""
+
+        def set_beta(value: float) -> None:
+            self.beta = value
+
+        def set_low(value: float) -> None:
+            self.epsilon = (value, self.epsilon[1] if apart else value)
+
+        def set_high(value: float) -> None:
+            self.epsilon = (self.epsilon[0], value)
+
+        config = self.config
+        if len(self.teachers):
+            unit = "× KL per step, in the loss"
+            announce_beta(actuators, config.beta, lambda: self.beta, set_beta, config.beta_bounds, unit)
+            announce_teachers(actuators, self.teachers, lambda: self.client)
+        apart = config.epsilon_high is not None and config.epsilon_high != config.epsilon
+        if config.updates_per_batch > 1:
+            own, unit = UserValues(), "ratio below 1" if apart else "ratio around 1"
+            own.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, most=1.0)
+            if apart:
+                own.scalar(actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1")
+        if self.scoring.committee is not None:
+            announce_committee(actuators, self.scoring.committee)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each step."""
@@ -157,12 +243,8 @@ class PolicyTrainer:
         scored_rows = whole.repeat_interleave(config.group_size).nonzero().flatten()
         device = samples.mask.device
         rows = repeated(prompts, config.group_size)
-        batch = Batch(
-            number,
-            samples.rows(scored_rows.to(device)),
-            [rows[row] for row in scored_rows.tolist()],
-            scored_rows.float(),
-        )
+        of_scored = [rows[row] for row in scored_rows.tolist()]
+        batch = Batch(number, samples.rows(scored_rows.to(device)), of_scored, scored_rows.float())
         batch.metrics = dict(scored.metrics)
         self._why.update(scored.why)
         gain: Tensor | None = None
@@ -190,7 +272,7 @@ class PolicyTrainer:
         for part in batch.parts(self.config.rows_per_pass):
             with self.accelerator.autocast():
                 now = self.policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part))
-            terms = objective(
+            loss, kl, clipped = objective(
                 now,
                 now.detach() if batch.old is None else batch.old[part],
                 None if reference is None else reference[part],
@@ -200,10 +282,12 @@ class PolicyTrainer:
                 epsilon=self.epsilon,
                 row_weight=weights[part],
             )
-            self.accelerator.backward(terms.loss)
-            sums += torch.stack([terms.loss.detach(), terms.kl / total, terms.clipped / total])
-        loss, kl, clipped = sums.tolist()
-        return {"loss": loss, "clip_ratio/region_mean": clipped, **({KL.name: kl} if reference is not None else {})}
+            self.accelerator.backward(loss)
+            sums += torch.stack([loss.detach(), kl / total, clipped / total])
+        metrics = dict(zip(("loss", "clip_ratio/region_mean", KL.name), sums[[0, 2, 1]].tolist(), strict=True))
+        if reference is None:
+            del metrics[KL.name]
+        return metrics
 
     def _loop(self, client: LoopClient) -> None:
         held_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
@@ -228,12 +312,10 @@ class PolicyTrainer:
 
     def _items(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield the number and conditions of each update."""
-        index = self.position
-        while True:
+        for index in itertools.count(self.position):
             if index and index % self.config.updates_per_batch == 0:
                 self.conditions = self._next_conditions()
             yield index, self.conditions
-            index += 1
 
     def _next_conditions(self) -> list[Any]:
         count = self.config.conditions_per_step

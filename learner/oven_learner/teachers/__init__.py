@@ -13,7 +13,6 @@ gradient; this package chooses the model π_ref.
 
 from oven_learner.teachers.config import TeacherConfig, read_teachers, teachers_of
 from oven_learner.teachers.kl_knobs import announce_anchor
-from oven_learner.teachers.named_teachers import LIMIT_BYTES
-from oven_learner.teachers.registry import Teachers
+from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
 
 __all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_anchor", "read_teachers", "teachers_of"]

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from oven_core.errors import TeacherRefusedError, reason
-from oven_learner.teachers import checks, memory, model_and_tokenizer, quantization
+from oven_learner.teachers import checks
 from oven_learner.teachers.config import TeacherConfig
-from oven_learner.teachers.placement import as_trainer_asks, chosen_form, place_model
+from oven_learner.teachers.placement import as_trainer_asks, chosen_form, load_model, load_tokenizer, place_model
 
 
 @torch.no_grad()
@@ -24,10 +24,10 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
     if tokenizer is not None:
         config = config.model_copy(update={"tokenizer": tokenizer})
     form = chosen_form(config, accelerator.device, limit)
-    own_tokenizer = model_and_tokenizer.load_tokenizer(config)
+    own_tokenizer = load_tokenizer(config)
     if own_tokenizer is None:
         raise TeacherRefusedError("it has no tokenizer in its folder; pass one, Distillation(teacher=…, tokenizer=…)")
-    model = model_and_tokenizer.load_model(config, form, accelerator.device)
+    model = load_model(config, form, accelerator.device)
     checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
     checks.check_size(model, 0, limit, form)
     rows, last = checks.rows(model), max(own_tokenizer.get_vocab().values())
@@ -35,8 +35,6 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
         raise TeacherRefusedError(
             f"its tokenizer has ids up to {last:,} and it has {rows:,} rows; use its own tokenizer"
         )
-    if form in ("8 bits", "4 bits"):
-        quantization.quantize(model, 8 if form == "8 bits" else 4, accelerator.device)
     place_model(model, accelerator.device, form, None)
     ready = as_trainer_asks(model, accelerator, form)
     try:
@@ -45,5 +43,4 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
         raise TeacherRefusedError(f"it cannot score a probe: {reason(error)}") from error
     if not bool(torch.isfinite(logits).all()):
         raise TeacherRefusedError("it gives a probe logits that are not finite; check its weights")
-    memory.return_freed()
     return ready, own_tokenizer

@@ -7,48 +7,30 @@ from typing import Any
 import torch
 
 from oven_core.errors import TeacherRefusedError, reason
-from oven_learner.teachers.memory import Form, own_bytes
-from oven_learner.teachers.quantization import footprint
+from oven_learner.teachers.memory import Form, footprint
 
 ALTERNATIVE = "a teacher with another tokenizer can teach as a loss channel, Distillation(teacher=…, tokenizer=…)"
 """The remedy for a teacher that cannot be GRPO's reference."""
 
 
 def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
-    """Check that the teacher shares no parameters with the policy and does not run it.
-
-    Teachers are frozen on loading, which would freeze shared parameters too. A teacher that runs the policy would
-    change with it.
-    """
+    """Check that the teacher shares no parameters with the policy, which would be frozen too, and does not run it."""
     trained = {id(parameter) for parameter in policy.parameters()}
     if any(id(parameter) in trained for parameter in model.parameters()):
         raise TeacherRefusedError("it shares parameters with the policy, which would be frozen too; pass a copy")
-    if _runs_another(model):
+    # TRL and accelerate patch `forward`, and a deep copy keeps the original's patch.
+    patch = vars(model).get("forward")
+    cells = getattr(getattr(patch, "__func__", patch), "__closure__", None) or ()
+    owners = [getattr(cell.cell_contents, "__self__", model) for cell in cells]
+    if any(isinstance(owner, torch.nn.Module) and owner is not model for owner in owners):
         raise TeacherRefusedError(
             "its forward runs another model, because it is a copy of a model that a trainer has patched; load it "
             "from disk, or copy it before creating the trainer"
         )
 
 
-def _runs_another(model: torch.nn.Module) -> bool:
-    """Whether `forward` is a patch of another model. TRL and accelerate patch `forward`, and a deep copy keeps the
-    original's patch."""
-    patch = vars(model).get("forward")
-    cells = getattr(getattr(patch, "__func__", patch), "__closure__", None) or ()
-    owners = [getattr(cell.cell_contents, "__self__", model) for cell in cells]
-    return any(isinstance(owner, torch.nn.Module) and owner is not model for owner in owners)
-
-
-def size_bytes(model: torch.nn.Module) -> int:
-    """Return the bytes of the model's parameters in memory."""
-    return own_bytes(model, buffers=False)
-
-
 def check_size(model: torch.nn.Module, held: int, limit: int, form: Form = "resident") -> None:
-    """Check the total size. All teachers stay loaded: `held` bytes are in use, and `limit` covers all together.
-
-    The size of the model in its form counts; an offloaded one counts as nothing.
-    """
+    """Check the size in its form. All teachers stay loaded: `held` bytes are in use, and `limit` covers all."""
     needed = footprint(model).bytes_as(form)
     if held + needed > limit:
         count = sum(parameter.numel() for parameter in model.parameters())

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from oven_learner.actuators import Actuators
-from oven_learner.teachers.named_teachers import NamedTeachers
-from oven_learner.teachers.registry import Teachers, has_reference
+from oven_learner.teachers.registry import NamedTeachers, Teachers, has_reference
 
 BETA, TEACHER = "grpo.beta", "teacher.active"
 ORDER = "weakest first"

@@ -1,4 +1,4 @@
-"""Choose the form in which a teacher is kept, and move the model into it.
+"""Load a teacher's model and tokenizer, choose the form in which it is kept, and move the model into it.
 
 Offloaded weights wait in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. Each layer's weights are
 loaded for its turn in a pass and dropped afterwards, so that an idle teacher uses no memory.
@@ -18,10 +18,96 @@ from accelerate import cpu_offload, disk_offload
 from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from accelerate.utils.offload import save_offload_index
 
-from oven_core.errors import TeacherRefusedError, reason
-from oven_learner.teachers import memory, model_and_tokenizer, quantization
+from oven_core.errors import ConfigError, TeacherRefusedError, reason
+from oven_learner.teachers import memory
 from oven_learner.teachers.config import TeacherConfig
-from oven_learner.teachers.memory import Form
+from oven_learner.teachers.memory import BITS, Footprint, Form
+
+
+def load_model(config: TeacherConfig, form: Form, device: torch.device, *, beside_training: bool = False) -> Any:
+    """Load the model on the CPU, in the dtype of its file. A quantized one is quantized while loading, on `device`.
+
+    A model in the config is returned unchanged. With `beside_training`, another thread is training. transformers sets
+    the process's default dtype while it builds a model, which would affect a step. So the model is then read in the
+    current default dtype, which needs that memory for a moment.
+
+    Raises TeacherRefusedError if loading fails, and ConfigError for a diffusion teacher, which scores no tokens.
+    """
+    if config.kind == "diffusion":
+        raise ConfigError(
+            f"teacher {config.name!r} is a diffusion model, and this trainer's policy generates tokens; use a causal "
+            "language model, kind 'small' or 'big'"
+        )
+    if config.model is not None:
+        return config.model
+    from transformers import AutoModelForCausalLM
+
+    described = _described(config)
+    stored, default = described.dtype or torch.float32, torch.get_default_dtype()
+    options: dict[str, Any] = {"dtype": default if beside_training else "auto"}
+    if form in BITS:
+        options |= {"quantization_config": memory.bitsandbytes_config(BITS[form], stored), "device_map": {"": device}}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
+    except Exception as error:
+        raise _unloaded(config, error) from error
+    if beside_training and stored != default:
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(stored)
+        model.config.dtype = stored
+    return model
+
+
+def load_tokenizer(config: TeacherConfig) -> Any:
+    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError."""
+    if config.tokenizer is not None and not isinstance(config.tokenizer, str | os.PathLike):
+        return config.tokenizer
+    source = config.tokenizer or config.model_name
+    if source is None:
+        return None
+    from transformers import AutoTokenizer
+
+    folder = Path(source)
+    if config.tokenizer is None and folder.is_dir() and not any(folder.glob("tokenizer*")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except Exception as error:
+        raise TeacherRefusedError(
+            f"its tokenizer cannot be loaded from {str(source)!r}: {reason(error)}; pass one as `tokenizer`"
+        ) from error
+
+
+def expected_footprint(config: TeacherConfig) -> Footprint:
+    """Return the model's sizes without loading it. Raises TeacherRefusedError."""
+    if config.model is not None:
+        return memory.footprint(config.model)
+    from transformers import AutoModelForCausalLM
+
+    described = _described(config)
+    with torch.device("meta"):  # in the current default dtype, as in `load_model`
+        from_config = AutoModelForCausalLM.from_config
+        empty = from_config(described, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
+    return memory.footprint(empty.to(described.dtype or torch.float32))
+
+
+def _described(config: TeacherConfig) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(config.model_name))
+    except Exception as error:
+        raise _unloaded(config, error) from error
+
+
+def _unloaded(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
+    name = str(config.model_name)
+    if not Path(name).is_dir() and (os.sep in name.strip(".") and (name.startswith((os.sep, ".", "~")))):
+        return TeacherRefusedError(f"there is no folder {name!r}; use a folder written by `save_pretrained`")
+    return TeacherRefusedError(
+        f"it cannot be loaded from {name!r}: {reason(error)[:300]}; use a folder written by `save_pretrained`"
+    )
 
 
 def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:
@@ -114,12 +200,12 @@ def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *,
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":
         return config.strategy
-    footprint = model_and_tokenizer.expected_footprint(config)
+    footprint = expected_footprint(config)
     free = memory.free_bytes(device)
     if config.model is not None:
         free += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)  # there already
     room = min(bytes_left, int(memory.SHARE_OF_FREE * free))
-    return memory.cheapest_needed(footprint, room, quantizable=quantizable and quantization.available())
+    return memory.cheapest_needed(footprint, room, quantizable=quantizable and memory.can_quantize())
 
 
 def place_model(
@@ -128,10 +214,13 @@ def place_model(
     """Freeze `model`, and move its weights into the form. `folder` and `head_stays`: see `offload`."""
     model.eval()
     model.requires_grad_(False)
+    if form in BITS:
+        memory.quantize(model, BITS[form], device)
     if form == "offload":
         offload(model, device, folder, head_stays=head_stays)
     elif getattr(model, "hf_device_map", None) is None:
         model.to(device)
+    memory.return_freed()
 
 
 def as_trainer_asks(model: Any, accelerator: Any, form: Form) -> Any:

@@ -1,23 +1,32 @@
-"""The teachers of a TRL trainer. All are loaded on addition, and a swap is an assignment.
-
-Also finds the reference model of a policy: GRPO's reference, a teacher in its place, or the policy without its adapter.
-"""
+"""Teachers by name, all loaded on addition, so that a swap is an assignment; and the reference model of a policy:
+GRPO's reference, a teacher in its place, or the policy without its adapter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 from accelerate.utils import is_peft_model
 
-from oven_core.errors import ConfigError
-from oven_learner.teachers import checks, memory, model_and_tokenizer, quantization
+from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_learner.teachers import checks, memory
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Form
-from oven_learner.teachers.named_teachers import LIMIT_BYTES, Candidate, NamedTeachers
-from oven_learner.teachers.placement import as_trainer_asks, chosen_form, place_model
+from oven_learner.teachers.placement import as_trainer_asks, chosen_form, load_model, load_tokenizer, place_model
+
+log = logging.getLogger("oven.learner")
+
+LIMIT_BYTES = 16 * 1024**3
+"""Limit for all teachers together, because all stay loaded."""
+
+Model = TypeVar("Model")
 
 
 def has_adapter(trainer: Any) -> bool:
@@ -48,6 +57,151 @@ def teaching(trainer: Any, model: Any) -> Iterator[Any]:
     policy = trainer.accelerator.unwrap_model(trainer.model)
     with use_adapter(policy, adapter_name="ref" if "ref" in policy.peft_config else None):
         yield policy
+
+
+@dataclass(frozen=True)
+class Candidate(Generic[Model]):
+    """A loaded and frozen teacher in its form, before a trainer knows it."""
+
+    name: str
+    model: Model
+    form: Form
+    config: TeacherConfig
+
+
+class NamedTeachers(ABC, Generic[Model]):
+    """Teachers in the order of addition, weakest first. All stay loaded, so that a swap is an assignment.
+
+    Subclasses define how a teacher is loaded (`_prepare`), how the trainer tests it (`_admit`), and which is active.
+    """
+
+    def __init__(self, limit_bytes: int, offload_folder: Path | str | None) -> None:
+        self._limit = limit_bytes
+        self._offload_folder = Path(offload_folder) if offload_folder is not None else None
+        self._models: dict[str, Model] = {}
+        self._forms: dict[str, Form] = {}
+        self._refused: dict[str, str] = {}
+        self._order: list[str] = []
+        self._naming = threading.Lock()
+        self.added: Callable[[], object] = lambda: None
+        """Called after each addition, so that an attached trainer offers the teacher. It is not chosen."""
+
+    def add(self, name: str, teacher: Any, tokenizer: Any = None) -> None:
+        """Check a model or the teacher of a TeacherConfig, freeze it, and make it available for swaps.
+
+        In a running training, call it between two steps and on all ranks. The teacher becomes a choice of
+        `teacher.active` at the next step. Raises TeacherRefusedError if it cannot teach this policy. The reason is
+        kept, and later requests for the name fail with it. Raises ConfigError if the name is taken, or an extra is
+        missing. `tokenizer` allows a comparison of the token ids.
+        """
+        self.admit(self.prepare(name, teacher, tokenizer))
+
+    def register(self, config: TeacherConfig) -> None:
+        """Add the teacher of `config`, kept in memory by its strategy."""
+        self.add(config.name, config)
+
+    def prepare(
+        self, name: str, teacher: Any, tokenizer: Any = None, *, beside_training: bool = False
+    ) -> Candidate[Model]:
+        """Load the teacher and put it into its form: the first and longer half of `add`.
+
+        With `beside_training`, a step may run in another thread and is not affected. Raises the same errors as `add`.
+        """
+        if not name:
+            raise ConfigError("a teacher needs a name")
+        self._check_new(name)
+        config = teacher
+        if not isinstance(config, TeacherConfig):
+            config = TeacherConfig(name=name, model=teacher, tokenizer=tokenizer)
+        try:
+            model, form = self._prepare(config, beside_training)
+            return Candidate(name, model, form, config)
+        except TeacherRefusedError as error:
+            self._name(name)
+            raise self._refuse(name, error) from error
+
+    def admit(self, candidate: Candidate[Model]) -> None:
+        """Test the teacher with the trainer and make it available: the second half of `add`, between two steps.
+
+        Raises the same errors as `add`.
+        """
+        name = candidate.name
+        self._name(name)
+        try:
+            self._models[name] = self._admit(candidate)
+        except TeacherRefusedError as error:
+            raise self._refuse(name, error) from error
+        except BaseException:
+            self._order.remove(name)  # the outcome is unknown, so the name is free again
+            raise
+        self._forms[name] = candidate.form
+        held = memory.own_bytes(candidate.model)  # type: ignore[arg-type]
+        log.info("teacher %r is kept as %r and uses %s bytes", name, candidate.form, f"{held:,}")
+        self.added()
+
+    def strategy(self, name: str) -> Form:
+        """Return how the teacher is kept: "resident", "8 bits", "4 bits" or "offload". Raises the same errors as
+        `teachers[name]`."""
+        self[name]
+        return self._forms.get(name, "resident")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names, weakest first, including refused teachers."""
+        return tuple(self._order)
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Name → reason."""
+        return MappingProxyType(self._refused)
+
+    @property
+    @abstractmethod
+    def active(self) -> str:
+        """Name of the active teacher."""
+
+    @abstractmethod
+    def swap(self, name: str) -> None:
+        """Make `name` the active teacher. Raises the same errors as `teachers[name]`."""
+
+    def __len__(self) -> int:
+        """Number of loaded teachers."""
+        return len(self._models)
+
+    def __getitem__(self, name: str) -> Model:
+        """Return the model. Raises UnknownNameError, or TeacherRefusedError with the reason."""
+        if name in self._refused:
+            raise TeacherRefusedError(self._refused[name])
+        if name not in self._models:
+            raise UnknownNameError("teacher", name, self._models)
+        return self._models[name]
+
+    @abstractmethod
+    def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Model, Form]:
+        """Load a teacher and put it into its form, without changing the trainer."""
+
+    @abstractmethod
+    def _admit(self, candidate: Candidate[Model]) -> Model:
+        """Score a probe, and return the model in the trainer's form."""
+
+    @property
+    def _held(self) -> int:
+        """Bytes of the loaded teachers."""
+        loaded: Iterable[Any] = self._models.values()
+        return sum(memory.own_bytes(model, buffers=False) for model in loaded if model is not None)
+
+    def _name(self, name: str) -> None:
+        with self._naming:  # two threads may have prepared the same teacher
+            self._check_new(name)
+            self._order.append(name)
+
+    def _check_new(self, name: str) -> None:
+        if name in self._order:
+            raise ConfigError(f"a teacher named {name!r} already exists")
+
+    def _refuse(self, name: str, error: TeacherRefusedError) -> TeacherRefusedError:
+        self._refused[name] = f"teacher {name!r} is refused: {error}"
+        return TeacherRefusedError(self._refused[name])
 
 
 class Teachers(NamedTeachers[Any]):
@@ -132,20 +286,15 @@ class Teachers(NamedTeachers[Any]):
     def _present(self) -> Any:
         return self._trainer.teacher_model if self._distils else self._trainer.ref_model
 
-    def _prepare(self, name: str, teacher: Any, tokenizer: Any, beside_training: bool) -> Candidate[Any]:
-        trainer, device = self._trainer, self._trainer.accelerator.device
-        form: Form = "resident"
-        config = teacher if isinstance(teacher, TeacherConfig) else None
-        if config is not None:
-            form = chosen_form(config, device, self._limit - self._held)
-            tokenizer = model_and_tokenizer.load_tokenizer(config)
-            teacher = model_and_tokenizer.load_model(config, form, device, beside_training=beside_training)
+    def _prepare(self, config: TeacherConfig, beside_training: bool) -> tuple[Any, Form]:
+        trainer, device, held = self._trainer, self._trainer.accelerator.device, self._held
+        form = chosen_form(config, device, self._limit - held)
+        tokenizer = load_tokenizer(config)
+        teacher = load_model(config, form, device, beside_training=beside_training)
         policy = trainer.accelerator.unwrap_model(trainer.model)
         checks.check_own_weights(policy, teacher)
-        checks.check_size(teacher, self._held, self._limit, form)
+        checks.check_size(teacher, held, self._limit, form)
         checks.check_vocabulary(policy, teacher, trainer.processing_class, tokenizer, equal_rows=self._distils)
-        if form in ("8 bits", "4 bits"):
-            quantization.quantize(teacher, 8 if form == "8 bits" else 4, device)
         if not self._distils:
             from trl.trainer.utils import add_fused_lm_head
 
@@ -153,8 +302,7 @@ class Teachers(NamedTeachers[Any]):
                 teacher, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
             )
         place_model(teacher, device, form, self._offload_folder, head_stays=self._distils)
-        memory.return_freed()
-        return Candidate(name, teacher, form, config)
+        return teacher, form
 
     def _admit(self, candidate: Candidate[Any]) -> Any:
         accelerator = self._trainer.accelerator
@@ -167,5 +315,4 @@ class Teachers(NamedTeachers[Any]):
             # otherwise it stays in memory
             accelerator._models[:] = [model for model in accelerator._models if model is not candidate.model]
             raise
-        memory.return_freed()
         return ready

@@ -133,5 +133,5 @@ def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_p
         call("supervise diagnose", ["nowhere"])
     with pytest.raises(ConfigError, match="needs both --model NAME and --base-url URL"):
         call("supervise diagnose", [log, "--model", "m"])
-    with pytest.raises(ConfigError, match="the cap usd is -1"):
+    with pytest.raises(ConfigError, match=r"budget\.usd is -1"):
         call("supervise diagnose", [log, "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--usd", "-1"])

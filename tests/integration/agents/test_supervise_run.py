@@ -158,7 +158,7 @@ async def test_an_echoed_key_is_in_no_file(
     [
         (("--supervisor-model", "strong@401"), 3, "no answer (failed): the supervisor cannot be asked: auth: HTTP 401"),
         (("--supervisor-model", "strong@htmlx5"), 3, "bad_response"),
-        (("--max-calls", "1", "--worker-model", "x@html"), 0, "the cap of 1 calls is reached"),
+        (("--max-calls", "1", "--worker-model", "x@html"), 0, "budget.calls is 1, 1 are used"),
         (("--resume",), 2, "--resume needs --log-dir"),
         (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; export it"),
         (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
@@ -167,7 +167,7 @@ async def test_an_echoed_key_is_in_no_file(
         (("--worker-key-env", "CANARY_KEY"), 2, "--worker-key-env needs --worker-base-url"),
         (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
         (("--max-usd", "1"), 2, "cannot be kept"),
-        (("--max-seconds", "0"), 2, "the cap seconds is 0"),
+        (("--max-seconds", "0"), 2, "seconds is 0"),
         (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
         (("a.txt",), 2, "a.txt is named twice"),
         (("cut.json",), 2, "cut.json is not complete JSON"),

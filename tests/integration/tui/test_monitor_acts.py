@@ -20,8 +20,7 @@ from oven_runs.access.log_sources import exported
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.operator.operator_client import carried_out
 from oven_tui.model.commands import COMMANDS
-from oven_tui.screens.confirm import ConfirmScreen
-from oven_tui.screens.knob import KnobScreen
+from oven_tui.screens.questions import ConfirmScreen, KnobScreen
 
 pytestmark = pytest.mark.e2e
 

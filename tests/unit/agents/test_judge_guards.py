@@ -238,7 +238,7 @@ async def test_a_hanging_check_finds_nothing_and_can_be_closed() -> None:
     started = asyncio.Event()
 
     class Hanging(Scripted):
-        async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
+        async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
             if self.shown:
                 started.set()
                 await asyncio.Event().wait()

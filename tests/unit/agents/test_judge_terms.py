@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_llm.providers.conversation import Completion, Sample
+from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.terms import AgreedTerms, Terms
 from oven_llm.providers.usage import Usage
@@ -25,13 +25,13 @@ class Endpoint:
         self.takes, self.gives = takes, gives
         self.tried: list[Terms] = []
 
-    async def __call__(self, terms: Terms) -> Completion:
+    async def __call__(self, terms: Terms) -> ModelReply:
         self.tried.append(terms)
         await asyncio.sleep(0)  # others are under way
         if terms not in self.takes:
             raise ModelFailure("bad_request", "HTTP 400")
         logprobs = () if terms.top_logprobs and self.gives else None
-        return Completion((Sample("{}", logprobs=logprobs),), Usage(1, 1), "m")
+        return ModelReply("{}", logprobs=logprobs, model="m", usage=Usage(1, 1))
 
 
 def endpoint(provider: str = "openai", model: str = "m") -> ModelEndpoint:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.scripted_handler import USED
 
+from oven_llm.providers.conversation import Finish, Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.supervisor.caps import CapReachedError, Caps, Meter
 from oven_llm.supervisor.log import RecordedCalls, RunLogger
-from oven_llm.supervisor.model_calls import CUT_SHORT, CallThreads, ModelCalls
-from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
+from oven_llm.supervisor.model_calls import CUT_SHORT, CallThreads, ModelCalls, TimeLimit
+from oven_llm.supervisor.models import ModelHandler
 
 
 class Moody(ModelHandler):
@@ -25,7 +25,7 @@ class Moody(ModelHandler):
     def __init__(self, together: int) -> None:
         self._barrier = threading.Barrier(together)
 
-    def chat(self, messages: Messages) -> LMResponse:
+    def chat(self, messages: Messages) -> ModelReply:
         try:
             self._barrier.wait(timeout=0.02)
         except threading.BrokenBarrierError:
@@ -33,14 +33,13 @@ class Moody(ModelHandler):
         prompt = messages[0]["content"]
         if prompt.startswith("fail"):
             raise ModelFailure("overloaded", prompt)
-        return LMResponse(prompt[::-1], USED, 0.0, self.model, 0.0, "length" if prompt.startswith("cut") else "stop")
+        finish: Finish = "length" if prompt.startswith("cut") else "stop"
+        return ModelReply(prompt[::-1], finish, model=self.model, usage=USED)
 
 
-def calls(model: ModelHandler, caps: Caps | None = None, concurrency: int = 4) -> ModelCalls:
+def calls(model: ModelHandler, concurrency: int) -> ModelCalls:
     stopped: Future[None] = Future()
-    return ModelCalls(
-        "worker", model, Meter(caps or Caps()), RunLogger(None), RecordedCalls(None), stopped, concurrency
-    )
+    return ModelCalls("worker", model, TimeLimit(None), RunLogger(None), RecordedCalls(None), stopped, concurrency)
 
 
 def expected(prompt: str) -> str:
@@ -53,20 +52,9 @@ def expected(prompt: str) -> str:
 @given(st.lists(st.tuples(st.sampled_from(("fail", "cut", "ok")), st.integers(0, 5)), max_size=24), st.integers(1, 5))
 def test_each_slot_answers_its_own_prompt(drawn: list[tuple[str, int]], concurrency: int) -> None:
     prompts = [f"{kind} {number}" for kind, number in drawn]
-    asking = calls(Moody(min(2, concurrency)), concurrency=concurrency)
+    asking = calls(Moody(min(2, concurrency)), concurrency)
     assert [str(item) for item in asking.ask(1, prompts)] == [expected(prompt) for prompt in prompts]
     assert asking.failures.total() == sum(kind == "fail" for kind, _ in drawn)
-    asking.close()
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 12), st.integers(0, 20), st.integers(1, 4))
-def test_only_calls_in_flight_exceed_a_cap(cap: int, wanted: int, concurrency: int) -> None:
-    asking = calls(Moody(1), Caps(calls=cap), concurrency)
-    outcomes = asking.ask(1, [f"ok {number}" for number in range(wanted)])
-    made = sum(isinstance(item, str) for item in outcomes)
-    assert min(cap, wanted) <= made <= min(cap + concurrency - 1, wanted)
-    assert all(isinstance(item, CapReachedError) for item in outcomes if not isinstance(item, str))
     asking.close()
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,19 @@ import pytest
 from tests.support.scripted_handler import ScriptedHandler, in_order, program
 
 from oven_core.errors import ConfigError, StoreInUseError
+from oven_llm.providers.budget import Budget
+from oven_llm.providers.conversation import Conversation, Finish, ModelReply
 from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.terms import AgreedTerms, Terms
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
-from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.log import lock
-from oven_llm.supervisor.models import LMResponse, Messages, RefusedError
+from oven_llm.supervisor.models import ModelHandler, ProviderHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun, run
+from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
+from oven_runs.settings.language_models import ModelSettings
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 
@@ -39,7 +44,7 @@ def counting(prompt: str) -> str:
     return str(prompt.count("beta"))
 
 
-def run_with(supervisor: ScriptedHandler | str, worker: ScriptedHandler | None = None, **more: Any) -> RunResult:
+def run_with(supervisor: ModelHandler | str, worker: ModelHandler | None = None, **more: Any) -> RunResult:
     first = ScriptedHandler(in_order(supervisor), model="strong") if isinstance(supervisor, str) else supervisor
     return run("How many?", CONTEXT, first, worker or ScriptedHandler(counting, model="cheap"), **more)
 
@@ -85,9 +90,7 @@ def test_a_resumed_run_repeats_no_paid_call(tmp_path: Path) -> None:
     key = lambda item: (item["step"], item["prompt"], item["response"])  # noqa: E731
     assert sorted(map(key, events(tmp_path, "worker"))) == sorted(map(key, message))
     assert [item["code"] for item in events(tmp_path, "repl")] == [item["code"] for item in done]
-    last = run_with(
-        silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True, caps=Caps(calls=1)
-    )
+    last = run_with(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True)
     assert last.ended == "final" and len(events(tmp_path, "repl")) == len(done)
     (tmp_path / "worker.jsonl").write_text("[]\n")
     with pytest.raises(ConfigError, match=r"cannot be resumed: the log .*worker\.jsonl, line 1, is"):
@@ -161,23 +164,6 @@ print({"a", "b", "c", "d", "e"}, random.random(), worker_batch(["bad"] + ["same"
     assert (again.answer, again.failures, again.calls) == (whole.answer, whole.failures, whole.calls)
 
 
-def test_a_batching_model_gets_all_calls_at_once() -> None:
-    class Engine(ScriptedHandler):
-        batches = True
-
-        def __init__(self) -> None:
-            super().__init__(str.upper)
-            self.sizes: list[int] = []
-
-        def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-            self.sizes.append(len(message_batches))
-            return super().chat_batch(message_batches)
-
-    engine = Engine()
-    result = run_with(program("FINAL(worker_batch(list('abc')) + [worker('d')])"), engine)
-    assert result.answer == ["A", "B", "C", "D"] and engine.sizes == [3, 1]
-
-
 def test_a_failed_worker_raises_and_its_batch_slot_has_the_reason(tmp_path: Path) -> None:
     def says(prompt: str) -> str:
         if "bad" in prompt:
@@ -223,56 +209,52 @@ def test_a_wrong_worker_call_is_explained(call: str, message: str) -> None:
     assert message in supervisor.asked[1]
 
 
-def test_caps_end_a_run_with_a_reason() -> None:
-    endless = lambda text: program("print(worker('x'))")  # noqa: E731
-    for caps, ended in ((Caps(usd=0.0035), "usd"), (Caps(tokens=50), "tokens"), (Caps(calls=4), "calls")):
-        result = run_with(ScriptedHandler(endless), caps=caps)
-        assert (result.ended, result.answer, result.iterations, result.calls) == (ended, None, 2, 4)
-        assert "is reached" in result.why
-    result = run_with(
-        ScriptedHandler(in_order(program("FINAL(worker_batch(['x'] * 9))"))), caps=Caps(calls=4), concurrency=1
-    )
-    assert [isinstance(item, str) for item in result.answer] == [True] * 3 + [False] * 6
-    assert result.answer[-1] == {"failed": "the cap of 4 calls is reached (4 used)"}
-    unmetered = ScriptedHandler(endless, usage=None)
-    result = run_with(unmetered, caps=Caps(tokens=3000))
-    assert (result.ended, result.unmetered, result.supervisor_usage) == ("tokens", result.iterations, Usage(0, 0))
-    with pytest.raises(ConfigError, match="the cap usd is 0; give a number above 0"):
-        Caps(usd=0)
+class Api:
+    """An API that says the same to every prompt."""
+
+    def __init__(self, text: str, finish: Finish = "stop") -> None:
+        self.text, self.finish, self.calls = text, finish, 0
+
+    async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
+        self.calls += 1
+        return ModelReply(self.text, self.finish, "stop", model="m", usage=Usage(10, 5))
+
+    async def close(self) -> None:
+        pass
 
 
-ENDLESS = """
+def paid(api: Api, budget: Budget, account: str) -> ProviderHandler:
+    settings = endpoint_of("m", ModelSettings(provider="compatible", model="m", base_url="http://x"), catalogue(), "m")
+    endpoint = replace(settings, price=Price(input=50, output=100))  # 0.001 USD per call
+    return ProviderHandler(RemoteModel(api, endpoint, AgreedTerms(endpoint)), budget=budget, account=account)
+
+
+LOOP = """
 while True:
     try:
         worker("x")
     except RuntimeError as error:
-        if "cap" in str(error):
+        if "budget" in str(error):
             break
 """
 
 
-def test_failed_calls_count_for_the_cap_and_refusals_are_billed(tmp_path: Path) -> None:
-    def away(_: str) -> str:
-        raise ModelFailure("overloaded", "HTTP 529")
-
-    def refuses(_: str) -> str:
-        raise RefusedError(LMResponse("", Usage(10, 5), 0.1, "cheap", 0.001, "refusal"))
-
-    worker = ScriptedHandler(away, model="cheap")
-    result = run_with(program(ENDLESS), worker, caps=Caps(calls=5), log_dir=tmp_path / "away")
-    assert (result.ended, len(worker.asked), result.calls) == ("calls", 4, 1)
-    worker = ScriptedHandler(refuses, model="cheap")
-    result = run_with(program(ENDLESS), worker, caps=Caps(usd=0.0045), log_dir=tmp_path / "refuses")
-    assert (result.ended, len(worker.asked), result.worker_usage) == ("usd", 4, Usage(40, 20))
-    assert result.cost_usd == pytest.approx(0.005) and result.failures == {"worker refusal": 4}
-    for folder, caps in (("away", Caps(calls=5)), ("refuses", Caps(usd=0.0045))):
-        worker = ScriptedHandler(away, model="cheap")
-        supervisor = ScriptedHandler(in_order(), model="strong")
-        again = run_with(supervisor, worker, caps=caps, log_dir=tmp_path / folder, resume=True)
-        assert not worker.asked and again.ended in ("calls", "usd"), "what an earlier process spent is spent"
+def test_a_shared_budget_ends_a_run_and_counts_an_earlier_part_of_it(tmp_path: Path) -> None:
+    for resume in (False, True):
+        worker = Api("", "refusal")
+        with Budget.limited_to(calls=5, path=tmp_path / "spend.sqlite") as budget:
+            supervisor = paid(Api(program(LOOP)), budget, "supervisor")
+            result = run_with(supervisor, paid(worker, budget, "worker"), log_dir=tmp_path / "log", resume=resume)
+            assert (result.ended, result.why) == (
+                "budget", "budget.calls is 5, 5 are used and a call may take 1",
+            )  # fmt: skip
+            assert worker.calls == (0 if resume else 4), "what an earlier process spent is spent"
+            assert (result.calls, result.worker_usage) == (5, Usage(40, 20)), "refusals are billed"
+            assert result.cost_usd == pytest.approx(0.005)
+            assert budget.accounts["worker"].calls == 4
 
 
-def test_a_hanging_model_is_abandoned_at_the_time_cap() -> None:
+def test_a_hanging_model_is_abandoned_at_the_time_limit() -> None:
     released = threading.Event()
 
     def hangs(_: str) -> str:
@@ -281,9 +263,9 @@ def test_a_hanging_model_is_abandoned_at_the_time_cap() -> None:
 
     try:
         code = "try:\n    worker('x')\nexcept RuntimeError as error:\n    print(error)"
-        result = run_with(ScriptedHandler(in_order(program(code))), ScriptedHandler(hangs), caps=Caps(seconds=0.5))
+        result = run_with(ScriptedHandler(in_order(program(code))), ScriptedHandler(hangs), seconds=0.5)
         assert result.ended == "seconds"
-        result = run_with(ScriptedHandler(hangs), caps=Caps(seconds=0.2))
+        result = run_with(ScriptedHandler(hangs), seconds=0.2)
         assert (result.ended, result.iterations) == ("seconds", 0)
     finally:
         released.set()
@@ -296,7 +278,7 @@ def test_an_unreachable_supervisor_ends_the_run_with_a_reason() -> None:
     page = ModelFailure("bad_response", "a str instead of the API's object")
     mended = run_with(ScriptedHandler(in_order(page, page, program("FINAL('')"))))
     assert (mended.answer, mended.ended, mended.failures) == ("", "final", {"supervisor bad_response": 2})
-    result = run_with(ScriptedHandler(in_order(page, page)), caps=Caps(errors=2))
+    result = run_with(ScriptedHandler(in_order(page, page)), max_errors=2)
     assert (result.ended, result.iterations) == ("failed", 0)
 
 
@@ -314,6 +296,7 @@ def test_bad_arguments_are_refused_with_a_message() -> None:
         ({"output_limit": 0}, "output_limit is 0"),
         ({"worker_ctx_k": 0}, "worker_ctx_k is 0"),
         ({"concurrency": 0}, "concurrency is 0"),
+        ({"seconds": 0}, "seconds is 0; give a number above 0"),
         ({"log_dir": "/dev/null/x"}, "the log folder /dev/null/x cannot be written: Not a directory"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -76,32 +76,12 @@ def told(*arguments: str) -> str:
     return done.output
 
 
-def test_the_command_reads_runs_logs_and_a_gyms_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_reads_runs_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
-    log = judged(a_log())
-    folder = left_behind(Home(tmp_path), log)
-    gym = tmp_path / "episodes.jsonl"
-    outcomes = [json.loads(outcome.wire()) for outcome in log.outcomes]
-    rows = [
-        {"arm": "mesh+kg", "outcomes": outcomes},
-        {"arm": "mesh", "outcomes": outcomes},
-        {"arm": "nothing", "outcomes": []},
-    ]
-    gym.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seen = [json.loads(told(source, "--json")) for source in (RUN, str(folder.export), str(gym))]
-    assert seen[0] | {"runs": []} == seen[1] | {"runs": []} == seen[2] | {"runs": []}
-    assert (seen[0]["outcomes"], seen[0]["unscored"]) == (1, 0)
-    assert seen[0]["agents"]["amy"]["brier"] == pytest.approx(0.01) and seen[0]["overall"]["count"] == 3
-    both = told(RUN, str(gym), "--arm", "mesh")
-    assert "2 outcomes; 0 say nothing" in both and "amy" in both and "0.9 to 1.0" in both
-    assert "0 outcomes" in told(str(gym), "--arm", "nothing")
-
-
-@pytest.mark.parametrize("line", ["{}", "no json", '{"outcomes": 3, "arm": "mesh+kg"}', "[1]"])
-def test_a_file_that_is_not_a_log_is_refused_with_the_line(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text(line + "\n")
-    done = CliRunner().invoke(app, ["calibration", str(file)])
-    assert str(done.exception).startswith(f"{file}, line 1, is neither an event of an exported log nor a gym episode")
-    missing = CliRunner().invoke(app, ["calibration", str(tmp_path / "b.jsonl")])
-    assert "b.jsonl cannot be read" in str(missing.exception)
+    folder = left_behind(Home(tmp_path), judged(a_log()))
+    by_name, by_path = (json.loads(told(source, "--json")) for source in (RUN, str(folder.export)))
+    assert by_name | {"runs": []} == by_path | {"runs": []}
+    assert (by_name["outcomes"], by_name["unscored"]) == (1, 0)
+    assert by_name["agents"]["amy"]["brier"] == pytest.approx(0.01) and by_name["overall"]["count"] == 3
+    table = told(RUN)
+    assert "1 outcomes; 0 say nothing" in table and "amy" in table and "0.9 to 1.0" in table

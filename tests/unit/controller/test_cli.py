@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
     "a path as a name": (["--run", "../x"], 2, "run '../x' is not a usable name"),
     "a name that is taken": (["--run", "there"], 2, "there is a run named 'there' in"),
     "23 digits": (["--set", "steps=12345678901234567890123"], 2, "it should be less than or equal to 1000000000"),
-    "no address": (["--nats", "nats://"], 2, "'nats://' is not an address of a server"),
+    "no address": (["--nats", "nats://"], 2, "'nats://' is not a server's address"),
     "no server": (["--nats", "nats://127.0.0.1:1"], 3, "no NATS server answers at nats://127.0.0.1:1"),
     "no key": (["--nats", "nats://127.0.0.1:1", "--creds", "nothere.nk"], 2, "nothere.nk: No such file"),
     "no key of one": (["--nats", "nats://127.0.0.1:1", "--creds", "keys"], 2, "keys/admin.nk: No such file"),

@@ -60,7 +60,7 @@ def test_a_run_is_named_by_position_or_by_option(command: list[str], capsys: pyt
         assert capsys.readouterr().err == "error: no run named 'gone'; there is no run yet\n"
     assert invoke(*command, "gone", "--run", "other") == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "'gone'" in said and "'other'" in said
+    assert said.count("\n") == 1 and "gone" in said and "other" in said
 
 
 def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

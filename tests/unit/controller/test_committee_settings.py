@@ -23,8 +23,8 @@ def settings(member: str, *more: str) -> Settings:
     ("member", "words"),
     [
         ("provider: cluade, model: m", "committee member 'critic': no provider named 'cluade'; did you mean 'claude'?"),
-        ("provider: claude, model: m, role: critc", "no role named 'critc'; did you mean 'critic'"),
-        ("provider: claude, model: m, kind: verifer", "no kind of member named 'verifer'; did you mean 'verifier'"),
+        ("provider: claude, model: m, role: critc", "it should be 'critic', 'adversary'"),
+        ("provider: claude, model: m, kind: verifer", "it should be 'llm', 'rule' or 'verifier'"),
         ("model: m", "a member of the kind llm needs `provider`"),
         ("provider: openai", "a member of the kind llm needs `model`"),
         ("provider: compatible, model: m", "has no address: the provider 'compatible' needs committee.members.critic"),

@@ -11,7 +11,7 @@ from tests.support.mesh_log import LR, NOON
 from tests.support.monitor_log import decided, recorded
 from tests.support.own_home import invoke, own_home
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import BallotOpened
 from oven_runs.home.run_folder import Home
 from oven_runs.log.cited_paths import cited_paths, read_path
@@ -100,11 +100,11 @@ def test_a_log_cut_in_half_is_refused_with_its_readable_part(home: Home, capsys:
 def test_an_id_can_be_abbreviated() -> None:
     seen = folded()
     for name in (RAISED.id, RAISED.ballot, "25", "25-00", "0000000000250"[:-1]):
-        found = seen.find(name)
-        assert found is not None and found.decision is RAISED
-    assert RAISED.id.startswith("00000000002") and seen.find("7") is None and seen.find("") is None
-    newest = seen.find(LR)
-    assert newest is not None and newest.decision is RAISED  # the newest that passed
+        assert seen.find(name).decision is RAISED
+    for name in ("7", ""):
+        with pytest.raises(UnknownNameError):
+            seen.find(name)
+    assert seen.find(LR).decision is RAISED  # the newest that passed
     with pytest.raises(ConfigError, match=r"write more of the id"):
         seen.find("1")
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.stack import doctor, doctor_facts
+from oven_controller.stack import doctor
 from oven_controller.stack.doctor import Check, Package
 from oven_runs.home.run_folder import Home
 
 GIB = 2**30
 PRESENT = Package("networkx", ">=3.4,<4", "3.6.1")
-ABSENT = Package("networkx", ">=3.4,<4", None, None)
+ABSENT = Package("networkx", ">=3.4,<4", None)
 OLD = Package("networkx", ">=3.4,<4", "2.8", False)
 SCREEN = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 HOME = Path("/somewhere")
@@ -26,8 +26,6 @@ HOME = Path("/somewhere")
 @pytest.mark.parametrize(
     ("check", "state", "words"),
     [
-        (doctor.python((3, 12, 1)), "ok", "3.12.1"),
-        (doctor.python((3, 10, 9)), "fail", "install Python 3.11 or newer"),
         (doctor.extra("kg", [PRESENT]), "ok", "networkx 3.6.1"),
         (doctor.extra("kg", [ABSENT]), "warn", 'pip install "oven-controller[kg]"'),
         (doctor.extra("kg", [OLD]), "fail", "networkx 2.8 where >=3.4,<4 is needed"),
@@ -40,9 +38,9 @@ HOME = Path("/somewhere")
         (doctor.server("/bin/nats-server", "v2.9.10", 0.1, ""), "fail", "2.12 is needed"),
         (doctor.server("/bin/nats-server", "v2.15.1", None, "no space left"), "fail", "no space left"),
         (doctor.port(4222, False), "fail", "choose another with --port"),
-        (doctor.home(HOME, "", 9 * GIB), "ok", "9.0 GiB free"),
-        (doctor.home(HOME, "", GIB // 8), "fail", "0.1 GiB free"),
-        (doctor.home(HOME, "cannot be written to (Permission denied)", 0), "fail", "set OVEN_HOME"),
+        (doctor.home_folder(HOME, "", 9 * GIB), "ok", "9.0 GiB free"),
+        (doctor.home_folder(HOME, "", GIB // 8), "fail", "0.1 GiB free"),
+        (doctor.home_folder(HOME, "cannot be written to (Permission denied)", 0), "fail", "set OVEN_HOME"),
         (doctor.terminal(True, SCREEN, 120, 40), "ok", "120 × 40, true colour"),
         (doctor.terminal(True, SCREEN, 60, 40), "warn", "80 × 24 or more"),
         (doctor.terminal(False, SCREEN, 120, 40), "warn", "`up` prints lines"),
@@ -68,26 +66,26 @@ def test_what_an_extra_asks_for_is_read_from_the_metadata(tmp_path: Path, monkey
         'Requires-Dist: pydantic[email]<9,>=2 ; extra == "new"\nRequires-Dist: not-there; extra == "new"\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {package.name: package for package in doctor_facts.packages("new", "made-up")}
+    found = {package.name: package for package in doctor.packages("new", "made-up")}
     assert {name: package.fits for name, package in found.items()} == {
         "psutil": False,
         "pydantic": True,
         "not-there": False,
     }
     assert found["not-there"].version is None and found["psutil"].required == ">=999"
-    assert doctor_facts.packages("new", "nothing-of-that-name") == []
+    assert doctor.packages("new", "nothing-of-that-name") == []
 
 
 def test_the_real_server_starts_and_a_taken_port_is_seen() -> None:
-    assert doctor_facts.start_server().state == "ok"
-    assert doctor_facts.port_is_free(None)
+    assert doctor.start_server().state == "ok"
+    assert doctor.port_is_free(None)
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    problem, free = doctor_facts.writable(tmp_path / "file" / "home")
+    problem, free = doctor.writable(tmp_path / "file" / "home")
     assert "Not a directory" in problem and free == 0
-    problem, free = doctor_facts.writable(tmp_path / "not" / "yet")
+    problem, free = doctor.writable(tmp_path / "not" / "yet")
     assert (problem, free > 0, (tmp_path / "not").exists()) == ("", True, False)
 
 
@@ -99,12 +97,12 @@ def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
     command = [sys.executable, "-c", module, "oven_controller.stack.entry", "mesh"]
     with subprocess.Popen(command, env=env) as process:
         try:
-            assert doctor_facts.leftovers(home) == [("dead", process.pid, "mesh")]
+            assert doctor.leftover_processes(home) == [("dead", process.pid, "mesh")]
             with folder.hold():
-                assert doctor_facts.leftovers(home) == []
+                assert doctor.leftover_processes(home) == []
         finally:
             process.kill()
-    assert doctor_facts.leftovers(home) == []
+    assert doctor.leftover_processes(home) == []
 
 
 def test_the_command_tells_no_key(
@@ -112,7 +110,7 @@ def test_the_command_tells_no_key(
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
-    monkeypatch.setattr(doctor_facts, "port_is_free", lambda _port: False)
+    monkeypatch.setattr(doctor, "port_is_free", lambda _port: False)
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--port", "4222"])
     said = capsys.readouterr().out
@@ -120,7 +118,7 @@ def test_the_command_tells_no_key(
     assert "fail  port         port 4222 on 127.0.0.1 is taken" in said and "not ready" in said
     assert "OPENAI_API_KEY set" in said and "secret" not in said
 
-    monkeypatch.setattr(doctor_facts, "examine", lambda _home, _port: [doctor.python((3, 11, 0)), doctor.keys([])])
+    monkeypatch.setattr(doctor, "examine", lambda _home, _port: [Check("python", "ok", "3.11.0"), doctor.keys([])])
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_core.mesh.measurements import effect
-from oven_core.mesh.reputation import Stance, failed, merit, outcomes_until_silent, success, updated_reputations
+from oven_core.mesh.reputation import Stance, failed, merit, success, updated_reputations
 from oven_core.protocol.rules import Rules
 
 unit = st.floats(0, 1)
@@ -17,6 +17,19 @@ real = st.floats(-1e100, 1e100)
 size = st.floats(0, 1e100)
 stances = st.sampled_from(["propose", "for", "against"])
 names = st.text("abcdef", min_size=1, max_size=3)
+
+
+def outcomes_until_silent(
+    confidence: float, rules: Rules, reputation: float = 1.0, between: int = 0, most: int = 1000
+) -> int | None:
+    """Return N(p): after how many outcomes without success an agent that backs them at this confidence is below
+    `rules.least_reputation`, with `between` outcomes of other agents before each. None if forgetting keeps it above."""
+    for count in range(1, most + 1):
+        for merits in (*[{}] * between, {"": merit("propose", confidence, 0.0)}):
+            reputation = updated_reputations({"": reputation}, (), merits, rules)[""]
+        if reputation < rules.least_reputation:
+            return count
+    return None
 
 
 @given(real, size, size)

@@ -77,7 +77,7 @@ def test_saved_settings_refer_to_addresses_in_a_private_file(tmp_path: Path) -> 
             "`headers` is for webhooks, and slack:// is not one",
         ),
         ({"to": [{"url": HOOK, "heders": {}}]}, "there is no setting 'notify.to.0.heders'"),
-        ({"on": ["advise"]}, "no kind of message named 'advise'; did you mean 'advice'"),
+        ({"on": ["advise"]}, "it should be 'advice'"),
         ({"severity": "warn"}, "notify.severity = 'warn' (--set notify): it should be 'info', 'warning' or 'error'"),
         ({"too": [HOOK]}, "did you mean 'notify.to'"),
     ],

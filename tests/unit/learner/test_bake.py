@@ -25,8 +25,7 @@ from oven_agents.shipped.teacher import Teacher
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_learner.baking import text_training
-from oven_learner.baking.operator_commands import member_in
-from oven_learner.baking.oven import Oven
+from oven_learner.baking.oven import Oven, member_in
 from oven_learner.baking.own_stack import StackAddress
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig

@@ -13,7 +13,7 @@ import pytest
 from tests.support.policies import conditions, liked, made
 
 from oven_core.errors import ConfigError, TeacherRefusedError
-from oven_learner.baking import operator_commands
+from oven_learner.baking import oven as baking
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import StackAddress
 from oven_learner.baking.policy_training import SteeredTrainer
@@ -70,7 +70,7 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
         threads["admitted"] = threading.get_ident()
         return admit(self, candidate)
 
-    monkeypatch.setattr(operator_commands, "wait_for_choice", lambda *_: None)  # no log: tests/e2e/test_bake.py has one
+    monkeypatch.setattr(baking, "in_thread", lambda waiting: waiting.close())  # no log: tests/e2e/test_bake.py has one
     baked = oven(tmp_path)
     monkeypatch.setattr(PolicyTeachers, "_prepare", prepared)
     monkeypatch.setattr(PolicyTeachers, "_admit", admitted)

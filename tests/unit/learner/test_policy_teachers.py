@@ -27,10 +27,9 @@ from oven_learner.policies import (
     PolicyTrainer,
     PolicyTrainerConfig,
     load_policy,
-    policy_folder,
 )
 from oven_learner.policies.gaussian import TrajectoryNetwork
-from oven_learner.policies.policy import as_vectors, repeated
+from oven_learner.policies.policy import DESCRIPTION, as_vectors, repeated
 from oven_learner.teachers import TeacherConfig, memory
 from oven_learner.testing import FakeLink
 
@@ -72,7 +71,7 @@ def test_saved_policies_load_without_using_random_numbers(kind: str, folders: Pa
 
 def described(**changes: Any) -> Callable[[Path], object]:
     def change(folder: Path) -> None:
-        path = folder / policy_folder.DESCRIPTION
+        path = folder / DESCRIPTION
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
     return change

@@ -22,10 +22,8 @@ from oven_tui import feed as feeds
 from oven_tui.feed import Feed
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past import opening
-from oven_tui.past.fold import Fold, Folding
 from oven_tui.past.opening import Opening
-from oven_tui.past.preview import preview
-from oven_tui.past.reader import Failed, Frame, Preview, Progress, Whole
+from oven_tui.past.reader import Failed, Fold, Frame, Preview, Progress, Whole, preview, read
 
 EVENTS = 700
 
@@ -38,8 +36,9 @@ def signed(tmp_path: Path) -> RunFolder:
 
 
 def folded(folder: RunFolder) -> Fold:
-    *_, fold = Folding(folder)
-    return fold
+    *_, whole = read(folder)
+    assert isinstance(whole, Whole)
+    return whole.fold
 
 
 def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder) -> None:
@@ -57,7 +56,7 @@ def test_a_preview_has_the_beginning_the_end_and_says_that_it_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, size in (("HEAD_EVENTS", 30), ("TAIL", 20_000), ("WINDOW", 4000), ("PLACES", 40)):
-        monkeypatch.setattr(f"oven_tui.past.preview.{name}", size)
+        monkeypatch.setattr(f"oven_tui.past.reader.{name}", size)
     folder = Home(tmp_path).create("long", "bench")
     LongLog(folder).write(3000)
     view = preview(folder)

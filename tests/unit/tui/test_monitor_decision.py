@@ -1,19 +1,15 @@
-"""What Enter shows of a decision: the graph's path, the chart with the forecast, and other rules."""
+"""What Enter shows of a decision: the graph's path, and the chart with the forecast."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from tests.support.monitor_log import decided, recorded
+from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
 from oven_runs.log.cited_paths import CitedPath, read_path
-from oven_runs.log.other_rules import OtherRuling
-from oven_tui.model import decision_chart, other_verdicts, path_picture
+from oven_tui.model import decision_chart, path_picture
 from oven_tui.model.decisions import Decided
 from oven_tui.model.monitor_view import MonitorView
 
@@ -72,34 +68,9 @@ def test_the_forecast_is_drawn_from_the_level_at_the_decision() -> None:
     assert decision_chart.chart(view, without, 90) == []
 
 
-def test_verdicts_that_differ_have_a_row_and_doubts_are_told() -> None:
-    decision = decided(EVENTS)[0]
-    other = decision.model_copy(update={"verdict": "rejected", "tick": decision.tick + 2})
-    found = [
-        ("strict", OtherRuling(rules={}, same=False, decision=other, earlier_divergence="data.mixture at tick 3")),
-        ("lax", OtherRuling(rules={}, same=True, decision=decision, earlier_divergence="")),
-    ]
-    rows = plain(other_verdicts.rows(found, decision, 90))
-    assert "strict" in rows[0] and f"rejected at tick {decision.tick + 2}" in rows[0]
-    assert "not sure: data.mixture at tick 3" in rows[1] and rows[2] == "the same: lax"
-    assert "none of these rules" in plain(other_verdicts.rows(found[1:], decision, 90))[0]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    folder = tmp_path / "r"
-    folder.mkdir()
-    (folder / "log.jsonl").write_text("".join(event.line() + "\n" for event in EVENTS))
-    (folder / "run.json").write_text('{"run": "r", "created": "", "recipe": "grpo", "ended": "completed"}')
-    (folder / "lock").touch()
-    return folder
-
-
-async def test_other_rules_are_told_on_the_page(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_shows_the_graph_and_the_metric() -> None:
     async with monitor(EVENTS, (120, 90)) as (app, pilot):
-        monkeypatch.setattr(app, "_where", lambda: [str(run)])
         await pilot.press("g", "j", "enter")
-        await until(pilot, lambda: "the same: " in screen_text(app) or "cannot be told" in screen_text(app))
+        await until(pilot, lambda: "Tally" in screen_text(app))
         text = screen_text(app)
-        assert "cannot be told" not in text and "Under other rules" in text
         assert "│ slow_progress │" in text and "reward around the decision" in text

@@ -23,16 +23,12 @@ from oven_tui.apps.play_app import PlayApp
 from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decisions import Decided
-from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.completions import CompletionScreen
-from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.decision_detail import DecisionScreen
-from oven_tui.screens.help import BOARD, HelpScreen
-from oven_tui.screens.knob import KnobScreen
-from oven_tui.screens.log_console import ConsoleScreen
-from oven_tui.screens.paper import PaperScreen
+from oven_tui.screens.help import BOARD, HelpScreen, PaperScreen
+from oven_tui.screens.log_console import ConsoleLines, ConsoleScreen
+from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen
 from oven_tui.widgets.charts import Chart
-from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.run_list import RunList

@@ -26,7 +26,7 @@ from oven_runs.access.log_sources import exported
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past import fold
+from oven_tui.past import reader
 from oven_tui.past.player import Player
 from oven_tui.past.reader import Checkpoint, Frame, Whole, read
 from oven_tui.widgets.header import About
@@ -88,7 +88,7 @@ def imported(home: Home) -> RunFolder:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunFolder]]:
     home = Home(tmp_path_factory.mktemp("home"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fold, "CHUNK_EVENTS", 7)  # short logs with many checkpoints
+        patch.setattr(reader, "CHUNK_EVENTS", 7)  # short logs with many checkpoints
         yield {
             "recorded": write_run(home, "recorded", recorded()),
             "imported": imported(home),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 
 from oven_core.errors import OvenError, reason
 from oven_runs.access.run_access import RunAccess
-from oven_runs.log.run_row import RunRow
+from oven_runs.log.run_row import RunRow, summarized
 from oven_tui.model.monitor_view import MonitorView
 
 LOOK_S = 2.0
@@ -47,33 +46,13 @@ class Elsewhere:
     def row(self) -> RunRow:
         """Return the row for the list."""
         run = self._view.run
-        target = run.target() or ""
-        ended = run.ended
-        done = sum(run.receipts.get(status, 0) for status in ("applied", "noop"))
-        return RunRow(
+        row = RunRow(
             self.access.run,
             recipe=run.started.recipe if run.started else "",
-            status=ended.reason if ended else "running",
-            step=run.step if run.started else None,
-            max_steps=run.started.horizon.max_steps if run.started else None,
-            progress=run.progress,
-            target=target,
-            first=_finite(run.first.get(target)),
-            now=_finite(run.metrics.get(target)),
-            adopted=run.adopted,
-            rejected=run.rejected,
-            advised=tuple(d.id for d in run.advised.values() if not run.lapsed(d)),
-            held=run.held,
-            ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",
-            malformed=run.malformed,
-            not_applied=sum(run.receipts.values()) - done,
+            status=run.ended.reason if run.ended else "running",
             pace_s=self._view.pace_s or None,
-            last=run.last_time.isoformat() if run.last_time else "",
             fault=self._fault,
             location=self.access.location,
             whole=True,
         )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+        return summarized(row, run)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -25,18 +23,16 @@ from oven_tui.model.overlaid_runs import Axis, By, Overlaid
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.overlay_chart import Legend, OverlayChart
+from oven_tui.widgets.plot import WINDOWS
 
-PAINT_S = 0.25
-"""Least seconds between two paints: rarer than for one run."""
 CHARTS = 4
 WIDE = 100
 """Columns from which four charts are shown, two abreast. Below it there are two, one under the other."""
-WINDOWS = (None, 1000, 300, 100, 30)
-"""Steps or ticks to show: all, or the newest."""
 
 
 class OverlayApp(ThemedApp[None]):
     TITLE = "Oven Controller: overlay"
+    paint_s = 0.25  # rarer than for one run
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings("overlay")
 
@@ -56,7 +52,6 @@ class OverlayApp(ThemedApp[None]):
         self.by = by
         self.pages = self.zoom = 0
         self._accesses = accesses
-        self._painted, self._due = 0.0, False
 
     def compose(self) -> ComposeResult:
         yield Legend(self.runs)
@@ -66,7 +61,6 @@ class OverlayApp(ThemedApp[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.dress()
         self.query_one(Legend).styles.height = len(self.runs)
         if self._accesses:
             self.call_after_refresh(self._read)
@@ -83,32 +77,22 @@ class OverlayApp(ThemedApp[None]):
         """Add new events of a run's log, in order."""
         for event in events:
             self.runs[index].view.feed(event)
-        self._soon()
+        self.soon()
 
     def show_view(self, index: int, view: MonitorView) -> None:
         """Show another view of a run from now on: a preview of a long log, or all of it."""
         self.runs[index].view = view
-        self._soon()
+        self.soon()
 
     def say(self, index: int, link: str, detail: str) -> None:
         """Show the state of the connection to a run."""
-        if legend := self._legend():
+        if legend := self.part(Legend):
             legend.links[self.runs[index].name] = (link, detail)
-            self._soon()
-
-    def _legend(self) -> Legend | None:
-        return next(iter(self.screen_stack[0].query(Legend)), None) if self.screen_stack else None
-
-    def _soon(self) -> None:
-        if not self._due:
-            self._due = True
-            self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
+            self.soon()
 
     def paint(self) -> None:
-        """Redraw what changed in every widget."""
-        if (legend := self._legend()) is None:
+        if (legend := self.part(Legend)) is None:
             return
-        self._due, self._painted = False, time.monotonic()
         now = datetime.now(UTC)
         for run in self.runs:
             last_time = run.view.run.last_time
@@ -131,11 +115,9 @@ class OverlayApp(ThemedApp[None]):
     def _window(self, newest: int) -> tuple[int, int]:
         window = WINDOWS[self.zoom]
         if window is None or newest <= window:
-            return 0, braille_chart.span(0, newest, None if self._under_way() else newest)
+            under_way = any(run.view.run.ended is None for run in self.runs)
+            return 0, braille_chart.span(0, newest, None if under_way else newest)
         return newest - window, newest
-
-    def _under_way(self) -> bool:
-        return any(run.view.run.ended is None for run in self.runs)
 
     def action_axis(self) -> None:
         self.by = "tick" if self.by == "step" else "step"
@@ -150,13 +132,7 @@ class OverlayApp(ThemedApp[None]):
         self.paint()
 
     def action_save(self) -> None:
-        folder = self._accesses[0].export_folder if self._accesses else Path.cwd()
-        try:
-            path = self.save_screenshot(f"overlay-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
-        except OSError as error:
-            self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
-            return
-        self.notify(f"saved {path}")
+        self.save_picture("overlay", self._accesses[0] if self._accesses else None)
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(("overlay",)))

@@ -4,9 +4,12 @@ then."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Footer
@@ -16,17 +19,62 @@ from oven_runs.home.run_folder import RunFolder
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cell_text import row
 from oven_tui.past.player import SPEEDS, Player
 from oven_tui.past.reader import Failed
 from oven_tui.screens.help import BOARD, HelpScreen
+from oven_tui.widgets.base import Lines
+from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About
-from oven_tui.widgets.play_bar import PlayBar
-from oven_tui.widgets.seek_box import SeekBox
 
 CHECKPOINTS = 128
 """Checkpoints of a long log. Going back in a log of a million events folds at most 8,000."""
 TURN_S = 0.1
 """Seconds between two turns of playing."""
+TRACK = 20
+"""Least width of the track, in cells; below it there is none."""
+
+
+class PlayBar(Lines):
+    """The bar under a played run: the position in the log, the speed, and the decisions."""
+
+    def __init__(self, player: Player) -> None:
+        super().__init__(id="play-bar")
+        self.player = player
+        self.playing = False
+        self.busy = ""
+        """The operation that the player is waiting for; empty if nothing."""
+
+    def rows(self, width: int, height: int) -> list[list[Run]]:
+        player = self.player
+        seq, tick, _ = player.last
+        run = player.view.run
+        glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
+        if not self.playing and player.at_end:
+            glyph, kind = "■", "dim"
+        left_part: list[Run] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
+        left_part.append((f" event {run.seq}/{max(seq, run.seq)}  tick {run.tick}/{max(tick, run.tick)}  ", "text"))
+        right: list[Run] = []
+        if self.busy:
+            right.append((f" {self.busy} ", "warn"))
+        elif not player.whole:
+            right.append((f" reading {player.share:.0%} ", "dim"))
+        if run.last_time is not None:
+            right.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
+        room = width - sum(len(text) for text, _ in (*left_part, *right))
+        return [row(width, [*left_part, *(self._track(room - 1) if room > TRACK else [])], right)][:height]
+
+    def _track(self, width: int) -> list[Run]:
+        """Return a cell per part of the log: before here, here, after, and the decisions."""
+        last = max(1, self.player.last[1], self.player.view.run.tick)
+        here = min(width - 1, self.player.view.run.tick * width // last)
+        cells: list[Run] = [("━", "good" if cell < here else "raw") for cell in range(width)]
+        for decision in self.player.decisions:
+            cell = min(width - 1, decision.tick * width // last)
+            cells[cell] = ("◆", "good" if cell <= here else "dim")
+        cells[here] = ("●", "strong")
+        return [("".join(sign for sign, _ in part), kind) for kind, part in groupby(cells, key=itemgetter(1))]
 
 
 class PlayApp(MonitorApp):
@@ -43,26 +91,22 @@ class PlayApp(MonitorApp):
         self._recorded = folder
         self._turned = time.monotonic()
         self._going: Iterator[None] | None = None
-        self._goal: Callable[[], Iterator[None]] | None = None  # where to go once that much was read
 
     def compose(self) -> ComposeResult:
         for widget in super().compose():
             if isinstance(widget, Footer):
-                yield SeekBox()
+                yield FilterBox("go to step", "a number", id="seek")
                 yield PlayBar(self.player)
             yield widget
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.say("connected", "")
         self.call_after_refresh(self._read_past)
         self._go(self.player.to_start())
         self.set_interval(TURN_S, self._turn)
 
-    def _read_past(self) -> None:
-        self.run_worker(self._checkpoints(), exit_on_error=True)
-
-    async def _checkpoints(self) -> None:
+    @work(exit_on_error=True)
+    async def _read_past(self) -> None:
         from oven_tui.past.reader import frames
 
         async for frame in frames(self._recorded, checkpoints=CHECKPOINTS):
@@ -92,8 +136,7 @@ class PlayApp(MonitorApp):
 
     def _show(self) -> None:
         self.view = self.shown = self.player.view
-        bar = next(iter(self.screen_stack[0].query(PlayBar)), None) if self.screen_stack else None
-        if bar is not None:
+        if (bar := self.part(PlayBar)) is not None:
             bar.playing = self.playing
             bar.busy = "going there …" if self._going is not None else ""
             self.paint()
@@ -143,10 +186,13 @@ class PlayApp(MonitorApp):
         self._go(self.player.to_end())
 
     def action_seek(self) -> None:
-        self.query_one(SeekBox).open()
+        self.query_one("#seek", FilterBox).open()
 
-    def on_seek_box_submitted(self, message: SeekBox.Submitted) -> None:
-        self._go(self.player.to_step(message.step))
+    def on_filter_box_submitted(self, message: FilterBox.Submitted) -> None:
+        if message.box.id == "seek":
+            message.box.clear()
+            if message.words.isdigit():
+                self._go(self.player.to_step(int(message.words)))
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen((*BOARD, "player")))

@@ -82,7 +82,6 @@ class RunsApp(ThemedApp[Choice]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.dress()
         self._source.look()
         runs = self.screen_stack[0].query_one(RunList)
         runs.marked = list(self._marked)

@@ -81,7 +81,8 @@ def bounds(columns: Sequence[Bucket], style: Style, log: bool = False) -> Bounds
     if low == high:
         around = abs(low) / 2 or 1.0
         low, high = max(low - around, -sys.float_info.max), min(high + around, sys.float_info.max)
-    step = _round_step((high / 2 - low / 2) / 2)
+    half = (high / 2 - low / 2) / 2
+    step = _round_up(half, (1, 2, 2.5, 5)) if half > 0 else 0.0
     if not (math.isfinite(step) and step > 0) or math.floor(low / step) == math.ceil(high / step):
         return Bounds(low, high if high > low else math.nextafter(low, math.inf))
     bottom, top = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
@@ -94,17 +95,10 @@ def _round_down(value: float) -> float:
     return next((factor * power for factor in (5, 2, 1) if factor * power <= value * (1 + 1e-9)), power)
 
 
-def _round_up(value: float) -> float:
-    power = 10.0 ** math.floor(math.log10(value) + 1e-9)
-    return next((factor * power for factor in (1, 2, 5) if factor * power >= value * (1 - 1e-9)), 10 * power)
-
-
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2, 2.5, 5 times a power of ten that is not below `least`."""
-    if not least > 0:
-        return 0.0
-    power = 10.0 ** max(-300, math.floor(math.log10(least)))
-    return next((factor * power for factor in (1, 2, 2.5, 5) if factor * power >= least), 10 * power)
+def _round_up(value: float, factors: Sequence[float] = (1, 2, 5)) -> float:
+    """Return the smallest of the factors times a power of ten that is not below the positive `value`."""
+    power = 10.0 ** max(-300, math.floor(math.log10(value) + 1e-9))
+    return next((factor * power for factor in factors if factor * power >= value * (1 - 1e-9)), 10 * power)
 
 
 def span(first: int, last: int, end: int | None) -> int:

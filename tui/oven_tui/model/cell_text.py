@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from oven_core.terminal_text import clean
 from oven_tui.model.braille_chart import Run
@@ -36,16 +36,17 @@ def clip(text: str, width: int) -> str:
     return text if cell_len(text) <= width else fit(text, width)
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` cells, broken between words if possible."""
-    lines, line = [], ""
-    for word in clean(text).split():
-        longer = f"{line} {word}" if line else word
-        if line and cell_len(longer) > width:
-            lines.append(line)
-            longer = word
-        line = longer
-    return [clip(each, width) for each in (*lines, line) if each]
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a clean line in parts of at most `width` cells, broken at a space near the end."""
+    parts: list[str] = []
+    while cell_len(line) > width:
+        part = chop_cells(line, width)[0] or line[:1]
+        space = part.rfind(" ", len(part) * 2 // 3)
+        if space > 0:
+            part = part[: space + 1]
+        parts.append(part.rstrip() if space > 0 else part)
+        line = line[len(part) :]
+    return [*parts, line]
 
 
 def glyph(index: int) -> Run:

@@ -27,17 +27,12 @@ class Choice:
 
 def knobs(view: MonitorView) -> list[Choice]:
     """Return the knobs that can be set, with value and bounds."""
-    return [Choice(spec.name, spec.name, _state(view, spec)) for spec in specs(view) if spec.kind != "action"]
+    return [Choice(spec.name, spec.name, _state(view, spec)) for spec in view.run.specs if spec.kind != "action"]
 
 
 def actions(view: MonitorView) -> list[str]:
     """Return the actions that the run announces."""
-    return [spec.name for spec in specs(view) if spec.kind == "action"]
-
-
-def specs(view: MonitorView) -> tuple[ActuatorSpec, ...]:
-    """Return the actuators that the run announces."""
-    return view.run.started.actuators if view.run.started else ()
+    return [spec.name for spec in view.run.specs if spec.kind == "action"]
 
 
 def _state(view: MonitorView, spec: ActuatorSpec) -> str:
@@ -49,7 +44,7 @@ def _state(view: MonitorView, spec: ActuatorSpec) -> str:
 
 def autonomies(view: MonitorView) -> list[Choice]:
     """Return every actuator at once, then each, with its level."""
-    each = [Choice(spec.name, spec.name, level(view, spec.name)) for spec in specs(view)]
+    each = [Choice(spec.name, spec.name, level(view, spec.name)) for spec in view.run.specs]
     return [Choice(ANY, "every actuator", level(view, ANY)), *each]
 
 
@@ -74,7 +69,7 @@ def agents(view: MonitorView, what: str) -> list[Choice]:
 
 def trusted_with(view: MonitorView) -> list[Choice]:
     """Return the actuators on which an agent may be trusted."""
-    return [Choice(ANY, "every actuator"), *(Choice(spec.name, spec.name) for spec in specs(view))]
+    return [Choice(ANY, "every actuator"), *(Choice(spec.name, spec.name) for spec in view.run.specs)]
 
 
 def advised(view: MonitorView) -> list[Choice]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 
 from oven_core.protocol.completion_messages import SampledGroup, ShownCompletion
 from oven_runs.log.sampled_text import (
@@ -19,7 +19,7 @@ from oven_runs.log.sampled_text import (
     text_lines,
 )
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cell_text import clip, fit, row
+from oven_tui.model.cell_text import clip, fit, row, wrapped
 
 Line = list[Run]
 COLUMN = 20
@@ -99,16 +99,3 @@ def _clipped(line: Line, width: int) -> Line:
 
 def _text(lines: Sequence[str], width: int, kind: str) -> list[Line]:
     return [[(part, kind)] for line in lines for part in wrapped(line, max(1, width))]
-
-
-def wrapped(line: str, width: int) -> list[str]:
-    """Return a clean line in parts of at most `width` cells, broken at a space near the end."""
-    parts: list[str] = []
-    while cell_len(line) > width:
-        part = chop_cells(line, width)[0] or line[:1]
-        space = part.rfind(" ", len(part) * 2 // 3)
-        if space > 0:
-            part = part[: space + 1]
-        parts.append(part.rstrip() if space > 0 else part)
-        line = line[len(part) :]
-    return [*parts, line]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel
+from pydantic_core import to_json
 
 from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
 from oven_tui.model.word_filter import word_filter
@@ -99,18 +98,13 @@ def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
     row: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case Decided():
-            parts: dict[str, BaseModel | None] = {
-                "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt, "outcome": entry.outcome
-            }  # fmt: skip
-            row |= {"fate": entry.fate}
-            row |= {name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()}
-            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row |= {"fate": entry.fate, "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt}
+            row |= {"outcome": entry.outcome, "votes": entry.votes}
         case Open():
-            row["ballot"] = entry.opened.model_dump(mode="json")
-            row["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+            row |= {"ballot": entry.opened, "votes": entry.votes}
         case Note():
             row |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
-    return json.dumps(row, ensure_ascii=False)
+    return to_json(row).decode()
 
 
 def matching(words: str) -> Callable[[Entry], bool]:

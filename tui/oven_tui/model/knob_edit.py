@@ -91,17 +91,8 @@ class KnobEdit:
         if self.spec.choices:
             self.component = (self.component + by) % len(self.spec.choices)
 
-    @property
-    def part(self) -> float | None:
-        """Return the value's position between the bounds, 0 to 1 on its own scale; None without bounds or a number."""
-        try:
-            now = number(self.value)
-        except ValueError:
-            return None
-        return self.position(now)
-
     def position(self, value: float | None) -> float | None:
-        """The same of any number."""
+        """Return a value's position between the bounds, 0 to 1 on the knob's scale; None without bounds or a number."""
         low, high = self.spec.low, self.spec.high
         if value is None or low is None or high is None or high <= low:
             return None

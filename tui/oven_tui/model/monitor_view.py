@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
     AgentStatus,
@@ -69,7 +68,6 @@ class MonitorView:
         """Agent → its weight after the last outcome; absent before the first."""
         self.commands = CommandsGiven()
         self.mesh = MeshState()
-        self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
         self.preview = False
         """Whether it was made from unverified samples of a long log, so that its counts are wrong."""
@@ -104,8 +102,6 @@ class MonitorView:
                 self._receipt(body)
             case Outcome() as body:
                 self._outcome(body)
-            case Malformed() as body:
-                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
             case _:
                 self._noted(event)
 
@@ -177,13 +173,11 @@ class MonitorView:
 
     def _knobs(self) -> None:
         """Scalar settings are curves too: a point for each change."""
-        specs = self.run.started.actuators if self.run.started else ()
-        values = {spec.name: self.run.knobs.get(spec.name) for spec in specs if spec.kind == "scalar"}
-        scalars = {name: value for name, value in values.items() if isinstance(value, float | int)}
-        self._measure(self.run.tick, scalars)
+        values = {spec.name: self.run.knobs.get(spec.name) for spec in self.run.specs if spec.kind == "scalar"}
+        self._measure(self.run.tick, {name: value for name, value in values.items() if isinstance(value, float | int)})
 
     def _vote(self, agent: str, vote: Vote) -> None:
-        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.started.actuators)
+        known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.specs)
         if not known or agent not in self.run.agents:
             return  # no ballot will open on it
         self._votes.setdefault(vote.actuator, {})[agent] = vote
@@ -300,7 +294,7 @@ class MonitorView:
 
     def end_tick(self) -> int | None:
         """Return the tick of the last step, if nothing is repeated from here on; unknown without a horizon in steps."""
-        most = self.run.started.horizon.max_steps if self.run.started else None
+        most = self.run.max_steps
         return self.run.tick + max(0, most - self.run.step) if most is not None else None
 
     def step_at(self, tick: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
+from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import CitedPath
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import clip, wrapped
@@ -78,5 +79,5 @@ def _ground(path: CitedPath, width: int) -> Rows:
     cited = f"cited by {', '.join(path.agents)}" if path.agents else ""
     words = "; ".join(part for part in (*parts, cited) if part)
     head: list[Run] = [(f"{role}: ", kind)] if role else []
-    first, *more = wrapped(words, max(8, width - cell_len(role) - 2)) or [""]
+    first, *more = wrapped(clean(words), max(8, width - cell_len(role) - 2)) or [""]
     return [[*head, (first, "dim")], *([("  " + line, "dim")] for line in more)]

@@ -13,12 +13,10 @@ from datetime import datetime, timedelta
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
-from oven_core.security.signing import Keyring
 from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past.fold import DecisionPosition, Fold
-from oven_tui.past.reader import Checkpoint, Frame, Preview, Progress, Whole
+from oven_tui.past.reader import Checkpoint, DecisionPosition, Fold, Frame, Preview, Progress, Whole
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 PIECE = 500
@@ -49,7 +47,7 @@ class Player:
         self.clock: datetime | None = None
         """The playing position in the log's own time."""
         self._ahead: Event | None = None
-        self._go_on(Fold(MonitorView(), Keyring(folder.pin())))
+        self._go_on(Fold.empty(folder))
 
     def take(self, frame: Frame) -> None:
         """Add a frame of the reading."""
@@ -101,11 +99,8 @@ class Player:
         event = self._peek()
         if event is None:
             return None
-        event = self.fold.keyring.verify(event)
-        self.fold.view.feed(event)
-        self.fold.offset = self._log.offset
-        self._ahead = None
-        return event
+        self._ahead, self.fold.offset = None, self._log.offset
+        return self.fold.feed(event)
 
     def to_seq(self, seq: int) -> Iterator[None]:
         """Go to just after an event. Yields every PIECE events."""
@@ -147,8 +142,7 @@ class Player:
         best = self.checkpoints[checkpoints - 1] if checkpoints else None
         ahead = seq is not None and self.fold.seq <= seq
         if not ahead or (best is not None and best.seq > self.fold.seq):
-            fold = best.unpack() if best else None
-            self._go_on(fold or Fold(MonitorView(), Keyring(self._folder.pin())))
+            self._go_on(best.unpack() if best else Fold.empty(self._folder))
         yield from self._fold_on(there)
         self.clock = self.view.run.last_time
 

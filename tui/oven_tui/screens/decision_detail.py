@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,26 +16,22 @@ from oven_core.protocol.messages import Outcome, TallyLine, Vote
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.run_summary import text
-from oven_tui import other_rules
 from oven_tui.bindings import key_line
-from oven_tui.model import decision_chart, other_verdicts, path_picture
-from oven_tui.model.braille_chart import Run
-from oven_tui.model.cell_text import FATES, wrapped
+from oven_tui.model import decision_chart, path_picture
+from oven_tui.model.cell_text import FATES
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.screens.paper import PaperScreen
-from oven_tui.widgets.drawing import Drawing
+from oven_tui.screens.help import PaperScreen
+from oven_tui.widgets.base import Drawing
 
 
 class DecisionScreen(PaperScreen):
     """Shows one decision, open ballot or note in full."""
 
-    def __init__(self, entry: Entry, view: MonitorView | None = None, run_arguments: Sequence[str] = ()) -> None:
-        """`view` provides the metric that judges the decision. `run_arguments` are the monitor's arguments that name
-        the run. A child process uses them to decide again under other rules; without them, that section is omitted."""
+    def __init__(self, entry: Entry, view: MonitorView | None = None) -> None:
+        """`view` provides the metric that judges the decision."""
         super().__init__()
-        self._entry, self._view, self._run_arguments = entry, view, run_arguments
-        self._answer: other_rules.Answer | None = None
+        self._entry, self._view = entry, view
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="paper") as paper:
@@ -46,13 +42,6 @@ class DecisionScreen(PaperScreen):
                 yield from self._pictures(self._entry)
             if votes := _votes(self._entry):
                 yield Static(Group(*votes))
-            if isinstance(self._entry, Decided) and self._run_arguments:
-                yield Static(Group(_section("Under other rules")))
-                yield Drawing(self._under_other_rules, id="other-rules")
-
-    def on_mount(self) -> None:
-        if isinstance(self._entry, Decided) and self._run_arguments:
-            self.run_worker(self._ask(self._entry.decision.id), exit_on_error=False)
 
     def _pictures(self, entry: Decided) -> Iterator[Widget]:
         """Yield charts of the metric around the decision and of the graph's paths that votes cite."""
@@ -65,19 +54,6 @@ class DecisionScreen(PaperScreen):
             yield Drawing(
                 lambda width: [row for path in paths for row in path_picture.picture(path, width)], id="paths"
             )
-
-    async def _ask(self, decision: str) -> None:
-        self._answer = await other_rules.ask(self._run_arguments, decision)
-        self.query_one("#other-rules", Drawing).refresh(layout=True)
-
-    def _under_other_rules(self, width: int) -> list[list[Run]]:
-        assert isinstance(self._entry, Decided)
-        if self._answer is None:
-            return [[("the log is decided again with other rules…", "dim")]]
-        if self._answer.cannot:
-            return [[(line, "warn")] for line in wrapped(f"cannot be told: {self._answer.cannot}", width)]
-        rulings = [(ruling.words, ruling.ruling) for ruling in self._answer.rulings]
-        return other_verdicts.rows(rulings, self._entry.decision, width)
 
 
 def heading(entry: Entry) -> str:

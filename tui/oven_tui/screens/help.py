@@ -1,4 +1,4 @@
-"""A screen with the keys, from the table of commands, and the dashboard's signs."""
+"""Pages to read, and the help: the keys, from the table of commands, and the dashboard's signs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from oven_tui.bindings import bindings, key_line, key_words
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
-from oven_tui.screens.paper import PaperScreen
 
+LINES = 3
+"""Rows per key press."""
 SIGNS = (
     ("⣀⠤⠒", "dots dim: as measured, the least and greatest of each column; bright: moving average over 20 points"),
     ("×", "not a number, or infinite: the curve has a gap there"),
@@ -28,6 +30,15 @@ SIGNS = (
 
 BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
 """The monitor's own scopes."""
+
+
+class PaperScreen(ModalScreen[None]):
+    """The base of read-only pages, which a key closes. The content is in a container with the id `paper`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
+
+    def action_move(self, by: int) -> None:
+        self.query_one("#paper").scroll_relative(y=by * LINES, animate=False)
 
 
 class HelpScreen(PaperScreen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from rich.segment import Segment
@@ -95,6 +95,23 @@ class Lines(Painted, Widget):
         if y >= len(self.drawn_rows):
             return Strip.blank(self.content_size.width, self.rich_style)
         return self.strip(self.drawn_rows[y])
+
+
+class Drawing(Lines):
+    """A picture in a page that scrolls: as high as its rows are at the page's width."""
+
+    DEFAULT_CSS = "Drawing { height: auto; }"
+
+    def __init__(self, draw: Callable[[int], list[list[Run]]], *, id: str | None = None) -> None:
+        """`draw` makes the rows for a width."""
+        super().__init__(id=id)
+        self._draw = draw
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._draw(width))
+
+    def rows(self, width: int, height: int) -> list[list[Run]]:
+        return [row(width, runs) for runs in self._draw(width)]
 
 
 class RowList(Painted, ScrollView, Generic[Row], can_focus=True):

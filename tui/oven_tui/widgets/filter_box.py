@@ -18,6 +18,9 @@ class FilterBox(Horizontal):
             super().__init__()
             self.box, self.words = box, words
 
+    class Submitted(Changed):
+        """The user pressed Enter."""
+
     class Closed(Message):
         """The user left the filter."""
 
@@ -49,6 +52,7 @@ class FilterBox(Horizontal):
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         message.stop()
+        self.post_message(self.Submitted(self, message.value.strip()))
         self._close()
 
     def _close(self) -> None:

@@ -83,8 +83,7 @@ class Header(Lines):
 
     def _how_far(self, width: int) -> list[Run]:
         run = self.view.run
-        most = run.started.horizon.max_steps if run.started else None
-        words = f" {run.progress:.0%}  step {run.step}" + (f"/{most}" if most else "") + f"  tick {run.tick}"
+        words = f" {run.progress:.0%}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  tick {run.tick}"
         if self.view.pace_s > 0 and run.ended is None:
             words += f"  {1 / self.view.pace_s:.3g}/s"
         if run.held:
@@ -107,19 +106,14 @@ class Header(Lines):
             ]
         counts = f"{run.adopted} adopted, {run.rejected} rejected"
         left_part.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
-        initial = (
-            {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}
-        )
-        turned = [(name, value) for name, value in run.knobs.items() if name in initial and value != initial[name]]
         right: list[Run] = []
         if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
             left_over = remaining(advised[0], run.tick, self.view.pace_s)
             right = [(f"  ? {advised[0].actuator} lapses in {left_over}", "warn")]
-        if run.malformed or self.view.left_out:
-            right += [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
-            right += [(f"  {self.view.left_out} left out", "warn")] if self.view.left_out else []
+        for count, words in ((run.malformed, "malformed"), (self.view.left_out, "left out")):
+            right += [(f"  {count} {words}", "warn")] if count else []
         room = width - sum(cell_len(words) for words, _ in (*left_part, *right))
-        return row(width, [*left_part, *_knobs(turned, room)], right)
+        return row(width, [*left_part, *_knobs(run.changed_knobs(), room)], right)
 
 
 def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:

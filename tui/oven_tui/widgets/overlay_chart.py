@@ -85,23 +85,15 @@ class Legend(Lines):
             state = "stack is down"
         elif run.ended is not None:
             state = run.ended.reason
-        most = run.started.horizon.max_steps if run.started else None
         left_part: list[Run] = [(f" {sign} ", colour), (fit(overlaid.name, names) + "  ", "strong")]
         if link == "unreadable":
             return row(width, [*left_part, (f"log not readable: {detail}", "bad")])
         if not run.seq:
             return row(width, [*left_part, (f"{link} …", "dim")])
-        left_part.append((f"{state}  step {run.step}{f'/{most}' if most else ''}  ", "text"))
+        left_part.append((f"{state}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  ", "text"))
         if name := run.target():
             left_part.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
         left_part.append((f"{run.adopted} adopted, {run.rejected} rejected", "dim"))
-        for knob, value in _turned(overlaid):
-            left_part.append((f"  {knob} {value}", "dim"))
+        for knob, value in run.changed_knobs():
+            left_part.append((f"  {knob} {text(value)}", "dim"))
         return row(width, left_part, [(f"{run.malformed} malformed ", "warn")] if run.malformed else None)
-
-
-def _turned(overlaid: Overlaid) -> list[tuple[str, str]]:
-    run = overlaid.view.run
-    specs = run.started.actuators if run.started else ()
-    initial = {spec.name: spec.value for spec in specs if spec.kind != "action"}
-    return [(name, text(value)) for name, value in run.knobs.items() if name in initial and value != initial[name]]

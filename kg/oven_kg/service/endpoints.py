@@ -27,8 +27,7 @@ from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import load
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.curriculum import curriculum, required
-from oven_kg.reasoning.diagnosis import diagnose
-from oven_kg.reasoning.judgement import judge
+from oven_kg.reasoning.diagnosis import diagnose, judge
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.prior import Encode, token_prior
 

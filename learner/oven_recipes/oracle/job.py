@@ -29,8 +29,7 @@ from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
-from oven_recipes.oracle.model import SIZES, Sizes, build_tokenizer
-from oven_recipes.oracle.pretraining import SCHEDULE, own_model
+from oven_recipes.oracle.model import SCHEDULE, SIZES, Sizes, build_tokenizer, own_model
 from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start

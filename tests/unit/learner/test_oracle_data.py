@@ -10,8 +10,7 @@ pytest.importorskip("transformers")
 
 from oven_learner.rewards.informativeness import informativeness_of
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.model import CONTEXT, build_tokenizer
-from oven_recipes.oracle.pretraining import benchmark_rows, collate, template_rows
+from oven_recipes.oracle.model import CONTEXT, benchmark_rows, build_tokenizer, collate, template_rows
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.template_questions import held_out, template_dataset
 from oven_recipes.oracle.words import ATTRIBUTES, QUESTIONS

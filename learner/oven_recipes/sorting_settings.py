@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from oven_core.protocol.messages import MetricSpec
+from oven_recipes.base import RecipeSettings
 
 LR_BOUNDS = (0.01, 100.0)
 """Wide enough that an agent cannot infer from them where a drawn start lies."""
@@ -18,10 +19,8 @@ def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
     )
 
 
-class SortingSettings(BaseModel):
+class SortingSettings(RecipeSettings):
     """Sizes of the task, the policy and its warm-up."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # The task: a level is the number of digits to sort.
     lengths: tuple[int, ...] = Field(default=(3, 4, 5), min_length=1)

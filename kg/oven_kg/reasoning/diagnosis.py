@@ -192,7 +192,9 @@ NEUTRAL: Final = 0.1
 
 
 def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
-    """If the change belongs to several remedies, the one with the highest log-odds decides. Remedies about which the
+    """Judge one proposed change. The verdict does not change an agent's vote weight. The mesh bars the same by rules.
+
+    If the change belongs to several remedies, the one with the highest log-odds decides. Remedies about which the
     graph has no evidence do not count."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)

@@ -152,18 +152,8 @@ class ActivationInjection:
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check(row_vectors, self.width, f"row {row}")
-        with self._set(vectors, layers):
-            yield
-
-    def part(self, start: int, stop: int) -> contextlib.AbstractContextManager[None]:
-        """Use the rows `start` to `stop` - 1 of this thread for passes over that part of a batch."""
-        rows, layers = self._now.rows, self._now.layers
-        return self._set(rows and rows[start:stop], layers and layers[start:stop])
-
-    @contextlib.contextmanager
-    def _set(self, rows: Rows | None, layers: Sequence[int | None] | None) -> Iterator[None]:
         before = self._now.rows, self._now.layers
-        self._now.rows, self._now.layers = rows, layers
+        self._now.rows, self._now.layers = vectors, layers
         try:
             yield
         finally:

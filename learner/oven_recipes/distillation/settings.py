@@ -24,7 +24,6 @@ class DistillationSettings(SortingSettings):
         default=1.0, ge=0, le=1, description="generalized Jensen-Shannon: 0 forward KL, 1 reverse KL"
     )
     temperature: float = Field(default=1.0, gt=0, description="of sampling, and of both distributions in the loss")
-    max_grad_norm: float = Field(default=1.0, gt=0)
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
 
 

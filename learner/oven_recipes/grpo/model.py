@@ -1,4 +1,5 @@
-"""The policy, a Llama small enough for one CPU core, and its character tokenizer, built in memory."""
+"""The policy, a Llama small enough for one CPU core, its character tokenizer, the supervised warm-up that stands in for
+pre-training, and its teachers."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -94,7 +95,8 @@ WARMED: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
     ),
     "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
 }
-"""Name → the warm-up's settings, from the policy's."""
+"""Name → the warm-up's settings, from the policy's. `small` has an eighth of the parameters and the same mixed habits:
+it holds a policy down. `strong` learnt from right answers only."""
 
 
 def build_teachers(

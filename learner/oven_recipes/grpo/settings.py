@@ -25,7 +25,6 @@ class GrpoSettings(SortingSettings):
     prompts_per_step: int = Field(default=32, ge=1)
     group_size: int = Field(default=8, ge=2, description="completions per prompt; 2 is the least with an advantage")
     beta: float = Field(default=0.0, ge=0, description="weight of the KL term; the warm-up policy is the first teacher")
-    max_grad_norm: float = Field(default=1.0, gt=0)
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=0, ge=0, description="steps over which the learning rate rises from 0")
     eval_every: int = Field(default=20, ge=1, description="steps between held-out evaluations")

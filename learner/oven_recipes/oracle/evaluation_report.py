@@ -135,7 +135,8 @@ BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
 
 
 def write_diagram(path: Path, title: str, own: Scores) -> None:
-    """Write a PNG. Raises ConfigError if matplotlib is not installed or the file cannot be written."""
+    """Write the reliability diagram (Murphy & Winkler 1977) as a PNG: accuracy against stated confidence, with counts
+    below. Raises ConfigError if matplotlib is not installed or the file cannot be written."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

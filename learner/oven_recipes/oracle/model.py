@@ -263,7 +263,12 @@ def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
 
 
 def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
-    """Train all weights: matrices with Muon, the rest with AdamW. At these sizes Muon needs half of AdamW's steps.
+    """Train the model on texts, each followed by questions about it and their answers.
+
+    To answer them, it has to carry the answers in its activations of the text. A large model can use activations in its
+    own stream without training; a model of a million weights cannot. So the last steps also ask it about activations
+    that it currently computes for other texts. Texts that are held out are never used. Matrices are trained with Muon,
+    which needs half of AdamW's steps at these sizes, and the rest with AdamW.
 
     Prompt rows and benchmark rows differ in length, so they go through separate passes.
     """

@@ -54,7 +54,11 @@ class _Line(BaseModel):
 
 
 def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[QuestionedPrompt]:
-    """Return at most `most` prompts in the order of the file.
+    """Return at most `most` prompts of a file in the format of `ceselder/wildchat-oracle-questions`, in its order:
+
+    {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
+
+    It has no answers, so judges decide. Errors never quote the prompt.
 
     A prompt that appears twice is returned once, with the questions of both. Raises ConfigError, naming file, line and
     remedy, for a missing, empty, truncated or non-UTF-8 file, for lines of another layout, for empty questions, and for

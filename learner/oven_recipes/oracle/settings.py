@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from oven_recipes import base
 
@@ -57,11 +57,9 @@ def _checkpoint(checkpoint: str) -> str:
     return checkpoint
 
 
-class OracleSettings(BaseModel):
+class OracleSettings(base.RecipeSettings):
     """Sizes and optimiser settings. The defaults are those of the activation oracle of 8 B parameters; without a
     `model`, those in OWN_MODEL replace some of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft ends with the supervised adapter's steps")
 
@@ -106,7 +104,6 @@ class OracleSettings(BaseModel):
     calibration_lambda: float = Field(
         default=0.5, ge=0, le=1, description="λ of the reward I − λ(c − I)²; above 1 a wrong answer could beat a doubt"
     )
-    max_grad_norm: float = Field(default=1.0, gt=0)
 
     # What is held out.
     initial_eval: bool = Field(default=True, description="evaluate on the benchmarks before the first step")

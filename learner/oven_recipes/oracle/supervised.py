@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPromp
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
 from oven_recipes.oracle.words import QUESTIONS
 from oven_recipes.runner import trainer_arguments
-from oven_recipes.small_models import descend, rise_and_fall, target_batch
+from oven_recipes.small_models import alike_batches, descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")
@@ -196,8 +196,13 @@ def train(
     injection, store = ActivationInjection(policy, subject.tokenizer), subject.store
     policy.train()
     try:
-        batches = islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps)
-        for step, batch in enumerate(batches):
+        batches = alike_batches(
+            lambda: rng.choices(taught, k=settings.sft_batch * ALIKE),
+            settings.sft_batch,
+            lambda lesson: len(store.get(lesson.key)),
+            rng,
+        )
+        for step, batch in enumerate(islice(batches, settings.sft_steps)):
             if step % SAID == 0:
                 log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
             clean = step < CLEAN * settings.sft_steps
@@ -227,18 +232,6 @@ def lesson_loss(
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean over the labels (B, T) that are not ignored, of logits (B, T, V), in nats."""
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
-
-
-def _batches(
-    taught: Sequence[Lesson], rows: int, store: ActivationStore, rng: random.Random
-) -> Iterator[Sequence[Lesson]]:
-    """Yield batches without end. Lessons with similar numbers of activations go together, which saves a quarter of the
-    padding."""
-    while True:
-        drawn = sorted(rng.choices(taught, k=rows * ALIKE), key=lambda lesson: len(store.get(lesson.key)))
-        batches = [drawn[start : start + rows] for start in range(0, len(drawn), rows)]
-        rng.shuffle(batches)
-        yield from batches
 
 
 def collate(

@@ -8,7 +8,7 @@ import json
 import logging
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
 from oven_recipes.repair.attempts import attempt_all, share_solved
 from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
 from oven_recipes.repair.settings import RepairSettings
-from oven_recipes.small_models import descend, small_llama
+from oven_recipes.small_models import alike_batches, descend, small_llama
 from oven_recipes.weights_cache import key_of, trained_once
 
 Message = dict[str, Any]
@@ -209,7 +209,11 @@ def _train(
     shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, draws) for instance in shown)
     examples = [(ids, answers(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
-    batches = alike_batches(examples, settings.sft_batch, random.Random(f"warm-up {seed}"))
+    rng = random.Random(f"warm-up {seed}")
+    pool = min(len(examples), POOL * settings.sft_batch)
+    batches = alike_batches(
+        lambda: rng.sample(examples, pool), settings.sft_batch, lambda example: len(example[0]), rng
+    )
     optimizers = _optimizers(model, settings.sft_learning_rate)
     rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     model.train()
@@ -248,15 +252,6 @@ def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.opt
 
 Example = tuple[list[int], list[bool]]
 """Token ids, and which of them the policy wrote."""
-
-
-def alike_batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
-    """Yield batches of examples of similar length without end. With mixed lengths, half of a batch would be padding."""
-    while True:
-        drawn = sorted(rng.sample(examples, min(len(examples), POOL * size)), key=lambda example: len(example[0]))
-        batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
-        rng.shuffle(batches)
-        yield from batches
 
 
 def measured(

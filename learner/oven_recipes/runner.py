@@ -94,8 +94,7 @@ Build = Callable[[Any, Any, int, Path, Path], Job]
 def prepared(
     recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
 ) -> Job:
-    """Return a recipe's job from the values of its settings and the name of a start. Raises pydantic's ValidationError
-    for invalid values."""
+    """Return a recipe's job from the values of its settings and the name of a start."""
     settings = recipe.settings_model.model_validate(options)
     return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
 

@@ -38,10 +38,7 @@ class RowError(ConfigError):
 
 class Builder:
     """Accepts nodes and edges in any order; an edge's nodes need not be declared. A repeated edge counts once, with the
-    largest of its weights.
-
-    `nodes` and `edges` are the limits; repeated edges count.
-    """
+    largest of its weights. `nodes` and `edges` are the limits; repeated edges count."""
 
     def __init__(self, *, nodes: int = MAX_NODES, edges: int = MAX_EDGES) -> None:
         self._max_nodes, self._max_edges = min(nodes, MAX_NODES), min(edges, MAX_EDGES)
@@ -87,15 +84,13 @@ class Builder:
         targets: Sequence[str],
         weights: Sequence[float] | NDArray[Any] | None = None,
     ) -> None:
-        """Add a batch of edges, all of weight 1 without `weights`. Raises RowError for the first unusable row, and then
-        does not add the batch."""
+        """Add a batch of edges, all of weight 1 without `weights`."""
         self.numbered_edges(
             self.node_numbers(sources), self.relation_numbers(relations), self.node_numbers(targets), weights
         )
 
     def node_numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
-        """Provisional numbers for `numbered_edges`, for a loader that passes each distinct name once. Raises
-        RowError."""
+        """Provisional numbers for `numbered_edges`, for a loader that passes each distinct name once."""
         return self._nodes.numbers(names)
 
     def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:

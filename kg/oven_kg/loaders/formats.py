@@ -43,8 +43,7 @@ COMPRESSED: Final = (".gz", ".bz2")
 
 
 def inputs(paths: Sequence[Path], format_name: str = "") -> list[tuple[Input, Loader]]:
-    """Each file with its loader. `format_name`: the format of all files; empty to detect each. Raises ConfigError for a
-    file of unknown format, and UnknownNameError for a format without a loader."""
+    """Each file with its loader. `format_name`: the format of all files; empty to detect each."""
     pairs = []
     for path in paths:
         graph_file = Input(path)

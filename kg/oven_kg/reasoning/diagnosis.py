@@ -147,8 +147,7 @@ def evidence(
 
 def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
     """A path in words. `edges` lead from one node to the next, against their direction: loss_spike ← CAUSES ←
-    lr_too_high ← SOLVES ← lower_lr. Needs and contradictions are written along their direction.
-    """
+    lr_too_high ← SOLVES ← lower_lr. Needs and contradictions are written along their direction."""
     key = (*(edge.id for edge in edges), remark)
     if key in graph.paths:
         return graph.paths[key]
@@ -193,9 +192,8 @@ NEUTRAL: Final = 0.1
 
 def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
     """Judge one proposed change. The verdict does not change an agent's vote weight. The mesh bars the same by rules.
-
-    If the change belongs to several remedies, the one with the highest log-odds decides. Remedies about which the
-    graph has no evidence do not count."""
+    If the change belongs to several remedies, the one with the highest log-odds decides. Remedies about which the graph
+    has no evidence do not count."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
     weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]

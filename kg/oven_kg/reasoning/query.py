@@ -34,8 +34,7 @@ class _Step(NamedTuple):
 
 
 def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
-    """Answer a query. Raises UnknownNameError for an unknown node or relation, and ConfigError for an unsupported
-    direction."""
+    """Answer a query."""
     relations = sorted({edge.relation for edge in graph.edges.values()})
     for name in request.relations:
         if name not in relations:

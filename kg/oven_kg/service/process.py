@@ -110,11 +110,9 @@ async def serving(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> A
 
 
 def _handlers(answers: Answers, paths: GraphPaths, thread: Executor) -> Mapping[str, Handler]:
-    """Endpoint → its handler.
-
-    The small graph answers on the event loop. A large graph answers in `thread`: some of its answers take milliseconds,
-    mostly in numpy, which releases the interpreter's lock. Token scores are computed in a separate process.
-    """
+    """Endpoint → its handler. The small graph answers on the event loop. A large graph answers in `thread`: some of its
+    answers take milliseconds, mostly in numpy, which releases the interpreter's lock. Token scores are computed in a
+    separate process."""
     uploads = Uploads()
 
     def on_loop(endpoint: str) -> Handler:
@@ -184,8 +182,7 @@ class Uploads:
         self._uploads: dict[str, _Upload] = {}
 
     def add(self, part: RequestPart, now: float) -> PartTaken:
-        """Store a part; a repeated part replaces the earlier one. Raises ConfigError for a part that does not fit its
-        upload, and when a limit is reached."""
+        """Store a part; a repeated part replaces the earlier one."""
         self._uploads = {id_: upload for id_, upload in self._uploads.items() if now - upload.last_part_at <= IDLE_S}
         upload = self._uploads.get(part.upload)
         if upload is None:

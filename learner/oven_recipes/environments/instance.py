@@ -78,8 +78,7 @@ def instance_of(row: Mapping[str, Any], where: str) -> Instance:
 
 
 def read_instances(path: Path) -> Iterator[Instance]:
-    """Read a .json file with a list, or a .jsonl file. Raises ConfigError for an unreadable file, and for one without
-    instances, with other content, or with two different instances of one id."""
+    """Read a .json file with a list, or a .jsonl file."""
     seen: dict[str, Instance] = {}
     for where, row in _rows(path):
         if not isinstance(row, dict):

@@ -133,11 +133,9 @@ OWN: Final = ("reset", "get_reward")
 
 class Recorder:
     """Wraps an environment factory: give `environment` to the trainer as its `environment_factory`, and `reward` as one
-    of its `reward_funcs`; then `bind` it to the trainer.
-
-    Environments are any that TRL takes, with a `get_reward`. Of one with the attributes `newest_call` (a `ToolResult`)
-    and `solved`, steps' rewards and digests are recorded, too. `sink` is given each trace when it is rewarded.
-    """
+    of its `reward_funcs`; then `bind` it to the trainer. Environments are any that TRL takes, with a `get_reward`. Of
+    one with the attributes `newest_call` (a `ToolResult`) and `solved`, steps' rewards and digests are recorded, too.
+    `sink` is given each trace when it is rewarded."""
 
     def __init__(
         self,
@@ -167,8 +165,7 @@ class Recorder:
         return instance
 
     def bind(self, trainer: Any) -> None:
-        """Observe the tokens that the trainer samples. Call it before training. Raises ConfigError for a trainer with
-        several environments."""
+        """Observe the tokens that the trainer samples. Call it before training."""
         if len(trainer._env_tools) != 1:
             raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
         self._trainer = trainer

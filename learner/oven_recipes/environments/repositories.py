@@ -73,10 +73,8 @@ class Repositories:
 
 
 def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str, str]:
-    """Return a tree's regular text files as they were committed. Raises ConfigError.
-
-    `git archive` would apply the repository's attributes, which rewrite some files and often exclude the tests.
-    """
+    """Return a tree's regular text files as they were committed. Raises ConfigError. `git archive` would apply the
+    repository's attributes, which rewrite some files and often exclude the tests."""
     blobs: dict[str, bytes] = {}
     for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
         attributes, _, raw_name = row.partition(b"\t")

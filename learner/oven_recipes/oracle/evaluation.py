@@ -198,8 +198,7 @@ class OracleEvaluation:
 
 
 def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
-    """Return the text's token ids. Raises ConfigError, naming `where`, for a text without a second token, and for one
-    longer than the model's context."""
+    """Return the text's token ids. Raises ConfigError, naming `where`, for too few or too many."""
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_of(model)
     if len(ids) < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_learner.rewards.calibration_error import BINS
-from oven_recipes.oracle.evaluation import Answered, BenchmarkItems, Evaluated, scored
+from oven_recipes.oracle.evaluation import Answered, BenchmarkItems, Evaluated, OracleEvaluation, scored
 from oven_recipes.oracle.evaluation_scores import Estimate, Scores, scores
 
 NOTE = (
@@ -28,32 +29,38 @@ class EvaluationReport:
     """The output of `evaluate`."""
 
     oracle: str
-    benchmarks: Sequence[BenchmarkItems]
-    percents: Sequence[float]
-    unknown_share: dict[str, float]
+    evaluation: OracleEvaluation
     evaluated: Evaluated
     seconds: float
     cpu_seconds: float
+
+    @classmethod
+    def of(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
+        """Run an evaluation."""
+        began, cpu = time.monotonic(), time.process_time()
+        evaluated = evaluation.run()
+        return cls(oracle, evaluation, evaluated, time.monotonic() - began, time.process_time() - cpu)
 
     def plain(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
             "oracle": self.oracle,
-            "layer_percents": list(self.percents),
+            "layer_percents": list(self.evaluation.percents),
             "seconds": round(self.seconds, 2),
             "cpu_seconds": round(self.cpu_seconds, 2),
             "note": NOTE,
             "overall": asdict(self.evaluated.overall),
             "shuffled": asdict(self.evaluated.shuffled_overall),
-            "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.benchmarks},
+            "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.evaluation.benchmarks},
             "depths": {
-                f"{percent:g}": asdict(_scores(self.evaluated.answers, percent=percent)) for percent in self.percents
+                f"{percent:g}": asdict(_scores(self.evaluated.answers, percent=percent))
+                for percent in self.evaluation.percents
             },
         }
 
     def write(self, report: Path, diagram: Path) -> None:
         """Write it as JSON and as a reliability diagram. Raises ConfigError if that fails."""
-        sources = {benchmark.source for benchmark in self.benchmarks}
+        sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = sources.pop() if len(sources) == 1 else "published files and templates"
         try:
             write_atomic(report, json.dumps(self.plain()) + "\n")
@@ -67,23 +74,23 @@ class EvaluationReport:
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )
         rows = [header]
-        for benchmark in self.benchmarks:
+        for benchmark in self.evaluation.benchmarks:
             own = _scores(self.evaluated.answers, benchmark.name)
             shuffled = _scores(self.evaluated.shuffled, benchmark.name)
             rows.append(_row(benchmark.name, benchmark.source, own, shuffled))
-        sources = {benchmark.source for benchmark in self.benchmarks}
+        sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = next(iter(sources)) if len(sources) == 1 else "both"
         rows.append(_row("all", source, self.evaluated.overall, self.evaluated.shuffled_overall))
-        items = len(self.benchmarks[0].items)
-        depths = ", ".join(f"{percent:g}" for percent in self.percents)
+        items = len(self.evaluation.benchmarks[0].items)
+        depths = ", ".join(f"{percent:g}" for percent in self.evaluation.percents)
         rows.append(f"{items} items of each at depths of {depths} %; {self.seconds:.1f} s; {self.oracle}")
         rows.append(NOTE)
-        templates = [benchmark.name for benchmark in self.benchmarks if benchmark.source == "templates"]
+        templates = [benchmark.name for benchmark in self.evaluation.benchmarks if benchmark.source == "templates"]
         if templates:
             rows.append(f"from templates, and so not comparable with published figures: {', '.join(templates)}")
         rows += [
             f"{name}: the tokenizer does not know {share:.0%} of its tokens; its figures say little of the oracle"
-            for name, share in self.unknown_share.items()
+            for name, share in self.evaluation.unknown_share.items()
             if share > MANY_UNKNOWN
         ]
         return rows
@@ -94,12 +101,12 @@ class EvaluationReport:
         return {
             "source": benchmark.source,
             "items": len(benchmark.items),
-            "unknown_tokens": round(self.unknown_share[benchmark.name], 4),
+            "unknown_tokens": round(self.evaluation.unknown_share[benchmark.name], 4),
             **asdict(own),
             "accuracy_shuffled": asdict(shuffled.accuracy),
             "accuracy_by_depth": {
                 f"{percent:g}": _scores(self.evaluated.answers, benchmark.name, percent).accuracy.value
-                for percent in self.percents
+                for percent in self.evaluation.percents
             },
         }
 

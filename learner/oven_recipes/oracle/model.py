@@ -150,10 +150,8 @@ Piece = tuple[str, bool]
 def own_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
-    """Return the small model and its name in the keys of activations.
-
-    A sound cache entry is used; otherwise the model is pre-trained now.
-    """
+    """Return the small model and its name in the keys of activations. A sound cache entry is used; otherwise the model
+    is pre-trained now."""
     decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(decides)}"
     folder = cache / f"oracle-{name}"

@@ -13,11 +13,8 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Accepted answers to a question whose truth is known, in lower case.
-
-    `says_what` are the true and specific answers, `right` the true but unspecific ones. Everything else is wrong;
-    `wrong` holds examples of the same form.
-    """
+    """Accepted answers to a question whose truth is known, in lower case. `says_what` are the true and specific
+    answers, `right` the true but unspecific ones. Everything else is wrong; `wrong` holds examples of the same form."""
 
     says_what: tuple[str, ...]
     right: tuple[str, ...] = ()

@@ -45,10 +45,8 @@ class SavedOracle(NamedTuple):
 
 
 def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Path:
-    """Write the folder `oracle` of a run's folder, replacing its contents, and return it.
-
-    `policy` is a PeftModel with the adapter `default`. The model is saved too if `trained` names none.
-    """
+    """Write the folder `oracle` of a run's folder, replacing its contents, and return it. `policy` is a PeftModel with
+    the adapter `default`. The model is saved too if `trained` names none."""
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if not trained.model and not (folder / MODEL).is_dir():
@@ -60,11 +58,8 @@ def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Pat
 
 
 def load_oracle(path: Path) -> SavedOracle:
-    """Load the newest oracle at `path`.
-
-    `path` is a run's folder, one of its checkpoints, a folder of `save_oracle`, or a peft adapter. Raises ConfigError
-    if there is none, and for one that cannot be loaded.
-    """
+    """Load the newest oracle at `path`. `path` is a run's folder, one of its checkpoints, a folder of `save_oracle`, or
+    a peft adapter. Raises ConfigError if there is none, and for one that cannot be loaded."""
     if not path.is_dir():
         raise ConfigError(f"{path}: there is no such folder; name a run, or a folder with an oracle's adapter")
     if (path / FOLDER / RECORD).is_file():

@@ -147,11 +147,8 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
-    """Return the start called `text` (one of `NAMES`).
-
-    Raises ValueError, naming the nearest names, for any other text, and for a drill that would plant its fault in the
-    user's own adapter.
-    """
+    """Return the start called `text` (one of `NAMES`). Raises ValueError, naming the nearest names, for any other text,
+    and for a drill that would plant its fault in the user's own adapter."""
     if text not in NAMES:
         raise base.no_such_start(text, NAMES)
     if text in ("tuned", "drill:lr-high"):

@@ -85,12 +85,9 @@ def supervised(
     seed: int,
     cache: Path,
 ) -> None:
-    """Teach the adapter `default` of `policy`, a PeftModel on the subject.
-
-    A sound cache entry is used; otherwise the stage runs now. `prompts` have known answers, and their activations are
-    stored. Torch's global generator is restored. Raises ConfigError if no answer is known, and for what
-    `ActivationInjection` refuses.
-    """
+    """Teach the adapter `default` of `policy`, a PeftModel on the subject. A sound cache entry is used; otherwise the
+    stage runs now. `prompts` have known answers, and their activations are stored. Torch's global generator is
+    restored. Raises ConfigError if no answer is known, and for what `ActivationInjection` refuses."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     taught = lessons(prompts, subject.name, subject.layers)

@@ -137,8 +137,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
-    """Return the start called `text`; only `drawn` uses the seed. Raises ValueError with the nearest names for any
-    other text."""
+    """Return the start called `text`; only `drawn` uses the seed."""
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))

@@ -120,8 +120,7 @@ def repair_trainer(
 def local(
     instances: Sequence[Instance], tests: SandboxedTests, repositories: Repositories | None = None
 ) -> Callable[[], RepairTools]:
-    """Return a factory of environments in this process. Raises ConfigError for an instance whose repository is
-    missing."""
+    """Return a factory of environments in this process."""
     repositories = repositories or Repositories()
     for instance in instances:
         repositories.check(instance)
@@ -184,12 +183,9 @@ def collected(
     openenv: bool = False,
 ) -> list[Trace]:
     """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of
-    `seed`).
-
-    It seeds torch's global generator: the same arguments give the same traces, whether calls run here or behind
-    OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not
-    recorded.
-    """
+    `seed`). It seeds torch's global generator: the same arguments give the same traces, whether calls run here or
+    behind OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was
+    not recorded."""
     traces: list[Trace] = []
     tests = SandboxedTests()
     different = list({instance.instance_id: instance for instance in instances}.values())

@@ -169,10 +169,8 @@ DECIDES = (
 def warm_policy(
     settings: RepairSettings, seed: int, cache: Path, tests: Tests | None = None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return the warm policy for these settings and seed, and its tokenizer.
-
-    A sound cache entry is used; otherwise the policy is trained now.
-    """
+    """Return the warm policy for these settings and seed, and its tokenizer. A sound cache entry is used; otherwise the
+    policy is trained now."""
     key = key_of({"version": RECIPE_VERSION, "seed": seed, **{name: getattr(settings, name) for name in DECIDES}})
     tokenizer = vocabulary()
     model = trained_once(

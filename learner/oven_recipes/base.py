@@ -42,6 +42,10 @@ class Recipe(resolution.Recipe, Protocol):
         """Train to the end, attached to the controller that the environment names."""
 
 
+LR_BOUNDS = (0.01, 100.0)
+"""Wide enough that an agent cannot infer from them where a drawn start lies."""
+
+
 class RecipeSettings(BaseModel):
     """The settings that all recipes share."""
 

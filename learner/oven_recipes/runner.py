@@ -7,7 +7,7 @@ import signal
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +72,9 @@ class Job:
 
     def attach(self, **options: Any) -> Attachment:
         """Attach the trainer; `options` go to `oven.attach`."""
-        return attach(
-            self.trainer,
-            evaluate=self.evaluate,
-            evaluate_every=self.evaluate_every,
-            metrics=self.metrics,
-            lr_bounds=self.lr_bounds,
-            beta_bounds=self.beta_bounds,
-            mixture=self.mixture,
-            actuators=self.actuators,
-            teachers=self.teachers,
-            committee=self.committee,
-            **options,
-        )
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        del own["finished"]
+        return attach(**own, **options)
 
 
 Build = Callable[[Any, Any, int, Path, Path], Job]

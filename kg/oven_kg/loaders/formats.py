@@ -14,10 +14,7 @@ from oven_kg.loaders.importing import Loader
 from oven_kg.loaders.input_file import Input
 
 OTHER_FILES: Final[tuple[tuple[bytes, str], ...]] = (
-    (b"\x80\x02", "a pickle"),
-    (b"\x80\x03", "a pickle"),
-    (b"\x80\x04", "a pickle"),
-    (b"\x80\x05", "a pickle"),
+    (b"\x80", "a pickle"),
     (b"\x93NUMPY", "a numpy array"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\xfd7zXZ", "compressed with xz"),

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from oven_recipes import base
-from oven_recipes.grpo.settings import TeacherName
-from oven_recipes.sorting_settings import SortingSettings
+from oven_recipes.grpo.settings import SortingSettings, TeacherName
 
 TUNED_LEARNING_RATE = 1e-3
 """Adam's step size at which this policy ended best of those tried over 30 steps."""

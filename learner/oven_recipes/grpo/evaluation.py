@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from oven_recipes.grpo.settings import SortingSettings
 from oven_recipes.grpo.task import Example, pool
-from oven_recipes.sorting_settings import SortingSettings
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:

@@ -10,13 +10,13 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_recipes.base import LR_BOUNDS
 from oven_recipes.grpo.evaluation import accuracy_of
 from oven_recipes.grpo.model import build_teachers, build_tokenizer, warm_policy
-from oven_recipes.grpo.settings import GrpoSettings, Start
+from oven_recipes.grpo.settings import GrpoSettings, Start, accuracies
 from oven_recipes.grpo.task import RULES, WEIGHTS, training_pools
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import Job, trainer_arguments
-from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
 
 BETA_BOUNDS = (0.01, 10.0)
 

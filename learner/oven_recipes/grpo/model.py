@@ -13,10 +13,9 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
 
 from oven_learner.teachers import Teachers
-from oven_recipes.grpo.settings import TeacherName
+from oven_recipes.grpo.settings import SortingSettings, TeacherName
 from oven_recipes.grpo.task import habit_pairs
 from oven_recipes.small_models import descend, rise_and_fall, small_llama, target_batch
-from oven_recipes.sorting_settings import SortingSettings
 from oven_recipes.weights_cache import key_of, trained_once
 
 

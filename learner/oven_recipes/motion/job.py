@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measured
@@ -29,12 +30,13 @@ from oven_learner.policies import (
 )
 from oven_learner.policies.diffusion import diffusers
 from oven_learner.rewards import Committee
-from oven_recipes.base import Order
+from oven_recipes.base import LR_BOUNDS, Order
 from oven_recipes.motion.intents import EVALUATED, INTENTS, TRAINED
 from oven_recipes.motion.rewards import EACH, LAST, RULES, WEIGHTS, worth
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_recipes.motion.skeleton import DIMS, PARENTS, PLACE, positions
 from oven_recipes.runner import end_on_sigterm
+from oven_recipes.small_models import descend
 
 TREMOR = 0.03
 """Radians of noise at every joint in every frame of a clip, so that no density becomes a spike."""
@@ -68,18 +70,15 @@ def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], s
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
+    schedule = LambdaLR(optimizer, lambda step: 1 - 0.9 * step / max(1, settings.warm_steps))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for step in range(settings.warm_steps):
-            for group in optimizer.param_groups:
-                group["lr"] = settings.warm_learning_rate * (1 - 0.9 * step / settings.warm_steps)
+        for _ in range(settings.warm_steps):
             texts = [TRAINED[i] for i in torch.randint(len(TRAINED), (settings.warm_batch,)).tolist()]
             reached = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
-            batch = clips(texts, settings.frames, reached)
-            optimizer.zero_grad()
-            loss(policy, batch, texts).backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-            optimizer.step()
+            descend(
+                loss(policy, clips(texts, settings.frames, reached), texts), policy.parameters(), optimizer, schedule
+            )
     return policy.eval()
 
 
@@ -92,7 +91,6 @@ def loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
     return -policy.step_log_probs(samples, texts).mean()
 
 
-LR_BOUNDS = (0.01, 100.0)
 BETA_BOUNDS = (0.01, 10.0)
 HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0, unit="0 to 1, held-out intents")
 

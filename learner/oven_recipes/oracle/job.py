@@ -25,6 +25,7 @@ from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
+from oven_recipes.base import LR_BOUNDS
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
@@ -36,7 +37,6 @@ from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import Job, trainer_arguments
-from oven_recipes.sorting_settings import LR_BOUNDS
 
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:

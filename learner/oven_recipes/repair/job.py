@@ -16,7 +16,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.base import Start
+from oven_recipes.base import LR_BOUNDS, Start
 from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.openenv_client import served
 from oven_recipes.environments.recorder import Recorder
@@ -53,9 +53,6 @@ def solved_by(
         return {SOLVED.name: [float(session.solved) for session in sessions], PASSING.name: passing}
 
     return evaluate
-
-
-LR_BOUNDS = (0.01, 100.0)
 
 
 def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
@@ -213,19 +214,18 @@ def _train(
         lambda: rng.sample(examples, pool), settings.sft_batch, lambda example: len(example[0]), rng
     )
     optimizers = _optimizers(model, settings.sft_learning_rate)
-    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    schedules = [
+        LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.9 * (t + 1) / settings.sft_steps))
+        for optimizer in optimizers
+    ]
     model.train()
     for step in range(1, settings.sft_steps + 1):
-        scale = min(1.0, step / RAMP) * (1 - 0.9 * step / settings.sft_steps)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate * scale
         ids, mask, weights = collate(next(batches), tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
         losses = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")  # (B * (T - 1),)
         weighed = weights[:, 1:].flatten()
         loss = (losses * weighed).sum() / weighed.sum()
-        descend(loss, model.parameters(), *optimizers)
+        descend(loss, model.parameters(), *optimizers, *schedules)
         if step % settings.sft_round == 0:
             solved = measured(model, tokenizer, settings, tests)
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)

@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunOption, show
+from oven_controller.cli.options import Json, RunOption, print_result
 from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
 from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, grant, is_person, revoke_signature
@@ -92,7 +92,7 @@ def add(
     folder = Home().find(run)
     admit(folder, name, completions=completions)
     environment = Plan(folder, folder.info().url).environment("agent", name)
-    show(as_json, environment, export_lines(environment))
+    print_result(as_json, environment, export_lines(environment))
 
 
 def _hand_out(
@@ -130,7 +130,7 @@ def _hand_out(
     if not site.embedded:
         fields["then"] = RELOAD
         lines.append(f"the server admits {name} once it has reloaded its configuration: {RELOAD}")
-    show(as_json, fields, lines)
+    print_result(as_json, fields, lines)
 
 
 def revoke(
@@ -161,7 +161,7 @@ def revoke(
     lines = [f"the key of {name} is no longer one of {run}'s"]
     if server is not None:
         lines.append(f"the server accepts it until it reloads its configuration: {RELOAD}")
-    show(as_json, {"revoked": name, "run": run} | ({"then": RELOAD} if server is not None else {}), lines)
+    print_result(as_json, {"revoked": name, "run": run} | ({"then": RELOAD} if server is not None else {}), lines)
 
 
 def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = False) -> None:
@@ -178,7 +178,9 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
                 f"the keys for {folder.info().url} are on its server's machine: use --server FOLDER there"
             )
         users_of = folder.server
-    show(as_json, users_of.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in users_of.users()))
+    print_result(
+        as_json, users_of.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in users_of.users())
+    )
 
 
 def server(

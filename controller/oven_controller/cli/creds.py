@@ -13,11 +13,12 @@ from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunOption, print_result
 from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
-from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, grant, is_person, revoke_signature
+from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_person
 from oven_controller.stack.plan import Plan, export_lines
 from oven_core import plugins
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol import names
+from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.protocol.permissions import Role
 from oven_core.security import certificates, tls
 from oven_core.security.certificates import Certificate
@@ -155,7 +156,7 @@ def revoke(
         revoke_agent(folder, name)
         run = folder.run
         if gives_commands:
-            untold = revoke_signature(AdministeredServer.of_run(folder), name)
+            untold = announce(AdministeredServer.of_run(folder), OperatorKey(name=name))  # without a key: it ends
             if untold:
                 warn(untold)
     lines = [f"the key of {name} is no longer one of {run}'s"]

@@ -71,7 +71,8 @@ class Report:
                     table.add_row(*map(cell, row.values()))
                 console.print(table)
             for name, value in self.figures.items():
-                console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
+                if not self.rows or value != list(self.rows):  # the table has those
+                    console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
         for failure in self.failures:
             print(failure, file=sys.stderr)
 

@@ -56,8 +56,7 @@ def lower_priority() -> None:
 
 
 def restrict_affinity() -> CoreSplit | None:
-    """Restrict this process to the stack's half of the cores. Return None if that is impossible (it needs Linux) or
-    forbidden."""
+    """Restrict this process to the stack's half of the cores. Return None if that is impossible or forbidden."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     split = CoreSplit.split(os.sched_getaffinity(0))
@@ -80,8 +79,7 @@ def spread(spread: bool, busy: float) -> bool:
 
 
 def busy(before: str, after: str, cores: Collection[int]) -> float:
-    """Return the load of these cores, 0..1, between two readings of /proc/stat. Niced processes do not count. It is 1
-    if there are no counts."""
+    """Return the load of these cores, 0..1, between two readings of /proc/stat, without niced processes."""
     (user, total), (user_before, total_before) = _ticks(after, cores), _ticks(before, cores)
     return (user - user_before) / (total - total_before) if total > total_before else 1.0
 

@@ -66,8 +66,7 @@ class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """`kind` is the kind of name ("recipe"), and `known` has the valid names. A name in the table of
-        `oven_core.removed` gets the sentence with the tag."""
+        """`kind` is the kind of name ("recipe"), and `known` has the valid names."""
         known = sorted(known)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
         candidates = earlier | {valid: valid for valid in known}

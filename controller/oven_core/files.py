@@ -15,8 +15,7 @@ from oven_core.errors import ConfigError
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """Open a file that replaces `path` at the end of the block, or is removed if the block raises. `private`: only its
-    owner may read it (mode 0600)."""
+    """Open a file that replaces `path` at the end of the block, unless it raises. `private`: mode 0600."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process may write the same file
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
     try:
@@ -34,8 +33,7 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def longest_csv_field(characters: int) -> Iterator[None]:
-    """Make the module `csv` refuse longer fields within the block. Its limit belongs to the whole process, so it is
-    restored."""
+    """Make the module `csv` refuse longer fields within the block. The limit belongs to the whole process."""
     before = csv.field_size_limit(characters)
     try:
         yield

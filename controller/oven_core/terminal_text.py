@@ -1,5 +1,4 @@
-"""Text for a terminal: wrapped, and without characters that control the terminal. Agents and learners write most of
-it."""
+"""Text for a terminal: wrapped, and without characters that control it. Agents and learners write most of it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,6 @@ class Acting(ThemedApp[None]):
         self.refresh_bindings()
 
     def decisions(self) -> Decisions:
-        """The list of decisions, whatever page covers it."""
         return self.screen_stack[0].query_one(Decisions)
 
     def barred(self) -> str:
@@ -203,7 +202,6 @@ class Acting(ThemedApp[None]):
         self.push_screen(ChoiceScreen(title, among), lambda chosen: then(chosen) if chosen is not None else None)
 
     def _ask(self, title: str, **fields: Any) -> None:
-        """Ask for confirmation once, then send the command."""
         command = new_command(**fields)
 
         def answered(reason: str | None) -> None:
@@ -219,8 +217,7 @@ class Acting(ThemedApp[None]):
         return [(consequences.sentence(self.view, command), ""), (against, "bold red")]
 
     def _says(self, actuator: str, value: Value) -> list[tuple[str, str]]:
-        """Return what a value would do, and the answers that the mesh would give a person and its guardrails an
-        agent."""
+        """Return what a value would do, the mesh's answer to a person, and its guardrails' to an agent."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
         lines = [(consequences.sentence(self.view, command), "")]
         if not self.view.mesh.whole:

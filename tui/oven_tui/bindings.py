@@ -77,5 +77,4 @@ def _title(command: Command) -> str:
 
 
 def _by_key(command: Command, query: str) -> float:
-    """Return 1 if the whole query is one of the command's keys."""
     return float(query.strip() in key_words(command).split())

@@ -13,6 +13,7 @@ import json
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias
 from oven_core.errors import ConfigError, OvenError, StoreInUseError, reason
 from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import KINDS, ModelFailure
-from oven_llm.providers.usage import Usage
+from oven_llm.providers.usage import USAGE
 from oven_llm.supervisor.repl import Execution
 from oven_runs.traces.jsonl import cut_unfinished
 
@@ -106,7 +107,7 @@ class RunLogger:
             refused = outcome.finish == "refusal"
             event |= {"failure": REFUSED} if refused else {"response": outcome.text}
             event |= {
-                "usage": None if outcome.usage is None else outcome.usage.plain(),
+                "usage": None if outcome.usage is None else asdict(outcome.usage),
                 "elapsed": round(elapsed, 6),
                 "usd": outcome.cost_usd,
                 "finish": outcome.finish,
@@ -270,7 +271,7 @@ def _key(role: str, model: str, prompt: Prompt) -> bytes:
 
 
 def _reply(event: Mapping[str, Any]) -> ModelReply:
-    usage = None if event["usage"] is None else Usage.read(event["usage"])
+    usage = None if event["usage"] is None else USAGE.validate_python(event["usage"])
     return ModelReply(event.get("response", ""), event["finish"], usage=usage, cost_usd=event["usd"])
 
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions
+from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions, Sandbox
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.session import Sandbox, open_sandbox
+from oven_llm.sandbox.session import open_sandbox
 
 Context = str | list[Any] | dict[str, Any]
 """The type of the variable `context` in the supervisor's programs."""
@@ -81,13 +81,6 @@ class Turn:
         """Whether nothing ran, or a program failed, or gave an answer that JSON cannot hold."""
         blocks = [execution.block for execution in self.executions]
         return not blocks or any(block.ended != "completed" or block.refused for block in blocks)
-
-
-class RunsPrograms(Protocol):
-    """Anything that runs an answer's programs."""
-
-    def turn(self, answer: str) -> Turn:
-        """Run the programs. Never raises, whatever they do."""
 
 
 class Repl:

@@ -33,7 +33,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
     from oven_learner.hf.attach import attach
-    from oven_learner.ranks import SilentLink
+    from oven_learner.link.link_interface import SilentLink
     from oven_learner.rollback.in_memory import Snapshots
     from oven_learner.rollback.on_disk import OnDisk
 
@@ -77,7 +77,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
 
 
 def bench(seconds: Annotated[float, Option(help="Seconds of training at each size.")] = 330.0) -> Report:
-    from oven_learner.rollback.snapshot_schedule import SHARE
+    from oven_learner.rollback.in_memory import SHARE
 
     sizes = {kind: in_new_process(measure, kind, seconds) for kind in SIZES}
     figures: dict[str, Any] = {f"{kind}_{name}": value for kind, size in sizes.items() for name, value in size.items()}

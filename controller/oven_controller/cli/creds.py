@@ -20,9 +20,9 @@ from oven_core.errors import ConfigError, reason
 from oven_core.protocol import names
 from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.protocol.permissions import Role
-from oven_core.security import certificates, tls
-from oven_core.security.certificates import Certificate
+from oven_core.security import tls
 from oven_core.security.person_file import Power
+from oven_core.security.tls import Certificate
 from oven_runs.access.run_access import warn
 from oven_runs.home.run_folder import Home
 from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
@@ -250,6 +250,8 @@ def _new_certificate(
         raise ConfigError(
             f"a certificate needs a name, and {listen or 'no host'} is not one; add --host NAME, as clients write it"
         )
+    from oven_core.security import certificates  # it needs an extra
+
     return certificates.make(folder, hosts or [listen.strip("[]")])
 
 

@@ -15,8 +15,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import wrapped
 from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.configured_models import NO_WORKER_URL, configured_model
-from oven_llm.supervisor.loop import MAX_ITERATIONS
-from oven_llm.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
+from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER_CTX_K, RunResult, run
 from oven_llm.supervisor.repl import Context
 from oven_runs.home.model_spend import NAME
 

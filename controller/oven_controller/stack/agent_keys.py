@@ -42,11 +42,8 @@ def admit(
     names.checked("agent", name)
     info = folder.info()
     shared = [user.name for user in folder.server.users() if name in user.agents]
-    if (
-        fresh
-        and folder.locked()
-        and any(psutil.pid_exists(info.children.get(process, -1)) for process in (f"agent-{name}", *shared))
-    ):
+    pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared)]
+    if fresh and folder.locked() and any(map(psutil.pid_exists, filter(None, pids))):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
     if owner := reserved(folder.server, name, shipped):
         raise ConfigError(f"{name!r} is the name of {owner}; choose another for your own agent")

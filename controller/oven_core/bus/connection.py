@@ -35,8 +35,7 @@ PATIENT_S = 15.0
 END_S = 1.0
 """Time that nats-py has for closing before it is ended from outside."""
 AGAIN_S = 0.1
-"""Time between cancellations. nats-py's tasks have nothing to clean up, and several lose a cancellation on Python
-3.11."""
+"""Time between cancellations. nats-py's tasks need no cleanup, and several lose a cancellation on Python 3.11."""
 LISTENER_S = 0.5
 """Timeout of the listener check. The server reports a missing listener at once, and a listener need not answer."""
 
@@ -107,8 +106,7 @@ class Bus(LogClient):
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
     ) -> Bus:
-        """Connect like `connect`; the caller closes or aborts the connection. With `reconnect` False a lost connection
-        stays lost, and the caller opens another."""
+        """Connect like `connect`; the caller closes it. Without `reconnect` a lost connection stays lost."""
         user = credentials.name if credentials else name or "anonymous"
         bus = cls(BusClient(), user, Signer(credentials) if credentials else None, url, changed)
         options: dict[str, Any] = {
@@ -179,8 +177,7 @@ class Bus(LogClient):
             watchdog.abort(self.client)
 
     async def _give_up(self) -> None:
-        """Close for good after a refused reconnection (its key was revoked). nats-py alone would retry forever,
-        silently."""
+        """Close for good after a refused reconnection (a revoked key), which nats-py alone would retry."""
         self.client.stop_reconnecting()
         await self._on_close()
         with contextlib.suppress(Exception):
@@ -249,16 +246,14 @@ class Bus(LogClient):
         queue: str = "",
         waiting: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
     ) -> None:
-        """Subscribe. Of all subscribers with the same `queue`, one gets each message. At most `waiting` messages wait
-        to be handled; further ones are dropped."""
+        """Subscribe. One subscriber of each `queue` gets a message. Beyond `waiting`, messages are dropped."""
         try:
             await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=waiting)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
     async def subscribe_inline(self, subject: str, take: Callable[[InlineMessage], object]) -> None:
-        """Subscribe with the least overhead: the connection's reader calls `take` for each message, in order. It must
-        be quick and must not raise."""
+        """Subscribe so that the connection's reader calls `take`, which must be quick and must not raise."""
         try:
             await self.client.subscribe_inline(subject, take)
         except (NatsError, OSError) as error:
@@ -272,8 +267,7 @@ class Bus(LogClient):
             raise BusError(f"the server did not answer a ping in {timeout_s:g} s: {error}") from error
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        """Send a request; return the answer's body. Raises BusError if there is no answer in time, or if a micro
-        service answers with an error."""
+        """Send a request; return the answer's body. Raises BusError without an answer in time, or for an error."""
         try:
             answer = await self.client.request(subject, data, timeout=timeout_s)
         except NoRespondersError as error:

@@ -31,8 +31,7 @@ LOOK_S = 0.5
 
 
 class ReadQueue:
-    """A bounded queue between a subscription and one reader of the log. Beyond MAX_WAITING, messages are dropped, which
-    the reader sees as a gap."""
+    """A bounded queue between a subscription and one reader. Beyond MAX_WAITING, messages are dropped (a gap)."""
 
     def __init__(self) -> None:
         self._messages: deque[InlineMessage] = deque()
@@ -80,8 +79,7 @@ _WRONG_LAST_SEQUENCE = 10071
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An entry to append to the log. With a message id, a copy within the log's duplicate window is not stored; with an
-    empty id it is."""
+    """An entry to append. A copy with its message id, if it has one, is not stored within the duplicate window."""
 
     subject: str
     data: bytes
@@ -103,8 +101,7 @@ class LogClient:
         """Number of lost connections. nats-py reconnects and subscribes again. A plain subscriber misses the
         messages in between, and can request them from `history`."""
         self.closed = asyncio.Event()
-        """Set when the connection is closed for good: by `close`, or by an error after which nats-py does not
-        reconnect."""
+        """Set when the connection is closed for good: by `close`, or by an error that ends reconnecting."""
 
     @property
     def jetstream(self) -> JetStreamContext:
@@ -160,8 +157,7 @@ class LogClient:
         raise ValueError("a batch of no messages")
 
     async def _confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
-        """Send a message; return the sequence that the log confirms. `batch`: the size of the batch that it ends.
-        Raises AlreadyLoggedError and BusError."""
+        """Send a message that ends a batch of `batch`; return its sequence. Raises AlreadyLoggedError, BusError."""
         try:
             answer = json.loads(await self.client.request_ack(subject, data, headers, ACK_S))
         except NoRespondersError as error:

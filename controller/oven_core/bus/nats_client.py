@@ -50,8 +50,7 @@ _TLS_EOF = "returning true from eof_received() has no effect when using ssl"
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """False for asyncio's message at the end of each connection that nats-py upgraded to TLS. It warns of nothing, and
-    would be the last line of every command."""
+    """False for asyncio's harmless message at the end of each connection that nats-py upgraded to TLS."""
     return record.msg != _TLS_EOF
 
 
@@ -92,8 +91,7 @@ class BusClient(Client):
         self._writing = False
 
     async def subscribe_inline(self, subject: str, take: Callable[[InlineMessage], object]) -> Subscription:
-        """Subscribe; the reader calls `take` directly, without a queue or a task, so it must be quick and must not
-        raise."""
+        """Subscribe; the reader calls `take` directly, so it must be quick and must not raise."""
 
         async def early(message: Msg) -> None:  # messages that come before `take` is registered
             take(InlineMessage(message.subject, message.reply, message.data, message.headers))

@@ -86,8 +86,7 @@ def completions_config(run: str, replicas: int = 1) -> StreamConfig:
 
 
 async def create_completions(js: JetStreamContext, run: str, replicas: int = 1) -> str:
-    """Create the stream of sampled completions if it does not exist. Return why it could not; empty if it exists
-    now."""
+    """Create the stream of sampled completions if it does not exist. Return why it could not; empty if it exists."""
     try:
         await js.add_stream(completions_config(run, replicas))
     except (APIError, TimeoutError, NatsError) as error:

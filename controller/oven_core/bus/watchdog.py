@@ -68,8 +68,7 @@ def abort(client: Client) -> None:
 
 
 class _Ping:
-    """One ping in its own task, because sending may block. It is never cancelled: nats-py's reader would fail at its
-    pong."""
+    """One ping in its own task, because sending may block. nats-py's reader would fail at a cancelled one."""
 
     def __init__(self, client: Client | None = None) -> None:
         self._pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

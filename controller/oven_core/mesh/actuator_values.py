@@ -19,8 +19,7 @@ _CONTROL = {code: " " for code in (*range(32), 127)}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The reason why a value cannot be proposed. `problem` completes "agent x proposed V for A, " and ends with the
-    remedy."""
+    """Why a value cannot be proposed. `problem` completes "agent x proposed V for A, " and has the remedy."""
 
     kind: Literal["type", "bounds"]
     problem: str
@@ -128,8 +127,7 @@ def show(value: Value) -> str:
 
 
 def clip(text: str, size: int) -> str:
-    """Return one line of at most `size` bytes in UTF-8. Agents write the text, and a decision has to fit into the
-    log."""
+    """Return one line of at most `size` bytes in UTF-8, because a decision has to fit into the log."""
     text = text.translate(_CONTROL).strip()
     data = text.encode()
     if len(data) <= size:

@@ -29,8 +29,7 @@ class Ballot:
     casts: dict[str, Cast] = field(default_factory=dict)
 
     def take(self, name: str, vote: Vote, value: Value, shadowed: bool = False) -> bool:
-        """Store an agent's vote, which replaces an earlier one. Return False if the agent was not live when the ballot
-        opened and is not a shadow."""
+        """Store an agent's newest vote. Return False if it was not live at the opening and is not a shadow."""
         if name not in self.opened.eligible and not shadowed:
             return False
         if vote.stance == "for":
@@ -68,8 +67,7 @@ class Ballot:
         return state.trust.holds(name, self.opened.actuator)
 
     def binds(self, state: State, name: str) -> bool:
-        """Return whether the plan of the agent's proposal may tie this ballot to others. A newcomer's plan ties no
-        ballot that another agent opened."""
+        """Return whether the agent's plan may tie this ballot to others. A newcomer's ties only its own ballots."""
         return self.opened.opened_by == name or self.trusts(state, name)
 
     def passed(self, state: State, name: str) -> bool:
@@ -82,8 +80,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused proposal. Only the first refusal with a `key` is logged; `reason` has the value, the limit and the
-    remedy."""
+    """A refused proposal. Only the first one with a `key` is logged; `reason` has value, limit and remedy."""
 
     key: tuple[str, str, str]
     reason: str

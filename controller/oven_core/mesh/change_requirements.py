@@ -15,8 +15,7 @@ FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 
 def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
-    """Return whether a run that announces these has what is needed. A need in an unknown form is never met, because
-    it cannot be checked."""
+    """Return whether a run that announces these has what is needed; False for a need in an unknown form."""
     kind, _, name = need.partition(":")
     if kind == "actuator":
         return name in actuators
@@ -26,8 +25,7 @@ def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out
 
 
 def change(actuator: str, before: Value, value: Value) -> str:
-    """Return a change in short, as in "optimizer.lr_scale:down"; the bare name if it has no direction, or if the value
-    before is unknown."""
+    """Return a change in short, "optimizer.lr_scale:down"; the bare name without a known direction."""
     return change_name(actuator, scalar_direction(before, value))
 
 

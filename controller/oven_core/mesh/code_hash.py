@@ -14,8 +14,7 @@ FILES = ("security/signing.py",)
 
 @cache
 def mesh_code_hash() -> str:
-    """Return the SHA-256, in hex, of the installed sources that decide. Modules that only move bytes are not part of
-    it, so replicas may differ in those."""
+    """Return the SHA-256, in hex, of the installed sources that decide. Other modules may differ."""
     return hash_of(Path(__file__).parent.parent)
 
 
@@ -29,8 +28,7 @@ def hash_of(package: Path) -> str:
 
 
 def deciding(package: Path) -> list[Path]:
-    """Return the files that `hash_of` covers, in its order. They are listed by folder, not by import, so that no new
-    module can be forgotten."""
+    """Return the files that `hash_of` covers, in its order, by folder, so that no new module is forgotten."""
     paths = [path for folder in FOLDERS for path in (package / folder).rglob("*.py")]
     paths += [package / name for name in FILES]
     return sorted(paths, key=lambda path: path.relative_to(package).as_posix())

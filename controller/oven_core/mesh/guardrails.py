@@ -1,5 +1,4 @@
-"""Guardrails: limits on a tally that passed. Each one returns a sentence with its figures, empty if it does not
-object."""
+"""Guardrails: limits on a tally that passed. Each returns a sentence with its figures; empty: no objection."""
 
 from __future__ import annotations
 
@@ -180,8 +179,7 @@ def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) ->
 
 
 def _waiting(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
-    """Whether older advice still waits. Repeating it would only replace its id while a person is about to approve it.
-    Advice of newcomers replaces no other."""
+    """Whether older advice still waits: repeating it would only replace its id. Newcomers' advice replaces none."""
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not newcomers):
         return ""

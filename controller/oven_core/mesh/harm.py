@@ -31,8 +31,7 @@ PATIENCE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Clear harm to one target: the agents that carried changes since tick `since`, and the measurements on both
-    sides."""
+    """Clear harm to one target: who carried changes since tick `since`, and the measurements on both sides."""
 
     target: str
     sign: int
@@ -58,8 +57,7 @@ class _WatchedTarget:
 
 @dataclass(slots=True)
 class HarmWatch:
-    """The watched targets of one training. The outcomes feed it changes, vetoes and rollbacks, and ask it at every
-    observation."""
+    """The watched targets of one training. The outcomes feed it changes, and ask it at every observation."""
 
     samples: int
     _watched: dict[str, _WatchedTarget] = field(default_factory=dict)
@@ -67,8 +65,7 @@ class HarmWatch:
     def add_change(
         self, measured: Measurements, target: str, sign: int, horizon: int, agents: Mapping[str, Stance], tick: int
     ) -> None:
-        """Record that `agents` changed something at `tick` that `target` judges (`sign` 1 where up is better), or
-        prevented a change by their `against`."""
+        """Record that `agents` changed, or vetoed, something at `tick` that `target` judges."""
         if not agents:
             return
         watched, veto = self._watched.get(target), "against" in agents.values()
@@ -91,8 +88,7 @@ class HarmWatch:
                 del self._watched[target]
 
     def charges(self, measured: Measurements, tick: int) -> list[Charge]:
-        """Return the clear harm that shows now. A target that was harmed, or was well for two horizons, is no longer
-        watched."""
+        """Return the clear harm that shows now. A target that was harmed, or well for two horizons, is dropped."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
             after, over = measured.between(target, watched.since, tick), tick - watched.since >= 2 * watched.horizon

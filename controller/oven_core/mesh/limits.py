@@ -46,8 +46,7 @@ class _Rollback:
 
 @dataclass(slots=True)
 class RollbackLimits:
-    """The rollbacks of one training. The mesh feeds it observations, receipts and outcomes, and asks it before it
-    adopts a rollback."""
+    """The rollbacks of one training. The mesh asks it before it adopts a rollback."""
 
     _rollbacks: list[_Rollback] = field(default_factory=list)
     _best: tuple[float, int] | None = None
@@ -58,8 +57,7 @@ class RollbackLimits:
     """The highest step since the newest rollback."""
 
     def observe(self, tick: int, step: int, reading: float | None) -> None:
-        """Record an observation. `reading` is the held-out metric that stands for quality, turned so that higher is
-        better."""
+        """Record an observation. `reading` is the held-out metric for quality, turned so that higher is better."""
         if not self._offsets or self._offsets[-1][1] != step - tick:
             self._offsets.append((tick, step - tick))
         self._furthest = max(self._furthest, float(step))
@@ -168,8 +166,7 @@ class VoteLimits:
         self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
 
     def add_advised(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice: until a person follows it, the next one comes later and
-        later."""
+        """Record that a newcomer's ballot became advice: until a person follows it, the next one has to wait longer."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:

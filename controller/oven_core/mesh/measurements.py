@@ -23,8 +23,7 @@ def sound(value: float) -> bool:
 
 
 class Measurements:
-    """(tick, step, value) of each watched metric, oldest first. Values that are not sound are stored too, because they
-    show a failure."""
+    """(tick, step, value) of each watched metric, oldest first, including values that are not sound."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._by_metric: dict[str, deque[tuple[int, int, float]]] = {
@@ -60,8 +59,7 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A metric's means before and after a change. `gain` is after − before in the metric's better direction, and
-    `noise` its standard error."""
+    """A metric's means before and after a change. `gain` is in its better direction, `noise` its standard error."""
 
     before: float
     after: float

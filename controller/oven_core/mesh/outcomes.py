@@ -85,8 +85,7 @@ class Outcomes:
         return closed
 
     def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
-        """Return the decision with what it will be judged by. A decision that carries out advice takes over the
-        forecast of that advice."""
+        """Return the decision with what it will be judged by. An approval takes over the forecast of its advice."""
         _, of_advice = self._expected.pop(decision.approves, (None, None))
         forecast = forecast or of_advice
         if forecast is None or decision.verdict == "rejected":

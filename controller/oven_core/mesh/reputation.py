@@ -37,8 +37,7 @@ Stance = Literal["propose", "for", "against"]
 
 
 def success(gain: float, noise: float, promised: float) -> float:
-    """Return a voter's success, 0..1. `promised` is the size of the change that it forecast itself, 0 if it forecast
-    none."""
+    """Return a voter's success, 0..1. `promised`: the size of the change that it forecast, 0 if none."""
     bar = max(promised / 2, 2 * noise)
     if noise <= 0:
         return 1.0 if gain > bar else 0.0
@@ -55,21 +54,18 @@ def beaten(gain: float, noise: float) -> float:
 
 
 def failed(gain: float, noise: float) -> bool:
-    """Return whether a change is worse than doing nothing by two standard errors, which shows even in a short
-    window."""
+    """Return whether a change is worse than doing nothing by two standard errors, even in a short window."""
     return gain < 0 and gain <= -2 * noise
 
 
 def claimed(stance: Stance, confidence: float) -> float:
-    """Return the probability that a vote gave to the change beating doing nothing: at least even odds for its own
-    side."""
+    """Return the probability that a vote gave to the change beating doing nothing: at least ½ for its side."""
     sure = max(confidence, 0.5)
     return 1 - sure if stance == "against" else sure
 
 
 def brier(p: float, y: float) -> float:
-    """Return the expected quadratic score, 0 best and 1 worst, of the probability `p` of an event that happened with
-    probability `y` (Brier 1950)."""
+    """Return the quadratic score, 0 best, of the probability `p` of an event of probability `y` (Brier 1950)."""
     return y * (1 - p) * (1 - p) + (1 - y) * p * p
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -66,30 +65,20 @@ def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
 
 
 class NumberSet:
-    """A set of whole numbers, stored as ranges. The learner's numbers come in order, so a long run needs few of
-    them."""
+    """A set of whole numbers from 0 on. The learner's come in order, so few are stored."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []  # exclusive
+        self._next = 0  # all numbers below it are in the set
+        self._others: set[int] = set()
 
     def add(self, n: int) -> bool:
         """Add `n`; return whether it is new."""
-        index = bisect_right(self._starts, n)  # the ranges before it start at or below n
-        if index and n < self._ends[index - 1]:
+        if n < self._next or n in self._others:
             return False
-        joins_lower = index > 0 and self._ends[index - 1] == n
-        joins_upper = index < len(self._starts) and self._starts[index] == n + 1
-        if joins_lower and joins_upper:
-            self._ends[index - 1] = self._ends.pop(index)
-            self._starts.pop(index)
-        elif joins_lower:
-            self._ends[index - 1] = n + 1
-        elif joins_upper:
-            self._starts[index] = n
-        else:
-            self._starts.insert(index, n)
-            self._ends.insert(index, n + 1)
+        self._others.add(n)
+        while self._next in self._others:
+            self._others.remove(self._next)
+            self._next += 1
         return True
 
 
@@ -223,8 +212,7 @@ class State:
         self.rollback_limits.observe(observation.tick, observation.step, reading)
 
     def apply_receipt(self, receipt: Receipt) -> None:
-        """End the decision's flight and store the value that was read back. A receipt without a decision answers a
-        command, or comes from the learner itself."""
+        """End the decision's flight, if the receipt is for one, and store the value that was read back."""
         flight = self.in_flight.pop(receipt.decision_id, None)
         if receipt.decision_id and flight is None:
             self.counters["receipt.not_in_flight"] += 1
@@ -252,8 +240,7 @@ class State:
             agent.done_tick, agent.seen = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
-        """Store a decision. A change starts the cool-down, and older advice on its actuator can no longer be approved.
-        An adopted decision is in flight."""
+        """Store a decision. A change starts the cool-down and ends older advice; an adopted one is in flight."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator

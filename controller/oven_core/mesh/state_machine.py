@@ -53,8 +53,7 @@ _LAST_TICK = 2**53
 
 
 class Mesh:
-    """The mesh of one run, as one replica computes it. Give it the log's events in order and publish what `pending`
-    has."""
+    """The mesh of one run, as one replica computes it. Give it the log's events in order; publish `pending`."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -322,8 +321,7 @@ class Mesh:
         )
 
     def _record_result(self, ballot: Ballot, result: plans.BallotResult) -> None:
-        """Make the agent that opened a failed ballot wait before its next one, and agents that vetoed it answer for the
-        consequences."""
+        """Make the agent that opened a failed ballot wait, and agents that vetoed it answer for the consequences."""
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
         if result.passed and result.newcomers:

@@ -119,8 +119,7 @@ def count(
 
 
 def lines_of(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
-    """Return one line per eligible agent, by name, including silent ones. At most `MAX_SHADOW_LINES` shadow agents that
-    voted follow."""
+    """Return one line per eligible agent, by name, then at most `MAX_SHADOW_LINES` of shadows that voted."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:MAX_SHADOW_LINES]
     rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
@@ -157,8 +156,7 @@ def _reputable(line: TallyLine, rules: Rules) -> bool:
 
 
 def _agrees(line: TallyLine, rules: Rules) -> bool:
-    """Return whether the line counts for a quorum of several agents. A newcomer's line needs a confidence of at least
-    0.5."""
+    """Return whether the line counts for a quorum of several agents; a newcomer's from confidence 0.5 on."""
     return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
 
 

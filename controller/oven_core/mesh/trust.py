@@ -36,8 +36,7 @@ class Trust:
     _earned: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """Record an operator's decision. Without actuators it is about all of them, and replaces decisions on single
-        ones."""
+        """Record an operator's decision. Without actuators it is about all, and replaces those on single ones."""
         names = set(actuators) or {ALL}
         for key in [key for key in self._by_operators if key[0] == agent and ALL in names]:
             del self._by_operators[key]

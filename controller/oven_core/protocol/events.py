@@ -141,7 +141,6 @@ class Event:
 
 
 def _header(headers: Mapping[str, str] | None, name: str) -> str:
-    """The header's value; empty if it is not printable ASCII or is too long, because agents may put anything there and
-    it has to pass through JSON."""
+    """The header's value; empty if it is too long or not printable ASCII, because it has to pass through JSON."""
     value = (headers or {}).get(name, "")
     return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

@@ -10,8 +10,7 @@ NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
 def checked(kind: str, name: str) -> str:
-    """Return `name` if it can be a subject token and does not look like an option. Otherwise raise ConfigError with the
-    rule."""
+    """Return `name` if it can be a subject token and does not look like an option; else raise ConfigError."""
     if not NAME.fullmatch(name) or name.startswith("-"):
         raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, and - not in front")
     return name

@@ -9,8 +9,7 @@ from typing import Final, Literal
 Kind = Literal["decision", "actuator", "actuators", "agent", "value", "level"]
 """What an argument names. `actuators` takes several, and `value` a number, a choice's name, shares or nothing."""
 Answer = Literal["receipt", "mesh", "mesh, receipt"]
-"""The log messages that settle an action: the learner's receipt, the mesh's CommandAnswer, or the one and, if the
-answer is yes, the other."""
+"""The log messages that settle an action: the learner's receipt, the mesh's answer, or both in turn."""
 
 
 @dataclass(frozen=True)

@@ -224,8 +224,7 @@ class _Traces:
 
 
 async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
-    """Answer requests for past events until the connection closes. One replica answers each request, and this one
-    alone answers those on its own subject."""
+    """Answer requests for past events until the connection closes, one replica each, or this one by name."""
 
     async def read(data: bytes) -> HistoryBatch:
         request = HistoryRequest.model_validate_json(data)

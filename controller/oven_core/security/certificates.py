@@ -1,36 +1,34 @@
 """A private certificate authority, and the server certificates that it signs.
 
 They are for a bus that other machines can reach. Only this module needs the package `cryptography` (extra `tls`).
+Importing it without that raises ConfigError.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from oven_core.errors import ConfigError
 from oven_core.security.credentials import write_secret
+from oven_core.security.tls import Certificate
 
-if TYPE_CHECKING:
+try:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+except ImportError as error:
+    raise ConfigError(
+        'making certificates needs `pip install "oven-controller[tls]"`; or bring your own: '
+        "--tls-cert FILE --tls-key FILE"
+    ) from error
 
 DAYS = 825
 """Validity of the server's certificate. Some clients refuse a longer one."""
 AUTHORITY_DAYS = 3650
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """A server's certificate and key, as PEM files. Only the owner can read the key."""
-
-    certificate: Path
-    key: Path
 
 
 def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
@@ -39,15 +37,8 @@ def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     In `folder`, everybody may read `ca.pem` and `server.pem`, and only the owner `ca.key` and `server.key` (mode 0600).
     An existing authority stays, so that clients still trust it; the server's certificate is new. Raises ConfigError.
     """
-    try:
-        from cryptography import x509
-    except ImportError as error:
-        raise ConfigError(
-            'making certificates needs `pip install "oven-controller[tls]"`; or bring your own: '
-            "--tls-cert FILE --tls-key FILE"
-        ) from error
     authority, authority_key = _authority(folder)
-    key = _new_key()
+    key = ec.generate_private_key(ec.SECP256R1())
     names = [_name(host) for host in hosts]
     issued = (
         _builder(_subject(hosts[0]), authority.subject, key, DAYS)
@@ -55,22 +46,18 @@ def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([x509.OID_SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, _sha256())
+        .sign(authority_key, hashes.SHA256())
     )
     _save(folder / "server", issued, key)
     return Certificate(folder / "server.pem", folder / "server.key"), folder / "ca.pem"
 
 
-def _authority(folder: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     if (folder / "ca.pem").exists():
         existing_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        assert isinstance(existing_key, EllipticCurvePrivateKey)
+        assert isinstance(existing_key, ec.EllipticCurvePrivateKey)
         return x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()), existing_key
-    key, subject = _new_key(), _subject("oven-controller")
+    key, subject = ec.generate_private_key(ec.SECP256R1()), _subject("oven-controller")
     signs = x509.KeyUsage(
         False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
@@ -79,15 +66,15 @@ def _authority(folder: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(signs, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, _sha256())
+        .sign(key, hashes.SHA256())
     )
     _save(folder / "ca", authority, key)
     return authority, key
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
-    from cryptography import x509
-
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -101,8 +88,6 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey
 
 
 def _name(host: str) -> x509.GeneralName:
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -110,25 +95,9 @@ def _name(host: str) -> x509.GeneralName:
 
 
 def _subject(text: str) -> x509.Name:
-    from cryptography import x509
-
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text[:64])])
 
 
-def _new_key() -> EllipticCurvePrivateKey:
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def _sha256() -> hashes.SHA256:
-    from cryptography.hazmat.primitives import hashes
-
-    return hashes.SHA256()
-
-
-def _save(stem: Path, certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> None:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
+def _save(stem: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     write_secret(stem.with_suffix(".key"), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     stem.with_suffix(".pem").write_bytes(certificate.public_bytes(Encoding.PEM))

@@ -39,8 +39,7 @@ LEARNER, MESH, OPERATOR = "learner", "mesh", "operator"
 
 
 def signed_bytes(subject: str, message_id: str, data: bytes) -> bytes:
-    """Return the bytes that a signature covers. Subjects and message ids have no line break, so they are
-    unambiguous."""
+    """Return the bytes that a signature covers. Subjects and message ids have no line break."""
     return b"\n".join((b"oven1", subject.encode(), message_id.encode(), data))
 
 
@@ -76,8 +75,7 @@ class Keyring:
         self._incarnation = 0
         self._verify_keys: dict[str, VerifyKey] = {}
         self.keys: Mapping[str, str] | None = None
-        """Name → public key, by the newest RunStarted and later OperatorKeys; empty in an unsigned run; None before the
-        run's start."""
+        """Name → public key, by RunStarted and OperatorKeys; empty: an unsigned run; None before the run's start."""
 
     @classmethod
     def with_keys(cls, keys: Mapping[str, str]) -> Keyring:

@@ -9,7 +9,7 @@ import re
 import socket
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from oven_core.errors import ConfigError
@@ -19,6 +19,13 @@ ENVIRONMENT = "OVEN_TLS_CA"
 """The variable with the authority's file, for every process of a run."""
 SCHEMES: Final = ("nats", "tls", "ws", "wss")
 """Schemes of addresses that nats-py can connect to."""
+
+
+class Certificate(NamedTuple):
+    """A server's certificate and key, as PEM files. Only the owner can read the key."""
+
+    certificate: Path
+    key: Path
 
 
 def trusting(ca: str | Path) -> ssl.SSLContext:

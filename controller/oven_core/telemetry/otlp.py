@@ -88,8 +88,7 @@ class Tracing:
             log.warning("%d of %d spans did not reach %s", lost, self._ended, self._exporter.url)
 
     def _within(self, limit_s: float, call: Callable[[], object]) -> None:
-        """Run a call of the SDK in a thread and stop waiting after the limit, because it waits as long as the exporter
-        retries."""
+        """Run a call of the SDK, which waits as long as the exporter retries, in a thread until the limit."""
 
         def run() -> None:
             with _quietly():

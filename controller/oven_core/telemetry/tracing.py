@@ -105,8 +105,7 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """Contexts from which later spans continue, by the id of a ballot or decision. Beyond `size`, the oldest are
-    dropped."""
+    """The `size` newest contexts from which later spans continue, by the id of a ballot or decision."""
 
     def __init__(self, size: int = MAX_CONTEXTS) -> None:
         self._size = size

@@ -36,10 +36,7 @@ class Endpoint:
         return [part for option, value in options.items() if value for part in (option, str(value))]
 
     def completed(self, environment: Mapping[str, str] = os.environ) -> Endpoint:
-        """Fill in missing values from the environment.
-
-        A process of the stack has OVEN_RUN_DIR and reads the run's folder instead.
-        """
+        """Fill in missing values from the environment, except in a process of the stack (OVEN_RUN_DIR)."""
         if not self.named and environment.get("OVEN_RUN_DIR"):
             return self
         creds, ca = environment.get("OVEN_CREDS"), environment.get("OVEN_TLS_CA")

@@ -27,11 +27,10 @@ from oven_core.protocol.names import kind
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import MESH, Keyring, Signer
-from oven_runs.access.log_sources import connected, exported
+from oven_runs.access.log_sources import connected, exported, open_store
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.home.spool import Spool, append, taken
-from oven_runs.server.embedded import EmbeddedServer
 
 Tell = Callable[[str], object]
 
@@ -76,10 +75,8 @@ async def _recover_from_store(folder: RunFolder, tell: Tell) -> bool:
         if not folder.export.exists():
             raise ConfigError(f"run {folder.run!r} has no log: it ended before its server started")
         return False
-    admin = Credentials.load(folder.add_user("admin", "admin"))
-    server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
     try:
-        async with Bus.connect(server.url, admin) as bus:
+        async with open_store(folder) as bus:
             if not await streams.exists(bus.jetstream, folder.run):
                 if folder.export.exists():
                     return False
@@ -87,8 +84,6 @@ async def _recover_from_store(folder: RunFolder, tell: Tell) -> bool:
             await finish(bus, folder, tell)
     except BusError as error:
         raise ConfigError(f"run {folder.run!r} has no log in its store ({error})") from error
-    finally:
-        await server.stop()
     return True
 
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 from oven_core.bus.connection import Bus
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
@@ -18,6 +18,7 @@ from oven_core.protocol.subjects import log_subjects, votes_subjects
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
+from oven_runs.server.embedded import EmbeddedServer
 
 BATCH = 512
 """Events per request to `history`."""
@@ -33,6 +34,18 @@ async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncItera
     trust = tls.trusting(info.tls_ca) if info.tls_ca else None
     async with Bus.connect(info.url, credentials, name=name or role, trust=trust) as bus:
         yield bus
+
+
+@contextlib.asynccontextmanager
+async def open_store(folder: RunFolder) -> AsyncIterator[Bus]:
+    """Start the server of a run that is down, and connect to it. The caller holds the folder."""
+    admin = Credentials.load(folder.add_user("admin", "admin"))
+    server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
+    try:
+        async with Bus.connect(server.url, admin) as bus:
+            yield bus
+    finally:
+        await server.stop()
 
 
 def exported(folder: RunFolder) -> Iterator[Event]:
@@ -88,7 +101,8 @@ class LogFile:
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
-            raise self._error(_damage(line, self._line, error)) from error
+            cut_off = not line.endswith(b"\n") and line.startswith(b"{")
+            raise self._error("the file is cut off within it" if cut_off else reason(error)) from error
         if not event.subject.startswith(prefix):
             run = self._folder.run
             raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
@@ -131,22 +145,8 @@ def offset_behind(folder: RunFolder, events: int) -> int:
     return offset
 
 
-def _damage(line: bytes, number: int, error: Exception) -> str:
-    """Describe what is wrong with a line that is not an event."""
-    if number == 1 and line.startswith(b"\x1f\x8b"):
-        return "it is gzip-compressed; unpack it with `gunzip` first"
-    if isinstance(error, UnicodeDecodeError):
-        return f"it is not text (byte {error.start} is 0x{line[error.start]:02x})"
-    if not line.endswith(b"\n") and line.startswith(b"{"):
-        return f"the file is cut off after {len(line)} bytes of it"
-    return f"its field {error} is missing" if isinstance(error, KeyError) else str(error)
-
-
 async def batches(bus: Bus, run: str, after: int = 0, timeout_s: float = ANSWER_S) -> AsyncGenerator[list[Event]]:
-    """Yield all events after a sequence, unverified, in the batches in which the mesh returns them.
-
-    Raises BusError if no mesh answers in time.
-    """
+    """Yield all events after a sequence, unverified, as the mesh returns them. Raises BusError if none answers."""
     while True:
         reply = await bus.request(Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire(), timeout_s)
         batch = HistoryBatch.model_validate_json(reply)

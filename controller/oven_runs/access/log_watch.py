@@ -26,8 +26,7 @@ class LogWatch:
         live: Callable[[Event], None],
         raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Events up to sequence `head` go to `replayed`, later ones to `live`. `raw` gets each event before it is
-        verified."""
+        """Events up to `head` go to `replayed`, later ones to `live`, and each one unverified to `raw`."""
         self._keyring = keyring
         self._bus = bus
         self._run = run

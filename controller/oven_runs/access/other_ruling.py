@@ -18,8 +18,7 @@ from oven_runs.log.explanation_report import OtherRuling
 from oven_runs.settings.resolution import with_rules
 
 MORE_TICKS: Final = 100
-"""Ticks after the decision in which other rules may still decide on its actuator, such as those with a longer
-window."""
+"""Ticks after the decision in which other rules, for example a longer window, may still decide."""
 
 
 async def explanations(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> Explanations:

@@ -28,8 +28,7 @@ READER_ROLES: Final[tuple[Role, ...]] = ("monitor", "operator")
 
 
 class RemoteRun(RunAccess):
-    """A run by its address. Its log comes only from `history`, which a mesh answers: people have no access to the
-    store."""
+    """A run by its address. Its log comes only from `history`, because people have no access to the store."""
 
     def __init__(
         self,

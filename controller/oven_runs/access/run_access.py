@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
@@ -25,6 +25,8 @@ from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # takes as long to import as everything else together, and the monitor paints first
     from oven_core.bus.connection import Bus
+
+_Item = TypeVar("_Item")
 
 RETRY_S: Final = 0.25
 """Seconds between two attempts to connect."""
@@ -71,10 +73,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        """Connect as a monitor or an operator.
-
-        Raises RefusedError if the key does not have that role or is not accepted, BusError if no server answers.
-        """
+        """Connect as a monitor or an operator. Raises RefusedError for the key, BusError without a server."""
 
     @abstractmethod
     def keyring(self, *, check: bool = True) -> Keyring:
@@ -89,10 +88,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Yield every event so far, unverified.
-
-        `exact` reads the log itself if possible. `tell` receives warnings about the log. Raises BusError, ConfigError.
-        """
+        """Yield every event so far, unverified; `exact`: from the log itself. Raises BusError, ConfigError."""
 
     @abstractmethod
     def past(self, after: int) -> AsyncGenerator[Event]:
@@ -100,10 +96,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        """Yield the stored events after a sequence, unverified and without a mesh.
-
-        Raises BusError if only the mesh can provide them.
-        """
+        """Yield the stored events after a sequence, unverified. Raises BusError if only the mesh has them."""
 
     @abstractmethod
     def missing(self) -> str:
@@ -129,20 +122,47 @@ class RunAccess(ABC):
         """
         from oven_runs.access.log_sources import history, listen
 
-        wake, keyring, last_seq, ended, lost = asyncio.Event(), self.keyring(), 0, False, False
+        keyring, last_seq, ended = self.keyring(), 0, False
+
+        async def fetch(bus: Bus) -> AsyncGenerator[Event]:
+            nonlocal last_seq, ended
+            for event in map(keyring.verify, await history(bus, self.run, last_seq)):
+                yield event
+                last_seq, ended = event.seq, ends(event, ended)
+            looked()
+
+        async for event in self.polled(listen, fetch, lambda: self.is_over(ended), tell):
+            yield event
+        if not self.up():
+            async for event in self.events(tell=tell):
+                if event.seq > last_seq:
+                    yield event
+
+    async def polled(
+        self,
+        listen: Callable[[Bus, str, asyncio.Event], Awaitable[None]],
+        fetch: Callable[[Bus], AsyncGenerator[_Item]],
+        over: Callable[[], bool],
+        tell: Callable[[str], object],
+    ) -> AsyncGenerator[_Item]:
+        """Yield what `fetch` returns, at first and whenever the event of `listen` is set, until the stack is down.
+
+        Reconnects, and says so through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
+        """
+        wake, lost = asyncio.Event(), False
         while self.up():
             try:
                 async with self.connected("monitor") as bus:
                     await listen(bus, self.run, wake)
                     while self.up():
                         wake.clear()
-                        for event in map(keyring.verify, await history(bus, self.run, last_seq)):
-                            yield event
-                            last_seq, ended = event.seq, ends(event, ended)
-                        looked()
+                        async for item in fetch(bus):
+                            yield item
                         if lost:
-                            tell(f"the log of run {self.run!r} can be read again, up to event {last_seq}")
+                            tell(f"run {self.run!r} can be read again")
                             lost = False
+                        if not bus.connected:
+                            break
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(POLL_S):
                                 await wake.wait()
@@ -150,16 +170,12 @@ class RunAccess(ABC):
             except RefusedError:
                 raise
             except BusError as error:
-                if self.is_over(ended):
-                    break
+                if over():
+                    return
                 if not lost:
                     tell(f"{error}; retrying until it answers")
                     lost = True
                 await asyncio.sleep(RETRY_S)
-        if not self.up():
-            async for event in self.events(tell=tell):
-                if event.seq > last_seq:
-                    yield event
 
 
 def ends(event: Event, ended: bool) -> bool:

@@ -124,10 +124,7 @@ def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
 
 
 def read_prompts(run_folder: Path, offset: int) -> Batch:
-    """Read the whole lines from `offset` on, at most READ_BYTES.
-
-    Raises ConfigError if it is not a regular file, OSError if it is missing.
-    """
+    """Read the whole lines from `offset` on, at most READ_BYTES. Raises ConfigError, OSError if it is missing."""
     path = run_folder / FOLDER / PROMPTS
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not block
     about = os.fstat(descriptor)

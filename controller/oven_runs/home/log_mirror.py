@@ -18,10 +18,7 @@ FLUSH_BYTES = 1 << 20
 
 
 class Mirror:
-    """Feed it the log's events in order, unverified.
-
-    A failing disk does not raise: `fault` then has the reason, and events are no longer written.
-    """
+    """Feed it the log's events in order, unverified. `fault` says why a failing disk ended the writing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

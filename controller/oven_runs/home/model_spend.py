@@ -124,8 +124,7 @@ class ModelSpend:
         return bool(self._caps)
 
     def hold(self, account: str, greatest: Spend) -> int | Refused:
-        """Reserve one call's greatest cost. Returns the number to book it with. Raises sqlite3.Error if the file cannot
-        be written."""
+        """Reserve a call's greatest cost. Returns the number to book it with. Raises sqlite3.Error."""
         with self._transaction():
             if refused := self._refused(account, greatest):
                 return refused
@@ -142,8 +141,7 @@ class ModelSpend:
                 self._book(cost, row[0])
 
     def spent(self, scope: str = "") -> dict[str, Spend]:
-        """Return the spending of each account within `scope` in all processes, without calls under way. Raises
-        sqlite3.Error."""
+        """Return the spending of each account within `scope`, without calls under way. Raises sqlite3.Error."""
         with self._lock:
             return _spent(self._file, scope)
 

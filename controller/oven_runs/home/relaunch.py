@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,8 +21,7 @@ EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues jobs with an exit code in slurm.conf's
 RequeueExit. Some launchers change it (torchrun exits with 1), so readers rely on the file instead."""
 OFFERED = "OVEN_RELAUNCH"
-"""Environment variable of the learner, set if its launcher restarts it. Without it the learner announces no rollback
-by a restart."""
+"""Set for the learner if its launcher restarts it. Otherwise it announces no rollback by a restart."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"
@@ -76,34 +74,13 @@ def done(folder: Path) -> None:
         path_in(folder).unlink(missing_ok=True)
 
 
-@dataclass
-class Bound:
-    """Limits restarts in a row without progress, which means a step further than ever before."""
-
-    most: int = IN_A_ROW
-    training: str = ""
-    in_a_row: int = 0
-    furthest: int = -1
-
-    def allows(self, relaunch: Relaunch) -> bool:
-        """Count a request. Returns whether it is within the limit."""
-        if relaunch.training != self.training:
-            self.training, self.furthest = relaunch.training, -1
-        if relaunch.reached > self.furthest:
-            self.in_a_row = 0
-        self.furthest = max(self.furthest, relaunch.reached)
-        self.in_a_row += 1
-        return self.in_a_row <= self.most
-
-
 class LearnerRelaunch:
     """Restarts in one stack. Call `again` each time that the learner has ended."""
 
     def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:
-        """`folder`: the run's. `resume_command`: the command with which a person can continue later. `tell` receives
-        lines for people."""
+        """`resume_command`: with which a person can continue later. `tell` receives lines for people."""
         self._folder, self._resume_command, self._tell = folder, resume_command, tell
-        self._bound = Bound()
+        self._training, self._in_a_row, self._furthest = "", 0, -1
         self._handled = self._read()  # from an earlier stack; the first learner continues from it
 
     def again(self) -> str | None:
@@ -115,9 +92,13 @@ class LearnerRelaunch:
         if request is None or request == self._handled:
             return None
         self._handled = request
-        if not self._bound.allows(request):
+        if request.training != self._training:
+            self._training, self._furthest = request.training, -1
+        self._in_a_row = 1 if request.reached > self._furthest else self._in_a_row + 1
+        self._furthest = max(self._furthest, request.reached)
+        if self._in_a_row > IN_A_ROW:
             self._tell(
-                f"{self._bound.most} rollbacks in a row got no further than step {self._bound.furthest}: the learner "
+                f"{IN_A_ROW} rollbacks in a row got no further than step {self._furthest}: the learner "
                 f"is not restarted. When you have found the cause, `{self._resume_command}` continues from "
                 f"{request.checkpoint}"
             )

@@ -64,10 +64,7 @@ def disk_usage(folder: RunFolder) -> int:
 
 
 def remove(folder: RunFolder) -> None:
-    """Remove a run and everything in its folder.
-
-    Raises StoreInUseError if another process holds the run, ProcessError if something cannot be removed.
-    """
+    """Remove a run with its folder. Raises StoreInUseError, ProcessError if something cannot be removed."""
     try:
         with folder.hold():
             # The lock file is in use until it is released, and NFS keeps such files. run.json goes last, so that an

@@ -113,10 +113,7 @@ class RunFolder:
         return settings if isinstance(settings, dict) else {}
 
     def change_settings(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the settings for restarted processes and a resumed run, under a lock.
-
-        Raises ConfigError if the run has no settings.
-        """
+        """Change the settings for restarted processes and a resumed run, under a lock. Raises ConfigError."""
         with (self.path / "config.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             settings = self.earlier_settings()
@@ -265,10 +262,7 @@ class Home:
         return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
-        """Return the run called `run`; without a name the one that is up, else (unless `running`) the newest.
-
-        Raises ConfigError, UnknownNameError.
-        """
+        """Return the run `run`; without a name the one that is up, else (unless `running`) the newest."""
         runs = self.runs()
         if run is not None:
             for folder in runs:
@@ -328,10 +322,7 @@ class Home:
         raise self._name_in_use(candidates[-1])
 
     def _make(self) -> None:
-        """Create the home and its folder for runs.
-
-        A new home gets a .gitignore because it holds keys. An existing folder may be anything and gets none.
-        """
+        """Create the home, with a .gitignore because it holds keys (unless it exists), and its folder for runs."""
         if not self.path.exists():
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError), (self.path / ".gitignore").open("x") as out:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,28 +25,26 @@ from pydantic import BaseModel, ValidationError
 from oven_core.errors import OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Observation
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.run_row import RunRow, finite, summarized
 from oven_runs.log.run_summary import RunSummary
 
-SLICE_BYTES: Final = 8 << 20
-"""Bytes per call. Reading them takes 10 to 20 ms, so that a monitor can react to keys in between."""
+SLICE_BYTES: Final = 1 << 20
+"""Bytes per call. Reading them takes some 20 ms, so that a monitor can react to keys in between."""
 NEWEST: Final = 20
 """Observations from whose times the pace is computed."""
 CACHE: Final = "run-rows.json"
 NO_START: Final = "its log does not contain the start of a run"
-_TYPE: Final = b'"type": "'
+_TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
 _HEAD: Final = 600
 """A line's type is within this many bytes: identity and signature, which come before it, have at most 256 each."""
-_SKIPPED: Final = (b"Vote", b"Step", b"Agen")
-_OBSERVATION: Final = b"Obse"
 
 
 class LogDigest:
     """The facts that a row needs from one log. Each call of `advance` reads on.
 
-    Votes, closed steps, agents' statuses and most observations are skipped by their type, without decoding, so that a
-    megabyte takes about a millisecond.
+    Votes, closed steps and agents' statuses, which are most lines, are skipped without decoding.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,20 +54,14 @@ class LogDigest:
 
     def _begin(self) -> None:
         self.summary = RunSummary()
-        """A fold over the lines that were not skipped. Its counts of votes and observations are meaningless."""
-        self.first: dict[str, float] = {}
-        """The metrics of the first observation, and the first held-out value."""
+        """A fold over the lines that were not skipped."""
         self.complete = False
         """Whether the whole file was read. Until then, counts cover part of it."""
         self.unread = 0
         """Lines that could not be read."""
-        self.newest: list[Event] = []
-        """The newest observations."""
+        self.times: deque[datetime] = deque(maxlen=NEWEST)
+        """Of the newest observations."""
         self._offset = 0
-        self._lines: deque[bytes] = deque(maxlen=NEWEST)
-        self._pending = b""  # the newest observation, if the summary did not get it
-        self._evaluated = b""  # the newest one with the held-out metric, if the summary did not get it
-        self._held_out_name, self._held_out_key = "", b""  # that metric's name, and how it looks in a line
 
     def advance(self) -> bool:
         """Read up to SLICE_BYTES more. Returns whether there is more. Raises OSError if there is no file."""
@@ -83,68 +76,27 @@ class LogDigest:
         if not end and len(data) == SLICE_BYTES:
             end = len(data)  # no valid line is so long
         for line in data[:end].splitlines():
-            self._take(line)
+            if not _TYPE.search(line, 0, _HEAD):
+                self._take(line)
         self._offset += end
         self.complete = self._offset >= stat.st_size or len(data) < SLICE_BYTES
-        if self.complete and end:
-            self._feed_pending()
-            self.newest = [event for event in map(_event, self._lines) if event is not None]
         return not self.complete
 
     def _take(self, line: bytes) -> None:
-        kind = _kind(line)
-        if kind in _SKIPPED:
-            return
-        if kind == _OBSERVATION:
-            self._lines.append(line)
-            self._pending = line
-            if self._held_out_key and self._held_out_key in line:
-                self._evaluated = line
-                if self._held_out_name not in self.first:
-                    self._feed_pending()
-            elif not self.first:
-                self._feed_pending()
-            return
-        self._feed_pending()
-        self._feed(line)
-
-    def _feed_pending(self) -> None:
-        evaluated, line, self._evaluated, self._pending = self._evaluated, self._pending, b"", b""
-        if evaluated and evaluated is not line:
-            self._feed(evaluated)
-        if line:
-            self._feed(line)
-
-    def _feed(self, line: bytes) -> None:
-        event = _event(line)
-        if event is None:
+        try:
+            event = Event.from_line(line.decode())
+        except (ValueError, KeyError, TypeError):
             self.unread += 1
             return
         self.summary.feed(event)
-        for name, value in self.summary.metrics.items():
-            self.first.setdefault(name, value)
-        self._held_out_name = next(iter(self.summary.held_out()), "")
-        self._held_out_key = f'"{self._held_out_name}":'.encode() if self._held_out_name else b""
+        if isinstance(event.body, Observation):
+            self.times.append(event.time)
 
     @property
     def pace_s(self) -> float:
         """Median seconds between the newest observations; NaN for fewer than two."""
-        times = [event.time for event in self.newest]
-        gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+        gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(self.times)]
         return median(gaps) if gaps else math.nan
-
-
-def _kind(line: bytes) -> bytes:
-    """The first four letters of the line's type; empty if it is not a line of a log."""
-    start = line.find(_TYPE, 0, _HEAD)
-    return line[start + len(_TYPE) : start + len(_TYPE) + 4] if start >= 0 else b""
-
-
-def _event(line: bytes) -> Event | None:
-    try:
-        return Event.from_line(line.decode())
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 class _CachedRow(BaseModel):
@@ -186,10 +138,7 @@ class RunRows:
         )
 
     def advance(self) -> Iterator[RunRow]:
-        """Yield rows as they change, each after one slice of its log: live runs first, then the newest.
-
-        Ends when no log has anything new.
-        """
+        """Yield rows as they change, live runs first, until no log has anything new."""
         order = sorted(self._folders.values(), key=lambda folder: self.rows[folder.run].status != "running")
         for folder in order:
             more = self._changed(folder)
@@ -254,13 +203,10 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
     row = summarized(row, summary)
     if not digest.complete:
         row = replace(row, adopted=None, rejected=None, advised=(), not_applied=0)
-    times = [event.time for event in digest.newest[-1:]] + ([summary.last_time] if summary.last_time else [])
     return replace(
         row,
-        first=finite(digest.first.get(row.target)),
         malformed=row.malformed + digest.unread,
         pace_s=finite(digest.pace_s),
-        last=max(times).astimezone(UTC).isoformat() if times else "",
         fault="" if summary.started or not digest.complete or row.status == "running" else NO_START,
         whole=digest.complete,
     )

@@ -164,10 +164,7 @@ class Spool:
         self.content = SpoolContent()
 
     def keep(self, messages: Sequence[SpooledMessage]) -> int:
-        """Write the messages after those in the file. Returns how many of them are on the disk.
-
-        Raises OSError only if not even their number could be written.
-        """
+        """Write the messages after those in the file. Returns how many are on the disk. Raises OSError."""
         expected, lost = (*self.content.messages, *messages), self.content.lost
         os.pwrite(self._descriptor, self._head(len(expected) + lost, lost), 0)
         offset, written = HEAD_BYTES, 0

@@ -33,8 +33,7 @@ from oven_core.protocol.rules import Rules
 
 
 class _Mesh(Mesh):
-    """Takes ids from the recording's sequences, even for what an added message caused. So an id equals the logged one
-    if the same event leads to the decision."""
+    """Takes ids from the recording's sequences, so that the same event leads to the logged id."""
 
     current_seq = ids_issued = 0
 

@@ -50,8 +50,7 @@ class Explanation:
     injected: tuple[PromptsInjected, ...] = ()
     """Prompts added between its tick and its outcome, which also changed the data."""
     later: Receipt | None = None
-    """The learner's own later receipt for the actuator: which weights the run ended with (run.best), or that a loop
-    undid the change."""
+    """The learner's own later receipt for the actuator: for run.best, or because a loop undid the change."""
 
     @property
     def proposer(self) -> str:

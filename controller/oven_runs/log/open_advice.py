@@ -8,8 +8,7 @@ from oven_core.protocol.messages import Decision
 from oven_runs.log.run_summary import RunSummary
 
 REMINDER_SHARE: Final = 0.25
-"""Share of the ticks for an approval at which people are reminded: not while they are still looking at the advice, and
-early enough to act."""
+"""Share of the ticks for an approval at which people are reminded: early enough to act."""
 
 
 def is_near_end(advised: Decision, tick: int) -> bool:
@@ -19,8 +18,7 @@ def is_near_end(advised: Decision, tick: int) -> bool:
 
 
 def remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
-    """Return how long the advice can still be approved: "12 ticks (about 4 min)". `tick_s`: seconds per tick, 0 if
-    unknown."""
+    """Return how long the advice can be approved: "12 ticks (about 4 min)". `tick_s`: 0 if unknown."""
     ticks_left = max(0, advised.expires_at_tick - tick)
     ticks = f"{ticks_left} tick{'' if ticks_left == 1 else 's'}"
     seconds = ticks_left * tick_s

@@ -10,8 +10,7 @@ from typing import Final
 from oven_runs.log.run_summary import RunSummary
 
 STALLED_S: Final = 15.0
-"""Seconds without an event after which a live run counts as stalled, or ten times its pace if that is longer. The
-monitor has the same limit."""
+"""Seconds without an event after which a live run counts as stalled, but at least ten times its pace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,8 +216,7 @@ class RunSummary:
             self.held = "a decision holds the run"
 
     def _take_other_receipt(self, receipt: Receipt) -> None:
-        """Handle a receipt for an operator's command (hold, resume, stop) or the learner's own about its last
-        weights."""
+        """Handle the receipt of an operator's command, or the learner's own about its last weights."""
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
         name, command = self.commands.pop(receipt.command, ("", None))

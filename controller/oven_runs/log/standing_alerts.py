@@ -14,8 +14,7 @@ EACH: Final = 8
 AGENTS: Final = 64
 """Maximum of agents with alerts: as many as a monitor shows."""
 NEWS: Final = 4
-"""Maximum of changes per agent and tick. Further ones are ignored until the next tick, so that an agent cannot crowd
-out others."""
+"""Maximum of changes per agent and tick, so that an agent cannot crowd out others."""
 
 
 @dataclass

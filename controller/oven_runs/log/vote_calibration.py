@@ -50,8 +50,7 @@ class Calibration:
     count: int
     brier: float | None
     constant: float | None
-    """The mean y, the constant probability with the best score. It is only known afterwards, so an agent that beats it
-    can tell good changes from bad ones."""
+    """The mean y: the constant probability with the best score, which is only known afterwards."""
     constant_brier: float | None
     bins: tuple[Bin, ...]
     """Bins that have claims, from the lowest p on."""
@@ -72,12 +71,15 @@ def calibration(claims: Sequence[Claim]) -> Calibration:
     if not claims:
         return Calibration(0, None, None, None, ())
     constant = mean([claim.y for claim in claims])
+    by_bin: dict[int, list[Claim]] = {}
+    for claim in claims:
+        by_bin.setdefault(min(int(claim.p * BINS), BINS - 1), []).append(claim)
     return Calibration(
         count=len(claims),
         brier=mean([brier(claim.p, claim.y) for claim in claims]),
         constant=constant,
         constant_brier=mean([brier(constant, claim.y) for claim in claims]),
-        bins=_bins(claims),
+        bins=tuple(_bin(number, members) for number, members in sorted(by_bin.items())),
     )
 
 
@@ -89,17 +91,6 @@ def by_agent(claims: Iterable[Claim]) -> dict[str, Calibration]:
     return {agent: calibration(by_name[agent]) for agent in sorted(by_name)}
 
 
-def _bins(claims: Sequence[Claim]) -> tuple[Bin, ...]:
-    by_bin: dict[int, list[Claim]] = {}
-    for claim in claims:
-        by_bin.setdefault(min(int(claim.p * BINS), BINS - 1), []).append(claim)
-    return tuple(
-        Bin(
-            low=number / BINS,
-            high=(number + 1) / BINS,
-            count=len(members),
-            p=mean([claim.p for claim in members]),
-            y=mean([claim.y for claim in members]),
-        )
-        for number, members in sorted(by_bin.items())
-    )
+def _bin(number: int, members: Sequence[Claim]) -> Bin:
+    p, y = mean([claim.p for claim in members]), mean([claim.y for claim in members])
+    return Bin(number / BINS, (number + 1) / BINS, len(members), p, y)

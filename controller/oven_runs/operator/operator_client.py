@@ -41,10 +41,7 @@ LONG_STEPS: Final = 3.0
 
 
 class ReceiptWait:
-    """The wait of one command for its receipt: for step boundaries, or for a limit in seconds.
-
-    All times are from the same clock, in seconds.
-    """
+    """The wait of one command for its receipt: for step boundaries, or for a limit. Times are in seconds."""
 
     def __init__(self, now: float, limit_s: float | None = None) -> None:
         """`limit_s`: a person's limit; None to wait for steps."""

@@ -153,10 +153,7 @@ def end_session(leader: int) -> None:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Have this process send itself SIGTERM when its parent's pipe closes, and exit after the grace.
-
-    Our own processes call this when they start.
-    """
+    """Send this process SIGTERM when its parent's pipe closes, and exit after the grace. Ours call this first."""
     if fd := os.environ.pop(PARENT_FD, ""):
         end_when_closed(int(fd), grace_s)
 

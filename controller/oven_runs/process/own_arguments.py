@@ -13,10 +13,7 @@ _SKIPPED_FIELDS: Final = 2
 
 
 def conceal(secrets: Iterable[str]) -> bool:
-    """Overwrite each of these addresses after its scheme with stars.
-
-    They are visible until this call. Returns whether it worked, which it does on Linux.
-    """
+    """Overwrite these addresses after their schemes with stars. Returns whether it worked (on Linux)."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = (int(fields[number - 1 - _SKIPPED_FIELDS]) for number in (_START, _END))

@@ -31,10 +31,7 @@ class Backoff:
         """Return the delay after this many deaths in a row (from 1); None to give up."""
         if failures >= self.most:
             return None
-        delay = self.first_s
-        for _ in range(failures - 1):
-            delay = min(self.cap_s, delay * self.factor)
-        return min(self.cap_s, delay)
+        return min(self.cap_s, self.first_s * self.factor ** (failures - 1))
 
     def failures(self, before: int, well_s: float) -> int:
         """Return the number of deaths in a row, including one after `before` others and a life of `well_s`."""

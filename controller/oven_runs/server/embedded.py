@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from oven_core.errors import ConfigError, ProcessError, reason
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.security import tls
-from oven_core.security.certificates import Certificate
 from oven_core.security.credentials import Credentials, write_secret
 from oven_core.security.signing import LEARNER, MESH, Signer
 from oven_runs.process.child import Child
@@ -127,7 +126,7 @@ class ServerFolder:
         host: str = "127.0.0.1",
         store: Path | None = None,
         http: str = "",
-        certificate: Certificate | None = None,
+        certificate: tls.Certificate | None = None,
     ) -> None:
         """Write the server's configuration. `http`: address for health checks; empty: none.
 

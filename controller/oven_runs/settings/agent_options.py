@@ -158,10 +158,7 @@ def _tunable(attribute: str, value: object) -> bool:
 
 
 def _docstrings(agent: type) -> dict[str, str]:
-    """Class attribute → first sentence of the string after its assignment, including inherited attributes.
-
-    Empty if the source code is not available.
-    """
+    """Class attribute → first sentence of the string after its assignment; empty without the source code."""
     docstrings: dict[str, str] = {}
     for base in reversed(agent.__mro__):
         try:

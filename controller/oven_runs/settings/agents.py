@@ -19,8 +19,7 @@ from oven_runs.settings.model import AgentSettings, Settings
 SUPERVISOR = "supervisor"
 """The installed agent that computes for seconds at a time. It has its own process, and only runs if a model is set."""
 TUNER = "tuner"
-"""The installed agent that is neither trusted nor counted by default, because no test has shown that a language model's
-votes help."""
+"""The installed agent that is not trusted by default: no test has shown that a language model's votes help."""
 AUTHOR = "author"
 
 
@@ -136,8 +135,7 @@ def _options(
 
 
 def per_process(settings: Settings) -> int | None:
-    """Return how many agents share a process; None for the default. With an own server each agent has its own key, so
-    it needs its own process."""
+    """Return how many agents share a process; None for the default. With an own server each agent has its key."""
     return 1 if settings.nats and settings.agents_per_process is None else settings.agents_per_process
 
 

@@ -1,7 +1,4 @@
-"""Committee members: checks against what exists (providers, keys, rubrics, rules), and the models that they ask.
-
-Nothing here sends a request.
-"""
+"""Committee members, checked against providers, keys, rubrics and rules. Nothing here sends a request."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
+from oven_core.plugins import checked_function
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
-from oven_runs.settings.named_functions import checked_function
 
 INSTALL: Final = "pip install 'oven-controller[llm]'"
 RUBRIC_BYTES: Final = 32_768
@@ -48,8 +45,7 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
 
 
 def check_keys(committee: CommitteeSettings, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError for a judge or calibrator whose key is not in the environment or whose SDK is not
-    installed."""
+    """Raise ConfigError for a judge or calibrator whose key is not set or whose SDK is not installed."""
     providers = catalogue(committee.providers)
     models = [(name, member, "") for name, member in committee.judges.items()]
     if committee.frontier.model:
@@ -79,8 +75,7 @@ def judge_of(settings: MemberSettings) -> JudgeSpec:
 
 
 def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
-    """The member with another model but the same role, domain and rubric. Raises ConfigError if they do not fit
-    together."""
+    """The member with another model but the same role, domain and rubric. Raises ConfigError."""
     try:
         return MemberSettings.model_validate(settings.model_dump() | judge.model_dump())
     except ValidationError as error:
@@ -98,7 +93,6 @@ def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> Member
 
 
 def check_judge(committee: CommitteeSettings, member: str, judge: JudgeSpec) -> None:
-    """Check a member's next model without asking it. Raises ConfigError for a provider that the run's catalogue lacks
-    and for one without an address."""
+    """Check a member's next model without asking it. Raises ConfigError."""
     settings = committee.members.get(member, MemberSettings(provider=judge.provider, model=judge.model))
     endpoint_of(member, with_judge(settings, judge), catalogue(committee.providers))

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from oven_runs.settings.language_models import Address, Variable
 
-AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
+AggregationRule: TypeAlias = Literal["lower_quantile", "cautious"]
 """The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation.py describes
 each."""
 
@@ -39,8 +39,7 @@ MOST_LOGPROBS = 20
 
 
 class MemberSettings(BaseModel):
-    """A member of the reward committee in addition to the script's own rules: a judge (its model and role), a rule, or
-    the verifier."""
+    """A member of the reward committee next to the script's own rules: a judge, a rule, or the verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_runs.settings.named_functions import checked_function
+from oven_core.plugins import checked_function
 
 OF_RECIPES = 10
 """Steps between two samples of a recipe. A recipe's data are generated, so no text is secret."""
 
 
 class CompletionsSettings(BaseModel):
-    """Sampled prompts and completions that operators and monitors may read. They have their own stream and are never in
-    the run's log."""
+    """Sampled prompts and completions for operators and monitors, in their own stream, never in the log."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,8 +42,7 @@ class CompletionsSettings(BaseModel):
 
 
 def with_checked_redaction(completions: CompletionsSettings) -> CompletionsSettings:
-    """Return the settings with an absolute path of the redacting function's file. Raises ConfigError if it is
-    missing."""
+    """Return the settings with an absolute path of the redacting function's file. Raises ConfigError."""
     if not completions.redact:
         return completions
     function = checked_function(

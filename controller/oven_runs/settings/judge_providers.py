@@ -163,8 +163,7 @@ def endpoint_of(
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """The key for a model; `name` and `setting` are as in `endpoint_of`. Raises ConfigError, which names the variable
-    and never its value."""
+    """The key for a model, named as in `endpoint_of`. Raises ConfigError, which never has the value."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _named(name, setting)

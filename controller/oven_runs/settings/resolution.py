@@ -142,10 +142,7 @@ def named_recipe(
     environ: Mapping[str, str],
     earlier: Mapping[str, Any] | None,
 ) -> tuple[str, type[BaseModel]] | None:
-    """Return a recipe's name, from the flag `recipe` or the other layers, and its settings; None for a user's script.
-
-    Raises ConfigError or UnknownNameError.
-    """
+    """Return a recipe's name and its settings; None for a user's script. Raises ConfigError, UnknownNameError."""
     name = str(recipe or _merged(_layers(config, sets, environ, earlier)).get("recipe", DEFAULT_RECIPE))
     return None if name == ATTACHED else (name, _recipe(name).settings_model)
 
@@ -192,10 +189,7 @@ def rules_set(sets: Sequence[str]) -> dict[str, Any]:
 def notify_settings(
     *, config: Path | None = None, sets: Sequence[str] = (), environ: Mapping[str, str], urls: Sequence[str] = ()
 ) -> NotifySettings:
-    """Return the checked `notify` settings of all layers. `urls` replace their addresses.
-
-    Raises ConfigError, also for a `--set` of another setting.
-    """
+    """Return the checked `notify` settings of all layers. `urls` replace their addresses. Raises ConfigError."""
     set_layers = [from_set(text) for text in sets]
     for layer in set_layers:
         if set(layer.values) != {"notify"}:

@@ -46,8 +46,7 @@ _Loader.add_implicit_resolver(BOOL, re.compile(r"^(?:true|True|TRUE|false|False|
 
 
 def load_yaml(text: str) -> Any:
-    """Parse a document. Raises yaml.YAMLError, including for duplicate keys, nesting beyond MAX_DEPTH, and recursive
-    aliases."""
+    """Parse a document. Raises yaml.YAMLError, also for duplicate keys, deep nesting and recursive aliases."""
     open_anchors: list[str | None] = []
     for event in yaml.parse(text, Loader=_Loader):
         problem = ""

@@ -43,7 +43,7 @@ from oven_learner.link.frames import (
     unpacked_observation,
 )
 from oven_learner.link.link_interface import Make, PendingObservation, message_id
-from oven_learner.link.outage_log import OutageLog
+from oven_learner.link.log_writer import OutageLog
 from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.resume_state import ResumeState

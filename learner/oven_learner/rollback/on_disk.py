@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from oven_learner.rollback import checkpoint_record
-from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.in_memory import Snapshots, SnapshotSchedule, SnapshotTimeBudget
 from oven_learner.rollback.rollback_protocol import Snapshot
-from oven_learner.rollback.snapshot_schedule import SnapshotSchedule, SnapshotTimeBudget
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
 
@@ -53,7 +52,7 @@ def seconds_to_write(size: int, folder: Path) -> float:
 
 class OnDisk:
     """Checkpoints that the trainer saves between two steps, when `ask` tells it to. Saves for rollback alone take at
-    most `snapshot_schedule.SHARE` of wall time."""
+    most `in_memory.SHARE` of wall time."""
 
     undoes = False
 
@@ -206,7 +205,7 @@ class OnDisk:
 
 class Resumable:
     """Snapshots in memory for rollback, and checkpoints on disk for the process that replaces a killed one. Each takes
-    at most `snapshot_schedule.SHARE` of wall time."""
+    at most `in_memory.SHARE` of wall time."""
 
     undoes = True
 

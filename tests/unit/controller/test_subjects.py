@@ -1,12 +1,12 @@
-"""The table of subjects: rows that are refused, and the addresses and permissions that follow from it."""
+"""The table of subjects, and the addresses and permissions that follow from it."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
-from oven_core.protocol.messages import Message, Vote
+from oven_core.protocol.messages import Message
 from oven_core.protocol.names import Subjects, kg, kind, probe, reward
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.protocol.subjects import (
@@ -19,17 +19,6 @@ from oven_core.protocol.subjects import (
     log_subjects,
     votes_subjects,
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("writer", ["", "nobody", None])
-def test_a_subject_without_a_writer_is_refused(writer: Any) -> None:
-    with pytest.raises(ValueError, match="'vote' has no writer; it is one of learner, mesh, agent, operator"):
-        Subject("vote", (Vote,), writer)
-
-
-def test_a_subject_that_carries_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="'vote' carries no message"):
-        Subject("vote", (), "agent")
 
 
 def test_every_message_has_one_kind_of_subject() -> None:

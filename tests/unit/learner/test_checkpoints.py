@@ -23,7 +23,7 @@ from oven_learner.rollback import checkpoint_record, on_disk
 from oven_learner.rollback.checkpoint_record import Record
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch
-from oven_runs.home.relaunch import Bound, LearnerRelaunch, Relaunch
+from oven_runs.home.relaunch import LearnerRelaunch, Relaunch
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -99,13 +99,6 @@ def test_an_unusable_checkpoint_names_the_value_and_the_remedy(tmp_path: Path, s
     spoil(folder)
     with pytest.raises(ConfigError, match=said):
         checkpoint_record.checked(folder, "r", {"w": (4, 2)})
-
-
-def test_relaunches_are_limited_and_progress_resets_the_count() -> None:
-    bound = Bound(most=3)
-    order = Relaunch(checkpoint="start", training="1", step=0, reached=50, trained=50, reason="")
-    assert [bound.allows(order) for _ in range(4)] == [True, True, True, False]
-    assert bound.allows(order.model_copy(update={"reached": 51}))
 
 
 def test_a_run_without_progress_is_given_up_with_the_remedy(tmp_path: Path) -> None:

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.rollback.in_memory import CREDIT_S, Snapshots
-from oven_learner.rollback.snapshot_schedule import EVERY_TICKS, SHARE, SnapshotSchedule, SnapshotTimeBudget
+from oven_learner.rollback.in_memory import (
+    CREDIT_S,
+    EVERY_TICKS,
+    SHARE,
+    Snapshots,
+    SnapshotSchedule,
+    SnapshotTimeBudget,
+)
 
 SECONDS = st.floats(1e-5, 1e4, allow_nan=False)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import RunEnded, RunStarted
+from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
 from oven_core.terminal_text import clean
@@ -103,13 +103,25 @@ class RunAccess(ABC):
         """Return a sentence about what the log is known to lack; empty if it lacks nothing."""
 
     async def events(
-        self, *, exact: bool = False, check: bool = True, tell: Callable[[str], object] = warn
+        self,
+        *,
+        exact: bool = False,
+        check: bool = True,
+        until: int | None = None,
+        keyring: Keyring | None = None,
+        tell: Callable[[str], object] = warn,
     ) -> AsyncGenerator[Event]:
-        """Yield every event so far, verified. The options are those of `keyring` and `raw_events`."""
-        keyring = self.keyring(check=check)
+        """Yield every event so far, verified. The options are those of `keyring`, or a keyring, and `raw_events`.
+
+        `until` stops before the first observation after that tick.
+        """
+        keyring = keyring or self.keyring(check=check)
         async with contextlib.aclosing(self.raw_events(exact=exact, tell=tell)) as log:
             async for raw in log:
-                yield keyring.verify(raw)
+                event = keyring.verify(raw)
+                if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
+                    return
+                yield event
 
     async def follow(
         self, tell: Callable[[str], object] = warn, looked: Callable[[], object] = lambda: None

@@ -40,11 +40,8 @@ class RemoteRun(RunAccess):
         keys: Mapping[str, str] | None = None,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        """`role`: the role of the key; None if only the server knows it.
-
-        `keys`: signer → public key, as far as known; {} for an unsigned run; None to believe the first RunStarted in
-        the log.
-        """
+        """`role`: the role of the key; None if only the server knows it. `keys`: signer → public key, as far as known;
+        {} for an unsigned run; None to believe the first RunStarted in the log."""
         self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust

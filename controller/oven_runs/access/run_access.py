@@ -81,10 +81,8 @@ class RunAccess(ABC):
 
     @abstractmethod
     async def live_keyring(self, bus: Bus) -> Keyring:
-        """Return a keyring for live messages, without reading the log first.
-
-        Raises BusError if the keys have to come from the mesh and none answers, and ConfigError.
-        """
+        """Return a keyring for live messages, without reading the log first. Raises BusError if the keys have to come
+        from the mesh and none answers, and ConfigError."""
 
     @abstractmethod
     def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:

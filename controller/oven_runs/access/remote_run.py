@@ -130,16 +130,9 @@ class RemoteRun(RunAccess):
                 for event in events:
                     yield event
 
-    async def past(self, after: int) -> AsyncGenerator[Event]:
-        for event in tuple[Event]():
-            yield event
-
     async def stored(self, after: int = 0) -> AsyncGenerator[Event]:
         for event in self._only_through_a_mesh():
             yield event
-
-    def missing(self) -> str:
-        return ""
 
     async def _batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
         from oven_runs.access.log_sources import batches

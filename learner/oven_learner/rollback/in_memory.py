@@ -70,12 +70,10 @@ class Snapshots:
 
     @property
     def spent_s(self) -> float:
-        """The time that all snapshots have taken so far."""
         return self._schedule.budget.spent
 
     @property
     def copies(self) -> int:
-        """The number of snapshots so far."""
         return self._schedule.budget.copies
 
     def take_if_due(self, tick: int) -> None:
@@ -199,7 +197,6 @@ class SnapshotSchedule:
         self._next_look = 0
 
     def due(self, tick: int) -> bool:
-        """Whether a snapshot is due now."""
         if self._began is None:
             self._began = (tick, self.clock())
         if tick < self._next_look:
@@ -213,5 +210,4 @@ class SnapshotSchedule:
         return bool(due)
 
     def note_snapshot(self, tick: int) -> None:
-        """Note that a snapshot was taken."""
         self._next_look = max(self._next_look, tick + EVERY_TICKS)

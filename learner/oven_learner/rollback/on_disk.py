@@ -89,12 +89,10 @@ class OnDisk:
 
     @property
     def spent_s(self) -> float:
-        """The time that saves for rollback have taken so far."""
         return self._schedule.budget.spent
 
     @property
     def copies(self) -> int:
-        """The number of saves for rollback."""
         return self._schedule.budget.copies
 
     def take_if_due(self, tick: int) -> None:

@@ -53,7 +53,6 @@ class RowsRead:
         return again / count
 
     def grow(self, rows: int) -> None:
-        """Append so many unread rows."""
         self._bits += bytes((rows + 7) // 8)
 
     def forget(self, row: int) -> None:
@@ -165,7 +164,6 @@ class Mixture:
         return rows
 
     def pick(self, rng: random.Random, name: str, chunk: int) -> int:
-        """Return one row of a dataset."""
         return rng.choice(self.pools[name])
 
     def check_loader(self, args: Any) -> None:
@@ -197,7 +195,6 @@ class MixtureSampler(Sampler[int]):
         mixture.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; accelerate calls it. Chunks are counted over all epochs."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -284,7 +281,6 @@ class Skip:
         fetch = trainer.get_batch_samples
 
         def fetch_after_skip(iterator: Any, batches: int, *rest: Any) -> Any:
-            """Return the batches of one optimizer step."""
             while self._to_drop:
                 self._to_drop -= 1
                 fetch(iterator, batches, *rest)
@@ -295,7 +291,6 @@ class Skip:
         trainer.get_batch_samples = fetch_after_skip
 
     def begin(self, step: int) -> None:
-        """Note that training begins with this chunk."""
         self._trained_on, self._to_drop = step, 0
 
     def __call__(self, count: float | None) -> tuple[float, float]:

@@ -354,8 +354,7 @@ class Attachment(TrainerCallback):
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
             actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).request, effect="measures")
         if options.mixture is not None:
-            mixtures.announce(actuators, options.mixture)
-            mixtures.announce_skip(trainer, actuators, options.mixture)
+            mixtures.announce(trainer, actuators, options.mixture)
         if self._authored is not None:
             self._authored.announce(actuators)
         if options.committee is not None:

@@ -31,7 +31,8 @@ from oven_learner.hf.hooks.step_hooks import StepHook
 from oven_learner.hf.training_length import StepBudget
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
-from oven_learner.rollback.on_disk import OnDisk, Resumable
+from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.on_disk import OnDisk
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
@@ -330,7 +331,7 @@ class SaveSchedule(StepHook):
                 inexact=self._checkpoints.inexact(budget.thrown_away(state.global_step)),
             ),
         )
-        disk = rollback.disk if isinstance(rollback, Resumable) else rollback
+        disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
         if saved is not None and isinstance(disk, OnDisk):
             folder, began, ended = saved
             disk.saved(folder, client.tick, began, ended, own=own)

@@ -19,7 +19,7 @@ from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.snapshot import LoopSnapshot, copied
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
-from oven_learner.rollback.on_disk import OnDisk, Resumable
+from oven_learner.rollback.on_disk import OnDisk
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 
@@ -123,4 +123,7 @@ def choose_rollback(
         leader=ranks.leader,
         share=ranks.same,
     )
-    return disk if copies is None else Resumable(copies, disk)
+    if copies is None:
+        return disk
+    copies.disk = disk
+    return copies

@@ -14,10 +14,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oven_core.errors import reason
 from oven_learner.rollback.rollback_protocol import Snapshot
+
+if TYPE_CHECKING:
+    from oven_learner.rollback.on_disk import OnDisk
 
 log = logging.getLogger("oven.learner")
 
@@ -57,7 +60,10 @@ class Snapshots:
         `credit`: seconds; with infinite credit a snapshot is taken every EVERY_TICKS at any cost. `share` returns rank
         0's argument on every rank."""
         self._take_state, self._restore_state = take, restore
-        self._schedule = SnapshotSchedule(SnapshotTimeBudget(clock(), credit=credit), clock, share)
+        self.disk: OnDisk | None = None
+        """Checkpoints for the process that replaces a killed one, if they are taken as well."""
+        self.budget = SnapshotTimeBudget(clock(), credit=credit)
+        self._schedule = SnapshotSchedule(self.budget, clock, share)
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
         """By number, in order."""
@@ -68,17 +74,11 @@ class Snapshots:
         """Use rank 0's clock on every rank from now on. `share` returns rank 0's argument on every rank."""
         self._schedule.share = share
 
-    @property
-    def spent_s(self) -> float:
-        return self._schedule.budget.spent
-
-    @property
-    def copies(self) -> int:
-        return self._schedule.budget.copies
-
     def take_if_due(self, tick: int) -> None:
         if self._first is None or self._schedule.due(tick):
             self.take(tick)
+        if self.disk is not None:
+            self.disk.take_if_due(tick)
 
     def take(self, tick: int) -> int:
         """Take a snapshot, and return its step."""
@@ -93,7 +93,7 @@ class Snapshots:
     def _copy(self, tick: int) -> Snapshot:
         began = self._schedule.clock()
         step, state = self._take_state()
-        self._schedule.budget.took(began, self._schedule.clock())
+        self.budget.took(began, self._schedule.clock())
         return Snapshot(tick, step, state)
 
     def _add(self, snapshot: Snapshot) -> None:
@@ -118,7 +118,10 @@ class Snapshots:
                 f"{self._first.tick if self._first else '–'}"
             )
         self._before_rollback = self._copy_for_undo(now)
-        return self._go_to(old_enough[-1])
+        snapshot = self._go_to(old_enough[-1])
+        if self.disk is not None:
+            self.disk.abandon(snapshot.tick, now)
+        return snapshot
 
     def _copy_for_undo(self, now: int) -> Snapshot | None:
         """Copy the present state. If that fails the rollback happens all the same, and cannot be undone."""

@@ -238,12 +238,6 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     trainer._get_train_sampler = sampler
 
 
-def announce(actuators: Actuators, mixture: Mixture) -> None:
-    """Register `data.mixture` if there are several datasets."""
-    if len(mixture.names) > 1:
-        actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)
-
-
 def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
     """Return a sampler with the layout of the trainer's own. TRL's RepeatSampler (GRPO, RLOO, distillation) tells its
     layout; any other yields a step's rows one by one."""
@@ -313,10 +307,11 @@ class Skip:
         return float(before), float(mixture.position(chunk))
 
 
-def announce_skip(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
-    """Register `data.skip`, unless the user has an actuator of that name."""
-    if SKIP in actuators:
-        return
-    skip = getattr(trainer.get_batch_samples, "oven_skip", None) or Skip(trainer, mixture)
-    skip.begin(0 if trainer.args.ignore_data_skip else trainer.state.global_step)
-    actuators.action(SKIP, skip, unit="batches")
+def announce(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
+    """Register `data.mixture` if there are several datasets, and `data.skip` unless the user has such an actuator."""
+    if len(mixture.names) > 1:
+        actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)
+    if SKIP not in actuators:
+        skip = getattr(trainer.get_batch_samples, "oven_skip", None) or Skip(trainer, mixture)
+        skip.begin(0 if trainer.args.ignore_data_skip else trainer.state.global_step)
+        actuators.action(SKIP, skip, unit="batches")

@@ -14,13 +14,10 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oven_core.errors import reason
-from oven_learner.rollback.rollback_protocol import Snapshot
-
-if TYPE_CHECKING:
-    from oven_learner.rollback.on_disk import OnDisk
+from oven_learner.rollback.rollback_protocol import Checkpoints, Snapshot
 
 log = logging.getLogger("oven.learner")
 
@@ -60,7 +57,7 @@ class Snapshots:
         `credit`: seconds; with infinite credit a snapshot is taken every EVERY_TICKS at any cost. `share` returns rank
         0's argument on every rank."""
         self._take_state, self._restore_state = take, restore
-        self.disk: OnDisk | None = None
+        self.disk: Checkpoints | None = None
         """Checkpoints for the process that replaces a killed one, if they are taken as well."""
         self.budget = SnapshotTimeBudget(clock(), credit=credit)
         self._schedule = SnapshotSchedule(self.budget, clock, share)

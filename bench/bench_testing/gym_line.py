@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -112,6 +112,22 @@ class Line:
     def _skip(self, batches: float | None) -> tuple[float, float]:
         before, self.cursor = self.cursor, self.cursor + int(batches or 0)
         return float(before), float(self.cursor)
+
+
+T = TypeVar("T", bound=Trainee)
+
+
+def resumed(trainee: T) -> T:
+    """Return a copy at the same step."""
+    another = type(trainee)(trainee.seed)  # type: ignore[call-arg]
+    another.restore(trainee.state())
+    another.gradient_steps = trainee.gradient_steps
+    return another
+
+
+def weights(trainee: Trainee) -> torch.Tensor:
+    """Return a copy of all weights, flat."""
+    return torch.nn.utils.parameters_to_vector(trainee.model.parameters()).detach()
 
 
 def line(kind: Kind, seed: int) -> Trainee:

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, RunStarted, Value
-from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
+from oven_core.protocol.messages import Decision, LearnerMessage, Observation, RunStarted, Value
+from oven_learner.testing import FakeLink
 
 Change = tuple[str, Value]
 
@@ -89,46 +88,26 @@ class PlateauOfLoss(Plateau):
         super().__init__(patience, factor, least)
 
 
-class RuleLink:
+class RuleLink(FakeLink):
     """A link with a rule at the other end instead of a bus. Its changes apply one step later, as votes do."""
 
-    dropped = 0
-
     def __init__(self, rule: Rule) -> None:
+        super().__init__()
         self.last_metrics: dict[str, float] = {}
         self.changes: list[tuple[int, str, Value]] = []
         """The rule's changes: (tick, actuator, value)."""
-        self.receipts: list[Receipt] = []
-        """Their receipts: applied, no-op, rejected or expired."""
         self._rule = rule
-        self._inbox: deque[LogMessage] = deque()
-
-    def open(self) -> ResumeState:
-        return ResumeState()
-
-    def begin(self) -> None:
-        pass
 
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        message = make()
+        super().send(make, droppable=droppable)
+        message = self.sent[-1]
         if isinstance(message, RunStarted):
             self._rule.start(message)
-        elif isinstance(message, Receipt):
-            self.receipts.append(message)
         elif isinstance(message, Observation):
             self.last_metrics.update(message.metrics)
             for index, (actuator, value) in enumerate(self._rule.look(message)):
                 self.changes.append((message.tick, actuator, value))
-                self._inbox.append(_decision(message.tick, index, actuator, value))
-
-    def show(self, make: Parcel) -> None:
-        pass
-
-    def receive(self) -> LogMessage | None:
-        return self._inbox.popleft() if self._inbox else None
-
-    def close(self, timeout_s: float) -> bool:
-        return True
+                self.incoming.append(_decision(message.tick, index, actuator, value))
 
 
 def _decision(tick: int, index: int, actuator: str, value: Value) -> Decision:

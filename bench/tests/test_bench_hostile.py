@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typer import BadParameter
 
 from oven_bench.hostile.attack_effects import noise, report
@@ -210,15 +207,6 @@ def test_the_noise_by_hand() -> None:
     assert noise([0.95], 1536) == pytest.approx(math.sqrt(2) * 1.96 * math.sqrt(0.95 * 0.05 / 1536), rel=1e-4)
     assert noise([0.90, 1.0], 10_000) == pytest.approx(math.sqrt(2) * 12.706 * 0.0707107, rel=1e-4)
     assert noise([1.0], 10) == 0.0
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.integers(1, 5000))
-def test_the_noise_is_no_less_than_that_of_one_evaluation(accuracies: Sequence[float], prompts: int) -> None:
-    mean = sum(accuracies) / len(accuracies)
-    result = noise(accuracies, prompts)
-    assert result >= 2.77 * math.sqrt(max(0, mean * (1 - mean)) / prompts) - 1e-9
-    assert result == pytest.approx(noise(list(reversed(accuracies)), prompts))
-    assert result >= noise(accuracies, 2 * prompts) - 1e-12, "more prompts make no more noise"
 
 
 def test_the_runs_without_are_run_once_and_first() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
+from bench_testing.gym_line import resumed, weights
 from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.fault import Fault, Rewards, Step, Trainee
 from oven_bench.gym.sorting.sorting_task import JUDGES, held_out, pools
@@ -32,17 +33,6 @@ def begun() -> Grpo:
 @pytest.fixture
 def fresh(begun: Grpo) -> Grpo:
     return resumed(begun)
-
-
-def resumed(trainee: Grpo) -> Grpo:
-    another = Grpo(trainee.seed)
-    another.restore(trainee.state())
-    another.gradient_steps = trainee.gradient_steps
-    return another
-
-
-def weights(trainee: Trainee) -> torch.Tensor:
-    return torch.nn.utils.parameters_to_vector(trainee.model.parameters()).detach()
 
 
 class Judged(Fault):

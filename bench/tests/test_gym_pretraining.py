@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from bench_testing.gym_line import resumed, weights
 from oven_bench.gym.fault import Fault, Step
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
 from oven_bench.gym.tasks.pretraining.trainee import CLIP, LEARNING_RATE, WARMUP, WEIGHT_DECAY, WORST, Pretraining
@@ -26,17 +27,6 @@ def begun() -> Pretraining:
 @pytest.fixture
 def fresh(begun: Pretraining) -> Pretraining:
     return resumed(begun)
-
-
-def resumed(trainee: Pretraining) -> Pretraining:
-    another = Pretraining(trainee.seed)
-    another.restore(trainee.state())
-    another.gradient_steps = trainee.gradient_steps
-    return another
-
-
-def weights(trainee: Pretraining) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in trainee.model.parameters()])
 
 
 def test_it_learns_and_meets_no_row_twice() -> None:

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from bench_testing.gym_line import Script
+from bench_testing.gym_line import Script, weights
 from oven_bench.gym.episode import play
-from oven_bench.gym.fault import Fault, Step, Trainee, make
+from oven_bench.gym.fault import Fault, Step, make
 from oven_bench.gym.shared_prefix import Record, untouched
 from oven_bench.gym.task_table import TASKS, Kind
 from oven_core.protocol.actuator_names import ACTUATORS
@@ -62,21 +62,17 @@ def test_a_restored_run_and_a_copy_of_it_take_the_same_steps_bit_for_bit(kind: K
     for _ in range(12):
         trainee.train_step()
     state = trainee.state()
-    first, reached = [trainee.train_step() for _ in range(6)], _weights(trainee)
+    first, reached = [trainee.train_step() for _ in range(6)], weights(trainee)
     copy.restore(state)
     copy.gradient_steps = 12
     assert [copy.train_step() for _ in range(6)] == first
-    assert torch.equal(_weights(copy), reached) and copy.quality() == trainee.quality()
+    assert torch.equal(weights(copy), reached) and copy.quality() == trainee.quality()
     trainee.restore(state)
     again = [trainee.train_step() for _ in range(6)]
     # Evaluations follow the number of computed steps, which a rollback does not lower.
     bare = [[{k: v for k, v in step.items() if k[:5] != "eval/"} for step in steps] for steps in (first, again)]
-    assert bare[0] == bare[1] and torch.equal(_weights(trainee), reached)
+    assert bare[0] == bare[1] and torch.equal(weights(trainee), reached)
     assert (trainee.gradient_steps, trainee.cursor) == (24, 18)
-
-
-def _weights(trainee: Trainee) -> torch.Tensor:
-    return torch.nn.utils.parameters_to_vector(trainee.model.parameters()).detach()
 
 
 @pytest.mark.parametrize("kind", TASKS)

@@ -6,11 +6,8 @@ from typing import get_args
 
 import pytest
 
-from oven_bench.sandbox.attack import Attack, Goal
+from oven_bench.sandbox.attack import KINDS, OWN, PROGRAMS, Attack, Goal
 from oven_bench.sandbox.command import honest, shown, stopped
-from oven_bench.sandbox.honest_code import SNIPPETS
-from oven_bench.sandbox.known_attacks import KINDS
-from oven_bench.sandbox.more_attacks import OWN
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL
 
@@ -22,11 +19,6 @@ ANYWHERE = {
     "a signal as a file's owner", "sudden exit",
 }  # fmt: skip
 """One attack of each goal, of those that a plain child can do in a container without privileges, too."""
-
-
-def test_there_are_as_many_as_were_asked_for_and_no_two_of_one_name() -> None:
-    assert len(KINDS) >= 33 and len(OWN) >= 20
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
 
 
 def test_the_control_is_broken_into_by_an_attack_of_every_goal() -> None:
@@ -54,4 +46,4 @@ def test_honest_programs_run(backend: str) -> None:
     lacking = {"numpy"}
     if backend == "monty":
         lacking |= {"generators", "statistics", "heapq", "textwrap", "io.StringIO"}
-    assert set(honest(REPL, backend)) >= {snippet.name for snippet in SNIPPETS} - lacking
+    assert set(honest(REPL, backend)) >= {program.name for program in PROGRAMS} - lacking

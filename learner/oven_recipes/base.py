@@ -40,6 +40,30 @@ class Recipe(resolution.Recipe, Protocol):
         """Train to the end, attached to the controller that the environment names."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins. `label` describes the planted fault of a drill; otherwise it is empty."""
+
+    name: str
+    learning_rate: float
+    label: str = ""
+
+    def describe(self) -> str:
+        """Describe the start in one line for people. Agents never see it."""
+        return f"learning rate {self.learning_rate:.3g}"
+
+
+def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
+    """Return name, learning rate and label of one of the starts that differ only in the learning rate: `tuned`, or a
+    drill."""
+    match text:
+        case "drill:lr-low":
+            return text, tuned / 10, "the learning rate is set to 1/10 of the tuned one"
+        case "drill:lr-high":
+            return text, tuned * 10, "the learning rate is set to 10 times the tuned one"
+    return text, tuned, ""
+
+
 def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
     """Return the error for an unknown start, with the nearest of `starts`."""
     near = difflib.get_close_matches(text, starts, n=3, cutoff=0.4) or starts

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
+Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS, DIGEST = "policy.safetensors", "sha256"
 
 
@@ -33,16 +36,37 @@ def load_weights(folder: Path) -> dict[str, Tensor] | None:
 
 
 def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write beside the target, then rename, so that a reader sees a whole entry or none."""
+    """Write an entry. Tied weights are copied, because a file cannot say that they share their memory."""
+    with new_entry(folder) as fresh:
+        data = save({name: weight.clone(memory_format=torch.contiguous_format) for name, weight in weights.items()})
+        (fresh / WEIGHTS).write_bytes(data)
+        (fresh / DIGEST).write_text(hashlib.sha256(data).hexdigest())
+
+
+def trained_once(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model], object]) -> Model:
+    """Return the model with the weights of a sound entry, or train it now and store them. Torch's global generator is
+    restored, so that a run does not depend on the cache."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build()
+        if (weights := load_weights(folder)) is not None:
+            model.load_state_dict(weights)
+        else:
+            train(model)
+            store_weights(model.state_dict(), folder)
+    return model
+
+
+@contextlib.contextmanager
+def new_entry(folder: Path) -> Iterator[Path]:
+    """Yield a fresh folder, which becomes `folder` at the end, so that a reader sees a whole entry or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        data = save({name: weight.contiguous() for name, weight in weights.items()})
-        (fresh / WEIGHTS).write_bytes(data)
-        (fresh / DIGEST).write_text(hashlib.sha256(data).hexdigest())
-        shutil.rmtree(folder, ignore_errors=True)  # only ever a corrupt entry, or an equal one of a racing process
+        yield fresh
+        shutil.rmtree(folder, ignore_errors=True)  # only ever a damaged entry, or an equal one of a racing process
         os.rename(fresh, folder)
     except OSError:
         shutil.rmtree(fresh, ignore_errors=True)
-        if not (folder / WEIGHTS).is_file():  # not the race's winner in our place: a disk that cannot be written
+        if not folder.is_dir():  # not the race's winner in our place: a disk that cannot be written
             raise

@@ -19,7 +19,6 @@ from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model,
 from oven_recipes.activations.blocks import bare, blocks, body
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
-from oven_recipes.activations.injection import Control
 from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 
@@ -28,7 +27,7 @@ NUMBER = re.compile(r"is it (\d+) so")
 
 
 def data(store: ActivationStore, draw: random.Random, count: int) -> list[dict[str, Any]]:
-    """Rows with 1 to 20 activations, some without, some controls; questions of all lengths, with ` ?`, `Layer: 1`."""
+    """Rows with 1 to 20 activations, some without; questions of all lengths, with ` ?`, `Layer: 1`."""
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -41,8 +40,7 @@ def data(store: ActivationStore, draw: random.Random, count: int) -> list[dict[s
         if kind < 0.1:
             rows.append({"prompt": asked.replace("\nLayer: 1\n", " "), "activation": None})
         else:
-            control = Control.UNCHANGED.value if kind < 0.2 else key
-            rows.append({"prompt": oracle_prompt(layer, many, asked), "activation": control})
+            rows.append({"prompt": oracle_prompt(layer, many, asked), "activation": key})
     return rows
 
 
@@ -54,7 +52,7 @@ class Watch:
         self._placeholder = self._words.convert_tokens_to_ids(PLACEHOLDER)
         self.ids = [self._words(row["prompt"])["input_ids"] for row in rows]
         keys = [row["activation"] for row in rows]
-        self.wanted = [None if key in (None, "unchanged") else store.get(key) for key in keys]
+        self.wanted = [None if key is None else store.get(key) for key in keys]
         self.rows = self.checked = self.wrong = 0
         self.apart = 0.0
         self.known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}

@@ -124,7 +124,7 @@ CASES: Final[Mapping[str, Case]] = {
     "a long text, often": Case(
         "g.parquet", lambda path: _repeated_text(path), "a name of 5,000,000 bytes; the limit is 1000 characters"
     ),
-    "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "line 1 is not JSON: it is nested too deeply"),
+    "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "g.json is not JSON: it is nested too deeply"),
     "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "has elements 65 deep"),
     "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "nested brackets"),
     "deep Turtle, between comments": Case(
@@ -138,7 +138,7 @@ CASES: Final[Mapping[str, Case]] = {
     "long line, N-Triples": Case("g.nt", long_line(NT + b"<http://a/"), "g.nt"),
     "long text, Turtle": Case("g.ttl", long_line(b'@prefix a: <http://a/> .\na:b a:c """'), "g.ttl"),
     "long text, JSON-LD": Case("g.jsonld", long_line(b'{"@id": "'), "g.jsonld"),
-    "long text, node-link": Case("g.json", long_line(b'{"nodes": [{"id": "'), "line 1 is not JSON"),
+    "long text, node-link": Case("g.json", long_line(b'{"nodes": [{"id": "'), "bytes of JSON"),
     "long text, GraphML": Case(
         "g.graphml", lambda path: _endless_text(path, b"<graphml><graph>"), "bytes in one element"
     ),
@@ -167,10 +167,10 @@ CASES: Final[Mapping[str, Case]] = {
     "a circle, ConceptNet": Case(
         "g.tsv",
         "".join(CONCEPT.format("HasPrerequisite", *pair, '{"weight": 1}') for pair in ("ab", "ba")),
-        "line 1: REQUIRES goes in a circle, a → b → a",
+        "g.tsv: REQUIRES goes in a circle, a → b → a",
         ("--languages", "en"),
     ),
-    "needs itself": Case("g.csv", b"s,p,o\na,requires,a\n", "line 2: REQUIRES goes in a circle, a → a"),
+    "needs itself": Case("g.csv", b"s,p,o\na,requires,a\n", "g.csv: REQUIRES goes in a circle, a → a"),
     # Half a file
     "half a gzip": Case("g.csv.gz", gzip.compress(HEADER + os.urandom(0) + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
     "a wrong gzip": Case("g.csv.gz", gzip.compress(HEADER)[:-8] + b"\0" * 8, "cannot be decompressed"),

@@ -39,7 +39,7 @@ HEAVY = (
         "oven_bench.performance.monitor",
         "oven_learner, oven_recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
-        "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
+        "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1, grpo.GrpoSettings())",
         "oven_learner.rewards, oven_recipes.grpo.task, oven_bench.committee",
         "oven_kg.service.process, oven_controller.cli.kg_graph",
     ],
@@ -70,7 +70,7 @@ said = {{
     "judge": {{"changes": "optimizer.lr_scale:down"}},
     "curriculum": {{"mastery": [{{"topic": "sums", "successes": 3, "failures": 1}}]}},
     "query": {{"op": "ppr", "node": "loss_spike"}},
-    "token_prior": {{"method": "kg", "vocabulary": ["loss", "rate", "ing"], "k": 2}},
+    "token_prior": {{"method": "unigram", "vocabulary": ["loss", "rate", "ing"], "counts": [1, 2, 3]}},
 }}
 for endpoint, request in said.items():
     assert len(answers(endpoint, json.dumps(request).encode())) > 50, endpoint

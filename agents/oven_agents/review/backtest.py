@@ -169,8 +169,8 @@ class Backtest:
 
     @property
     def same_votes(self) -> bool | None:
-        """Whether the recording has the same votes under the agent's name, apart from the graph's evidence; None if the
-        agent took no part in it."""
+        """Whether the agent cast the same votes in the recording, apart from the graph's evidence; None if it took no
+        part."""
         recorded = self.replay.recorded.get(self.name)
         if recorded is None:
             return None

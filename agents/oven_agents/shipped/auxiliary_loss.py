@@ -39,11 +39,10 @@ class AuxiliaryLoss(Agent):
     """Steps for the median of a term's share; the two halves show whether the term still falls. No measurement supports
     the value. With fewer steps noise decides, with more the agent waits longer."""
     MOST = 0.6
-    """Share of the loss, 0 to 1, above which a term is too heavy: at 0.6 it outweighs everything else. Above 0.95 it is
-    the objective itself."""
+    """Share of the loss, 0 to 1, above which a term is too heavy. Above 0.95 it is the objective itself."""
     LATE = 0.75
-    """Progress of the run, 0 to 1, after which a term that no longer falls is halved. The system that this agent comes
-    from uses the same value."""
+    """Progress, 0 to 1, after which a term that no longer falls is halved, as in the system that this agent comes
+    from."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)

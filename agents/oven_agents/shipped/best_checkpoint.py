@@ -24,24 +24,24 @@ SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
 class BestCheckpoint(Agent):
-    """Signals: a held-out reading that is worse than the best one, whatever the cause, so the agent also covers
-    causes that no other agent knows. A reading is compared with what the run has learnt: the best reading minus the
-    first. It counts as worse if it lost PLAINLY of that, LEAST of the best reading's size, more than noise explains,
-    and UNUSUAL times as much as any reading before it. The mean of two or three readings in a row may satisfy the same
-    conditions with less noise. A single reading counts only if it lost BEYOND times as much: if the run can
-    measure on request, a second must agree (oven_agents.stats.evaluation_request).
+    """Signals: a held-out reading that is worse than the best one, whatever the cause, so the agent also covers causes
+    that no other agent knows. A reading is compared with what the run has learnt: the best reading minus the first. It
+    counts as worse if it lost PLAINLY of that, LEAST of the best reading's size, more than noise explains, and UNUSUAL
+    times as much as any reading before it. The mean of two or three readings in a row may satisfy the same conditions
+    with less noise. A single reading counts only if it lost BEYOND times as much: if the run can measure on request, a
+    second must agree (oven_agents.stats.evaluation_request).
 
     Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
     10.1007/3-540-49430-8_3, criterion GL), except that the run continues from its best reading. If data can be skipped
     and steps have not grown, it skips PASSED batches. Otherwise, or if that was tried, it cuts the rate together with
-    the rollback (neither alone is enough: docs/experiments.md), by its growth or by CUT, which slows down whatever
-    spoils the run. A loss from one reading to the next may be a single event, and steps that grew at the same rate come
-    from the moments, which the rollback restores: both first get a rollback at the same rate. If weights moved by more
-    than steps do, a lower rate would only repair them more slowly. If the rate fell since the best reading, there is no
-    second cut. The agent acts on new readings only. After ATTEMPTS rollbacks, its own or another's, without a new best,
-    it leaves the run alone. After a failed rollback (oven_agents.stats.rollback_success) it only goes back again if the
-    rate has grown. If completions were not the policy's own since then (oven_agents.stats.policy_shift), each rollback
-    would lose the same again, and the policy is left to adapt.
+    the rollback (neither alone is enough), by its growth or by CUT, which slows down whatever spoils the run. A loss
+    from one reading to the next may be a single event, and steps that grew at the same rate come from the moments,
+    which the rollback restores: both first get a rollback at the same rate. If weights moved by more than steps do, a
+    lower rate would only repair them more slowly. If the rate fell since the best reading, there is no second cut. The
+    agent acts on new readings only. After ATTEMPTS rollbacks, its own or another's, without a new best, it leaves the
+    run alone. After a failed rollback (oven_agents.stats.rollback_success) it only goes back again if the rate has
+    grown. If completions were not the policy's own since then (oven_agents.stats.policy_shift), each rollback would
+    lose the same again, and the policy is left to adapt.
 
     False alarms: noise is the deviation of the readings around a trend, from their second differences; the threshold is
     SIGMAS of it beyond the luck of the best of as many readings. Few readings estimate it badly, hence the comparison
@@ -62,35 +62,33 @@ class BestCheckpoint(Agent):
     """Held-out readings before the one that is judged. Fewer estimate their noise badly."""
     PLAINLY = 0.1
     """Share of what the run has learnt, 0 to 1, that must be lost. Two slightly bad readings in a row doubled the false
-    alarms and found nothing more (docs/experiments.md)."""
+    alarms and found nothing more."""
     SIGMAS = 3.3
-    """Deviations of a reading's noise that must be lost, beyond the luck of the best reading. The false alarms above
-    hold for this value."""
+    """Deviations of a reading's noise, beyond the luck of the best one, that must be lost: see the false alarms
+    above."""
     LEAST = 0.02
     """Share of the best reading's size, 0 to 1, that must be lost if the run has learnt little."""
     UNUSUAL = 2.0
-    """How many times the largest earlier fall below the best it must be. That recognises runs whose readings go up and
-    down."""
+    """Multiple of the largest earlier fall below the best. It recognises runs whose readings go up and down."""
     BEYOND = 2.0
     """How many times the limits above a single reading must exceed to need no second one."""
     LONGER = 1.8
-    """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the length; a
-    doubled rate is seen."""
+    """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the
+    length."""
     CUT = 8.0
-    """Factor of the cut. A quarter instead was slightly worse twice (docs/experiments.md)."""
+    """Factor of the cut. A quarter instead was slightly worse twice."""
     PASSED = 100
     """Batches to skip, as for divergence. Too few leave the run in a bad stretch, too many cost good data."""
     ATTEMPTS = 2
     """Rollbacks since the best reading after which the agent leaves the run alone. More of them would not help."""
     SURE = 0.7
-    """Confidence of a first rollback, from outcomes (docs/experiments.md)."""
+    """Confidence of a first rollback, from outcomes."""
     AGAIN = 0.65
     """Confidence of a second rollback: the lowest that still decides alone by default."""
     READINGS = 40
     """The most held-out readings to use, the newest."""
     IN_A_ROW = 3
-    """The most readings in a row whose mean is compared with the best. Several readings need less noise and come
-    later."""
+    """The most readings in a row whose mean is compared with the best. More need less noise and come later."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -131,40 +129,34 @@ class BestCheckpoint(Agent):
             return None
         remedy, changes, also = remedy_found
         why += f"; back to tick {best_tick}{also}"
-        votes = tuple(
-            window.propose(
-                name, value, confidence=self.AGAIN if tried else self.SURE, why=why, target=metric.name, horizon=40,
-                expected_change=signed(metric, round(best - values[-1], 4)),
-            )
-            for name, value in ((ROLLBACK, float(best_tick)), *changes)
+        plan = Plan.of_changes(
+            window, remedy, {ROLLBACK: float(best_tick), **changes}, confidence=self.AGAIN if tried else self.SURE,
+            why=why, target=metric.name, expected_change=signed(metric, round(best - values[-1], 4)), horizon=40,
         )  # fmt: skip
-        return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
+        return offer([plan], {SYMPTOMS[metric.better]: min(1.0, share)})
 
     def _remedy(
         self, window: Window, tick: int, tried: bool, *, once: bool
-    ) -> tuple[str, tuple[tuple[str, float], ...], str] | None:
+    ) -> tuple[str, dict[str, float], str] | None:
         """Return its name, the changes in addition to the rollback, and these in words. `once`: the same rate need not
         lose it again. None if nothing is left that differs from the last attempt."""
         rate, longer = (
-            optimizer_gauges.grown(window, optimizer_gauges.RATE),
-            optimizer_gauges.grown(window, optimizer_gauges.LENGTH),
+            optimizer_gauges.grown(window, name) for name in (optimizer_gauges.RATE, optimizer_gauges.LENGTH)
         )
         if rate < self.LONGER and last_rollback_failed(window):
             return None
         if not tried and rate < self.LONGER:
             if SKIP in window.knobs and longer < self.LONGER:
-                return "rollback_and_skip", ((SKIP, float(self.PASSED)),), f", past {self.PASSED} batches"
+                return "rollback_and_skip", {SKIP: float(self.PASSED)}, f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
-                return "rollback", (), ""
-        if optimizer_gauges.unexplained_jump(
-            window, tick, window.tick - tick
-        ):  # by no step; and what repairs them is steps
-            return None if tried else ("rollback", (), "")
+                return "rollback", {}, ""
+        if optimizer_gauges.unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
+            return None if tried else ("rollback", {}, "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
         if lowered > knob.number / 1.2:
             return None
-        return "rollback_and_cut", ((SCALE, lowered),), f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        return "rollback_and_cut", {SCALE: lowered}, f", {SCALE} {knob.number:.3g} → {lowered:.3g}"
 
     def _low(self, values: Sequence[float]) -> int:
         """Return how many of the newest readings in a row show the loss."""

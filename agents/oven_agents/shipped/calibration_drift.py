@@ -15,8 +15,7 @@ from oven_core.protocol.messages import MetricSpec, RunStarted
 
 LAMBDA, BETA, SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
 JUDGES = ("eval/brier", "eval/ece")
-"""Held-out metrics that judge a change for calibration, best first: the Brier score is a proper score, a binned error
-is not."""
+"""Held-out metrics that judge the change, best first: only the Brier score is a proper score."""
 
 
 class CalibrationDrift(Agent):
@@ -31,8 +30,7 @@ class CalibrationDrift(Agent):
     enough to stand alone: the error is certain, and both undo it directly.
 
     False alarms: an error above the null's 99 % twice and above ECE_LEAST occurs in less than 1 % of simulated healthy
-    runs of 240 ticks (docs/experiments.md). A policy that starts badly calibrated and improves raises an alert, but
-    gets no vote.
+    runs of 240 ticks. A policy that starts badly calibrated and improves raises an alert, but gets no vote.
 
     Limits: needs an error and its null from the learner. It cannot tell the cause: a change of judges looks the same as
     a change of the policy. If only the null's mean is published, the bound is 3.3 times that, and small drifts pass.
@@ -43,14 +41,11 @@ class CalibrationDrift(Agent):
     speciality = (LAMBDA, ROLLBACK, SCALE, BETA)
 
     WAIT = 20
-    """Ticks without a vote after any change to one of the agent's knobs. At 64 answers per step, the newest 1,000
-    answers then all follow the change."""
+    """Ticks without a vote after a change of its knobs. At 64 answers per step, the newest 1,000 then all follow it."""
     FALLING = 0.01
-    """Fall of the error within WAIT / 2 ticks that counts as recovery, 0 to 1. It is a third of the error of a reading
-    of 1,000 answers."""
+    """Fall of the error within WAIT / 2 ticks that counts as recovery: a third of the error of a reading of 1,000."""
     RAISED = 2.0
-    """Factor of λ: the smallest that has a visible effect within a few dozen steps. λ bounds the term, and 1 bounds
-    λ."""
+    """Factor of λ: the smallest with a visible effect within a few dozen steps. λ is at most 1."""
     LEAST = 0.1
     """Minimum λ after a raise, 0 to 1, because multiplying 0 changes nothing."""
     HALF = 0.5
@@ -105,16 +100,17 @@ class CalibrationDrift(Agent):
                 plans.append(("raise_beta", {BETA: closer}, unsure))
         if (rate := knobs.get(SCALE)) is not None and (lowered := rate.bounded(self.HALF * rate.number)) < rate.number:
             plans.append(("lower_lr", {SCALE: lowered}, unsure))
+        change = signed(target, self.GAIN)
         offered = [
-            Plan(
+            Plan.of_votes(
                 remedy,
-                tuple(
+                [
                     window.propose(
                         name, value, confidence=confidence, why=f"{why}; {name} → {value:.3g}", target=target.name,
-                        expected_change=signed(target, self.GAIN), horizon=int(self.HORIZON),
+                        expected_change=change, horizon=int(self.HORIZON),
                     )
                     for name, value in changes.items()
-                ),
+                ],
             )
             for remedy, changes, confidence in plans
         ]  # fmt: skip

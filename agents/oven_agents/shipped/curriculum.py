@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.topic_shares import TopicShares
+from oven_agents.sdk.alternative_plans import TopicShares
 from oven_agents.sdk.window import Window
 from oven_core.protocol.graph_requests import CurriculumRequest, Mastery
 from oven_core.protocol.messages import RunStarted
@@ -17,7 +17,7 @@ MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
 
 class Curriculum(Agent):
     """Signals: a level that is not mastered and whose share of the mixture is less than half of an even share. Shifting
-    mass between levels that all have some did not beat an even mixture on this task (docs/experiments.md).
+    mass between levels that all have some did not beat an even mixture on this task.
 
     Actions: proposes shares proportional to p(1 − p), with p the level's recent reward. That is the variance of a
     Bernoulli reward, from which a group-relative advantage learns (learnability: Rutherford et al. 2024, arXiv
@@ -41,18 +41,15 @@ class Curriculum(Agent):
     RECENT = 10
     """Newest ticks for the median of a level's reward. More would describe an earlier policy."""
     LEAST = 5
-    """Ticks with a reward since the last change or rollback before the agent votes. One tick after a rollback it would
-    read the rewards of the collapsed policy (docs/experiments.md)."""
+    """Ticks with a reward since the last change or rollback. One tick after a rollback shows the collapsed policy."""
     WAIT = 15
     """Ticks after a change of the mixture without another one, so that the last one can show its effect."""
     FLOOR = 0.1
-    """Share of the mixture that each level keeps, so that forgetting is seen. With n levels, n times that does not
-    move."""
+    """Share of the mixture that each level keeps, so that forgetting is seen."""
     MASTERED = 0.95
     """Reward, 0 to 1, from which a level is mastered and may have any share; p(1 − p) is below 0.05 there."""
     READY = 0.05
-    """Lower bound of a level's reward, 0 to 1, from which the next level opens. It is just above 0, because the bound
-    is low and a closed level learns nothing."""
+    """Lower bound of a level's reward, 0 to 1, from which the next level opens. A closed level learns nothing."""
     SURE = 0.8
     """Confidence of its proposals: enough to decide alone. No success rate is recorded."""
     LEAST_MOVE = 0.1

@@ -45,8 +45,7 @@ class _Harm:
     stubborn: bool = False
     """The run has nothing to lose, so remedies are tried again."""
     shows: bool = True
-    """Whether held-out data show the harm at once. They do not if it broke the moments, or if a value is not a
-    number."""
+    """Whether held-out data show the harm at once: not if it broke the moments or a value is not a number."""
     sure: float = 0.75
     """How often going back helped in such a case."""
 
@@ -66,12 +65,12 @@ class Divergence(Agent):
     now. Otherwise it offers, the most likely first: rollback and skip past the batches (PaLM, Chowdhery et al. 2022,
     arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same ones);
     rollback and cut if the rate has grown, by that factor, or if successive gradients undo each other, by CUT (neither
-    alone repairs a rate that is too high: docs/experiments.md), but not while something else moves the weights, which a
-    lower rate would repair more slowly; a rollback alone if weights or moments were hurt. The target is before the most
-    likely onset of the rise (Page 1954, oven_agents.stats.robust_statistics), which noise may hide at first. A remedy
-    tried within MEMORY ticks is not offered again, so data that stay harder cost one rollback. Nothing is offered once
-    rollbacks are exhausted, except to a run of NaN. After a failed rollback, a risen loss only leads to a cut that the
-    steps themselves support (oven_agents.stats.rollback_success).
+    alone repairs a rate that is too high), but not while something else moves the weights, which a lower rate would
+    repair more slowly; a rollback alone if weights or moments were hurt. The target is before the most likely onset of
+    the rise (Page 1954, oven_agents.stats.robust_statistics), which noise may hide at first. A remedy tried within
+    MEMORY ticks is not offered again, so data that stay harder cost one rollback. Nothing is offered once rollbacks are
+    exhausted, except to a run of NaN. After a failed rollback, a risen loss only leads to a cut that the steps
+    themselves support (oven_agents.stats.rollback_success).
 
     False alarms: on independent noise, none for a gauge that is not finite or for displaced weights (triangle
     inequality, oven_agents.stats.optimizer_gauges). For a gradient below 10⁻⁵ per step times the second sign, with a
@@ -97,54 +96,46 @@ class Divergence(Agent):
     RECENT = 10
     """Newest ticks for a creeping loss and a gradient outlier. An older jump is the loss's new level."""
     TELLING = 3.0
-    """Standard errors for the mean of FEW values if steps have grown longer: 10⁻³ on independent noise, and a second
-    sign."""
+    """Standard errors for the mean of FEW values if steps have grown longer: 10⁻³ on independent noise."""
     FEW = 5
     """Newest ticks that are enough if steps have grown longer."""
     REFERENCE = 32
-    """Earlier ticks that give the level and the noise. More ticks estimate the noise better, and lag behind a falling
-    loss."""
+    """Earlier ticks that give the level and the noise. More of them lag behind a falling loss."""
     LONGER = 1.8
-    """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the length; a
-    doubled rate is seen."""
+    """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the
+    length."""
     HEALED = 0.5
     """Share of a jump's height, 0 to 1, below which it heals by itself."""
     MINDED = 0.004
-    """Share of a held-out reading, 0 to 1, that chance accounts for; set after the fourth held-out run
-    (docs/experiments.md)."""
+    """Share of a held-out reading, 0 to 1, that chance accounts for; set after the fourth held-out run."""
     OWN = 0.3
-    """Share of the loss's rise, 0 to 1, that held-out quality loses if the weights are to blame and not the batches.
-    Both are shares of their level. Below it, skipping the batches did about as well as going back
-    (docs/experiments.md)."""
+    """Share of the loss's rise, 0 to 1, that held-out quality loses if the weights are to blame. Both are shares of
+    their level. Below it, skipping the batches did about as well as going back."""
     OUTLIER = 10.0
-    """How many times the largest norm of REFERENCE ticks a gradient must be: below 10⁻⁵ per step with a log-normal
-    spread of 0.5."""
+    """Multiple of the largest norm of REFERENCE ticks. Log-normal noise with a spread of 0.5 gets there below 10⁻⁵."""
     HELD = 1.5
     """Growth of the step length after the outlier; otherwise a clip held the gradient."""
     BEFORE = 2
     """Ticks before the first sign to go back to. Weights may have been hurt a step before the loss shows it."""
     CUT = 8.0
-    """Factor of the cut if the rate had not grown. A rollback and an eighth undid 0.90 of the harm of a rate 25 times
-    too high (docs/experiments.md)."""
+    """Factor of the cut if the rate had not grown. With a rollback it undid 0.90 of the harm of a rate 25 times too
+    high."""
     PASSED = 100
     """Batches to skip. PaLM skipped 200 to 500 of a far longer run."""
     MEMORY = 60
     """Ticks for which a remedy counts as tried. With fewer, data that stay harder get the same remedy again; with more,
-    a second fault is left without it."""
+    a second fault gets none."""
     SOON = 8
-    """Ticks after a rollback in which new harm must have been in the snapshot. Then the agent goes further back, once
-    (docs/experiments.md)."""
+    """Ticks after a rollback in which new harm must have been in the snapshot. Then it goes further back, once."""
     HORIZON = 20
     """Ticks in which the forecast is judged. What was lost comes back at once, or not at all."""
     MOVED: ClassVar[dict[str, float]] = {optimizer_gauges.NORM: 3.0, optimizer_gauges.LENGTH: 6.0}
     """Deviations by which another gauge must move with the loss. By chance, a norm is 2.5 away in one tick of ten;
     lengths of successive steps are not independent."""
     JUMPED = 0.7
-    """Confidence for a jump: how often that beat doing nothing in development. It was 0.85 before outcomes showed less
-    (docs/experiments.md)."""
+    """Confidence for a jump, from outcomes in development."""
     CREPT = 0.7
-    """Confidence for a creeping loss, also from outcomes. Of twelve whose batches were skipped, half came true
-    (docs/experiments.md)."""
+    """Confidence for a creeping loss, from outcomes. Of twelve whose batches were skipped, half came true."""
     BROKEN = 0.65
     """Confidence for a run of NaN, also from outcomes. It may take several attempts."""
     AGAIN = 0.7
@@ -183,8 +174,7 @@ class Divergence(Agent):
         return self._offer(window, harm)
 
     def _passed(self, window: Window, onset: int) -> int:
-        """Return the tick at which batches were skipped without a rollback for harm that began at `onset`; −1 if none
-        were."""
+        """Return the tick of the last skip without a rollback since `onset`; −1 without one."""
         backs = {receipt.tick for receipt in window.applied(ROLLBACK)}
         return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in backs), default=-1)
 
@@ -215,8 +205,8 @@ class Divergence(Agent):
         return _Harm("weights_displaced", 1.0, tick, why, level=level, order=(RETURNING,), stubborn=True)
 
     def _poisoned(self, window: Window) -> _Harm | None:
-        """Look for an outlier for a few ticks after it, because a rollback may have to wait. Not in the newest tick,
-        whose step length may not show it yet."""
+        """Look for an outlier for a few ticks, because a rollback may have to wait. The newest step's length may not
+        show it."""
         if objective(window.run).name != LOSS:
             return None
         norms = window.surviving_series(optimizer_gauges.NORM, last=self.REFERENCE + self.RECENT)
@@ -375,21 +365,10 @@ class Divergence(Agent):
         again = not harm.stubborn and self._tried(window, harm.onset)
         sure = min(harm.sure, self.AGAIN) if again else harm.sure
         sure = confidence(window, hit_rate=sure, target=target.name, gain=gain, horizon=self.HORIZON, back=back)
-        return Plan(
-            remedy,
-            tuple(
-                window.propose(
-                    name,
-                    value,
-                    confidence=sure,
-                    why=why,
-                    target=target.name,
-                    expected_change=change,
-                    horizon=self.HORIZON,
-                )
-                for name, value, _ in wanted
-            ),
-        )
+        return Plan.of_changes(
+            window, remedy, {name: value for name, value, _ in wanted}, confidence=sure, why=why, target=target.name,
+            expected_change=change, horizon=self.HORIZON,
+        )  # fmt: skip
 
 
 def _worse(window: Window, since: int = -1) -> bool:

@@ -63,8 +63,7 @@ class Drift(Agent):
     """Ticks in which the forecast is judged: at least one reading."""
 
     WAIT = 20
-    """Ticks after its change, and ticks back, for a KL that runs away. Its growth is measured over 15 ticks and its
-    level over 5."""
+    """Ticks after its change, and ticks back, for a KL that runs away, whose growth is measured over 15 ticks."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
@@ -104,8 +103,7 @@ class Drift(Agent):
         return None if gains else self._closer(window, ran.why, "symptom:kl_runaway")
 
     def _learns(self, window: Window, since: int) -> bool:
-        """Return whether the run is better now than when the growth began, by held-out readings or otherwise by the
-        objective."""
+        """Return whether held-out readings, or otherwise the objective, improved since the growth began."""
         if held_out(window.run) is not None:
             seen = readings(window)
             before, after = [v for tick, v in seen if tick <= since], [v for tick, v in seen if tick > since]

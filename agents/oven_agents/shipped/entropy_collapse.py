@@ -14,7 +14,7 @@ from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import held_out, objective, signed
 from oven_agents.stats.symptoms import ADVANTAGE, advantage_sighting, confidence_sighting, sighted
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.messages import RunStarted, Value
+from oven_core.protocol.messages import RunStarted
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
 LAMBDA = "reward.calibration"
@@ -53,17 +53,15 @@ class EntropyCollapse(Agent):
     NOW = 5
     """Newest ticks for the median spread. With fewer, a single step decides; with more, a collapse is seen later."""
     BEFORE = 20
-    """Ticks within which a spread must collapse, and by which the agent goes back. A slower loss of entropy is how a
-    policy learns."""
+    """Ticks within which a spread must collapse, and by which it goes back. A policy learns by a slower loss of
+    entropy."""
     COLLAPSED = 0.5
-    """Share of its earlier value below which a spread has collapsed. A half is beyond ten standard errors of an
-    entropy's noise."""
+    """Share of its earlier value below which a spread has collapsed: beyond ten standard errors of an entropy."""
     QUIET = 0.35
     """Share of chance's standard deviation, 0 to 1, below which rewards within groups are nearly constant. No
     measurement is recorded: higher values mistake prompts with similar answers for a collapse."""
     CERTAIN = 0.9
-    """Mean objective above which little spread is right. There it is what success looks like, and the agent is
-    silent."""
+    """Mean objective above which little spread is what success looks like, and the agent is silent."""
     BOTH = STANDS_ALONE
     """Confidence with both signs: just enough to stand alone by default."""
     LEAST_LAMBDA = 0.1
@@ -88,8 +86,7 @@ class EntropyCollapse(Agent):
         return sighted(window, confidence_sighting(window), advantage_sighting(window))
 
     def _equal(self, window: Window) -> Notice | None:
-        """Send a notice if rewards tell no completion from another: the gradient of the advantages is 0 and nothing is
-        learnt."""
+        """Send a notice if all rewards of a group are equal, so that nothing is learnt."""
         shares = window.series(ALIKE, last=self.EQUAL)
         if len(shares) < self.EQUAL or min(shares) < 1:
             return None
@@ -193,19 +190,17 @@ class EntropyCollapse(Agent):
     ) -> Alternatives | None:
         target = held_out(window.run) or objective(window.run)
 
-        def cast(name: str, value: Value) -> str:
-            return f"{why}; {name} → {value:.3g}" if isinstance(value, float) else why
-
+        change = signed(target, 0.03)
         offered = [
-            Plan(
+            Plan.of_votes(
                 remedy,
-                tuple(
+                [
                     window.propose(
-                        name, value, confidence=confidence, why=cast(name, value), target=target.name,
-                        expected_change=signed(target, 0.03), horizon=60,
+                        name, value, confidence=confidence, why=f"{why}; {name} → {value:.3g}", target=target.name,
+                        expected_change=change, horizon=60,
                     )
                     for name, value in changes.items()
-                ),
+                ],
             )
             for remedy, changes in plans
         ]  # fmt: skip

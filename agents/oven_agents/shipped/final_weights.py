@@ -16,10 +16,10 @@ WITH_BEST = "best"
 
 
 class FinalWeights(Agent):
-    """Signals: in the last part of a run, from LATE on, two held-out readings in a row are below the best one,
-    whatever the cause: not finite, or lower by more than SIGMAS deviations of the readings' noise beyond the luck of
-    the best of as many, and by LEAST of the best reading's size. Readings that a rollback discarded count too, because
-    their weights are stored.
+    """Signals: in the last part of a run, from LATE on, two held-out readings in a row are below the best one, whatever
+    the cause: not finite, or lower by more than SIGMAS deviations of the readings' noise beyond the luck of the best of
+    as many, and by LEAST of the best reading's size. Readings that a rollback discarded count too, because their
+    weights are stored.
 
     Actions: sets `run.best` to "best", once. Nothing changes before the end; there the learner compares both on the
     same held-out examples and keeps the better weights. That is early stopping with the best weights restored (Prechelt
@@ -29,7 +29,7 @@ class FinalWeights(Agent):
     False alarms: they cost two evaluations at the end, or a better reading of noise alone. Noise is the deviation of
     the readings around a trend, from their second differences, as in `best_checkpoint`. Under normal noise, with 8 to
     30 readings, the agent voted in up to 5 of 1,000 runs that improve, and in up to 32 of 1,000 whose readings only
-    vary. Under heavy tails (Student's t, three degrees of freedom) it voted in up to 67 and 124 (docs/experiments.md).
+    vary. Under heavy tails (Student's t, three degrees of freedom) it voted in up to 67 and 124.
 
     Limits: it needs a run with a known end, more than LEARNT readings among the last 512 ticks, and one of them after
     LATE. It ignores a fall within the noise, although going back would have gained a little. No metric shows its gain:

@@ -24,9 +24,9 @@ class GradClip(Agent):
     Actions: for outliers the clip goes to one and a half times the 0.9 quantile. That is clipping against the
     gradients' own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034),
     at an agent's pace. It prevents the next outlier; the one that passed is left to divergence (a clip lowered
-    afterwards undid 0.00 of the harm: docs/experiments.md). For a drift the clip goes to the earlier 0.9 quantile, so
-    that steps are no longer than before. That is a rule of thumb, which needs a second agent: of twelve outcomes in the
-    gym, a quarter beat doing nothing.
+    afterwards undid 0.00 of the harm). For a drift the clip goes to the earlier 0.9 quantile, so that steps are no
+    longer than before. That is a rule of thumb, which needs a second agent: of twelve outcomes in the gym, a quarter
+    beat doing nothing.
 
     False alarms: with a log-normal spread of 0.5, a norm is five times the median with probability 0.0006, and three of
     60 with 10⁻⁵. The drift is a mean of 20 logarithms above 6 standard errors.
@@ -45,25 +45,21 @@ class GradClip(Agent):
     LATELY = 20
     """Newest ticks for a drift. They are compared with the rest of WINDOW."""
     OUTLIER = 5.0
-    """How many times the median an outlier is. With a log-normal spread of 0.5, norms reach it with probability
-    0.0006."""
+    """Multiple of the median from which a norm is an outlier: 0.0006 of norms with a log-normal spread of 0.5."""
     OFTEN = 3
     """Outliers within WINDOW from which they recur. Fewer happen by chance, and a single one is left to divergence."""
     FEW = 0.15
-    """Share of all norms, 0 to 1, above which they are not outliers: if so many are large, the median is that of steps
-    with nothing to learn (docs/experiments.md)."""
+    """Share of all norms, 0 to 1, above which they are not outliers, because the median is that of steps with no
+    signal."""
     MATTERS = 2.0
-    """Factor by which a proposal must lower the clip. Smaller changes (1 to 0.8) were made in runs with and without a
-    fault, and changed nothing (docs/experiments.md)."""
+    """Factor by which a proposal must lower the clip. Smaller changes (1 to 0.8) changed nothing in any run."""
     GREW = 3.0
-    """Growth of the median norm that makes a drift. A smaller factor would also include norms that grow on the way to
-    something better."""
+    """Growth of the median norm that makes a drift. Norms may grow less on the way to something better."""
     PLAINLY = 6.0
     """Standard errors by which the mean logarithm of the newest norms must exceed the earlier one. Many, because a clip
     that is too low slows a healthy run."""
     SURE = 0.85
-    """Confidence for outliers before noise is counted: the highest value for confidences from outcomes
-    (docs/experiments.md)."""
+    """Confidence for outliers before noise is counted: the highest value for confidences from outcomes."""
     GAIN = 0.02
     """Forecast gain of the objective, in its unit; small, because the change prevents and repairs nothing."""
     HORIZON = 40
@@ -101,8 +97,7 @@ class GradClip(Agent):
         return self._tighten(window, quantile(shift.before, 0.9), why, "grad_norm_growth", needs_second(window.run))
 
     def _tighten(self, window: Window, clip: float, why: str, symptom: str, sure: float) -> Vote | None:
-        """Propose a lower clip. None if the present clip already holds the outliers, or nearly so: a small change would
-        only fill the log."""
+        """Propose a lower clip. None if the present one already holds the outliers, or nearly so."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
         if lowered > knob.number / self.MATTERS:

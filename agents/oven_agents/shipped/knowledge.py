@@ -12,9 +12,8 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
 PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
-"""(progress from which it holds, share of the first weight), the latest first. The system that this agent comes from
-has 0.5, then 0.4 from 15 % of the run, 0.3 from 40 % and 0.1 from 70 %. As shares, a run that starts at 0.5 gets the
-same values."""
+"""(progress from which it holds, share of the first weight), the latest first. A run that starts at 0.5 gets the values
+of the system that this agent comes from."""
 
 
 class Knowledge(Agent):
@@ -27,7 +26,7 @@ class Knowledge(Agent):
     much the graph counts, and 0 stays 0.
 
     False alarms: no metric can raise one, because progress alone decides. The system that this agent comes from did not
-    show that the schedule beats a constant weight (docs/experiments.md).
+    show that the schedule beats a constant weight.
 
     Limits: a run without a horizon has no progress. Once a person has set the weight to another value than one of
     these, the agent is silent.
@@ -40,8 +39,8 @@ class Knowledge(Agent):
     LEAST = 0.05
     """Share of the first weight by which a stage must differ from the present weight. Less would only fill the log."""
     GAIN = 0.005
-    """Forecast gain, as a share of the metric's newest value. In a run of 300 steps a constant weight cost about one
-    hundredth, without being shown."""
+    """Forecast gain, as a share of the metric's newest value. In 300 steps a constant weight cost about one
+    hundredth."""
     HORIZON = 100
     """Ticks in which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps apart."""
 

@@ -43,10 +43,10 @@ class LearningRate(Agent):
     not raised before a cut has shown its effect.
 
     False alarms: opposed gradients are reported in 2 % of runs of 400 ticks of pure noise, and in 3.7 % by the early
-    check (docs/experiments.md). Agreeing gradients do not justify a higher rate if weight decay shrinks the weights,
-    if the objective gets worse, or if the model is still moving away from its random initialisation. The same holds if
-    the agreement fades by itself, as it does at a fitting rate, or if gradients did not agree earlier at a rate that
-    was no higher: then something else changed.
+    check. Agreeing gradients do not justify a higher rate if weight decay shrinks the weights, if the objective gets
+    worse, or if the model is still moving away from its random initialisation. The same holds if the agreement fades by
+    itself, as it does at a fitting rate, or if gradients did not agree earlier at a rate that was no higher: then
+    something else changed.
 
     Limits: the agent is silent while the user's own schedule moves the rate. Without the cosine (sharded gradients, an
     imported run) it only sees a collapse.
@@ -63,8 +63,7 @@ class LearningRate(Agent):
     )  # fmt: skip
 
     WINDOW = 8
-    """Newest ticks whose cosines show that the rate is too low. Eight steps separate a rate 10 to 30 times too
-    low from a fitting one (docs/experiments.md)."""
+    """Newest ticks whose cosines show a rate that is too low. Eight steps separate one 10 to 30 times too low."""
     LEAST = 6
     """Cosines that must be measured within WINDOW. A median and a quartile of fewer are single values."""
     SETTLE = 2
@@ -72,28 +71,26 @@ class LearningRate(Agent):
     many ticks before the first long step."""
     ALIGNED = 0.40
     """Median cosine from which the rate is too low. Over the first 20 steps it was 0.50 to 0.57 at a tenth of the rate
-    and below, and 0.04 to 0.21 at the right rate (docs/experiments.md)."""
+    and below, and 0.04 to 0.21 at the right rate."""
     QUARTILE = 0.30
     """Lower quartile that the cosines must also reach, so that a few high values are not enough."""
     WELL_ALIGNED = 0.50
-    """Median cosine from which the rate is raised by 4 instead of 2.5. At a thirtieth of the rate it was 0.54 to 0.57
-    (docs/experiments.md)."""
+    """Median cosine from which the rate is raised by 4 instead of 2.5: 0.54 to 0.57 at a thirtieth of the rate."""
     OPPOSED = -0.05
     """Mean cosine of either half of the window up to which gradients are opposed. At three times the rate it was −0.09
-    to −0.10. With −0.08 here, one start of `bench starts` ended at 0.241 instead of 0.573 (docs/experiments.md)."""
+    to −0.10. With −0.08 here, one start of `bench starts` ended at 0.241 instead of 0.573."""
     LONG_LEAST = 20
-    """Fewest cosines for opposed and leaning gradients. With 3.5 standard errors, 2 % of 400 ticks of noise give a
-    false alarm (docs/experiments.md)."""
+    """Fewest cosines for opposed and leaning gradients. With SIGMAS, 2 % of 400 ticks of noise give a false alarm."""
     LONG_WINDOW = 60
     """The most ticks that opposed gradients are read from. More would describe an earlier state of the model."""
     SIGMAS = 3.5
     """Standard errors that a mean cosine, or a worsening loss, must exceed. The check runs at every tick, and noise
     crosses two standard errors every few dozen ticks."""
     EARLY = range(12, 15)
-    """Counts of cosines at which opposed gradients are checked early, three times only, because a rate that is too high
-    does its harm early. It improved two starts from 0.914 and 0.903 to 0.940 and 0.932 (docs/experiments.md)."""
+    """Counts of cosines for the early check of opposed gradients. It raised two starts from 0.914 and 0.903 to 0.940
+    and 0.932."""
     EARLY_SIGMAS = 2.5
-    """Standard errors for the early check: false alarms in 3.7 % of runs of pure noise (docs/experiments.md)."""
+    """Standard errors for the early check: false alarms in 3.7 % of runs of pure noise."""
     SOLVED = 0.6
     """Median share of groups without spread, 0 to 1, above which the gradient is the noise of a few groups and is
     ignored. No measurement is recorded; a lower value silences the agent more often near the ceiling."""
@@ -101,7 +98,7 @@ class LearningRate(Agent):
     """Lowest best level of a reward from which a collapse is visible. Half of almost nothing is within the noise."""
     LEANING = 0.04
     """Mean cosine from which gradients lean the same way, where small batches hide it over a few ticks. At the right
-    rate it was −0.07 to 0.04 after the first ten steps (docs/experiments.md)."""
+    rate it was −0.07 to 0.04 after the first ten steps."""
     LEAN_WINDOW = 40
     """Ticks that a lean is read from. More than WINDOW, because each tick carries less information."""
     SETTLED = 60
@@ -109,26 +106,21 @@ class LearningRate(Agent):
     LATE = 0.75
     """Progress of the run, 0 to 1, after which a lean is ignored. Near the end a rate is low for a reason."""
     KNOWN = 0.2
-    """Mean share of repeated rows, 0 to 1, above which a lean is ignored, because the same rows have the same
-    gradients."""
+    """Mean share of repeated rows, 0 to 1, above which a lean is ignored: the same rows have the same gradients."""
     SHRINKING = 0.3
-    """Share of each step's length, 0 to 1, from which weight decay explains why gradients agree. On a tuned run it was
-    at most 0.012 (docs/experiments.md)."""
+    """Share of each step's length, 0 to 1, from which decay explains the agreement. A tuned run had at most 0.012."""
     CUT = 8.0
-    """Factor of the cut after a collapse. A rollback and an eighth undid 0.90 of the harm of a rate 25 times too high
-    (docs/experiments.md). A larger factor costs speed."""
+    """Factor of the cut after a collapse. With a rollback it undid 0.90 of the harm of a rate 25 times too high."""
     REPAIR = 20
-    """Ticks after any cut in which the rate is not raised. With 40, `wide_encoding` fell from 0.48 to 0.15 of the harm
-    undone (docs/experiments.md)."""
+    """Ticks after a cut without a raise. With 40, `wide_encoding` fell from 0.48 to 0.15 of the harm undone."""
     DRAWN = 40
     """Ticks after which high gradient agreement can no longer be explained by random initialisation. On models of 30 k
-    to 1 M parameters the cosine fell below ALIGNED within 10 to 30 ticks (docs/experiments.md)."""
+    to 1 M parameters the cosine fell below ALIGNED within 10 to 30 ticks."""
     YOUNG = 0.05
-    """Smallest share of the run, 0 to 1, in which weights count as freshly initialised. Larger models take longer than
-    DRAWN."""
+    """Share of the run, 0 to 1, in which weights count as freshly initialised: larger models take longer than DRAWN."""
     FADING = 30
     """Ticks whose mean cosine is compared with that of as many ticks before. Over them, 0.98 separated tuned rates from
-    a tenth of them on development seeds (docs/experiments.md)."""
+    a tenth of them on development seeds."""
     STAYS = 0.98
     """Share of the earlier mean cosine that must remain. On development seeds it was at most 0.97 at fitting rates with
     gradients that still agreed, and above at every rate of a tenth."""
@@ -137,24 +129,22 @@ class LearningRate(Agent):
     schedule, or much of a slow one. Smaller falls do not mean that the rate should be low."""
     LOST = 12
     """Ticks for which a loss must have given back its gain; twice as many if it had gained nothing. A loss that
-    exploded in the first ten steps recovered by step 25, after an unnecessary cut (docs/experiments.md)."""
+    exploded in the first ten steps recovered by step 25, after an unnecessary cut."""
     GIVEN_BACK = 1 / 3
-    """Share of its gain, 0 to 1, that a loss must have given back. The length of steps alone led to cuts of tuned rates
-    of other models (docs/experiments.md)."""
+    """Share of its gain, 0 to 1, that a loss must have given back. Length alone led to cuts of other models' tuned
+    rates."""
     OVERLONG = 0.85
-    """Confidence for steps that are too long: how often that beat doing nothing in development. 0.85 is the highest
-    value for such figures (docs/experiments.md)."""
+    """Confidence for steps that are too long, from outcomes in development. 0.85 is the highest value for such
+    figures."""
     GONE = 0.75
     """Confidence for a lost reward, also from outcomes. The reward itself may be at fault."""
     ALONG = 0.85
-    """Confidence for agreeing gradients before noise is counted, also from outcomes: 0.98 came true in GRPO, 0.65 in
-    pretraining (docs/experiments.md)."""
+    """Confidence for agreeing gradients before noise is counted: 0.98 came true in GRPO, 0.65 in pretraining."""
     AGAINST = 0.8
     """Confidence for opposed gradients before noise is counted, also from outcomes. A stall has no such figure: there
     may be nothing left to learn, and the cut is a rule of thumb."""
     HALF = 200
-    """Ticks in each half of the window for a stall. Many, so that one hundredth of the objective stands out from
-    noise."""
+    """Ticks in each half of the window for a stall, so that one hundredth of the objective stands out from noise."""
     SELDOM = 20
     """Ticks between two checks for a stall. The answer would be the same at every tick."""
     RESOLVED = 0.01
@@ -201,14 +191,11 @@ class LearningRate(Agent):
             f"{lost}, and a step moves the weights by {steps.length:.1%} of their norm; back to tick {back}, before "
             f"they did, and {SCALE} {knob.number:.3g} → {lowered:.3g} together"
         )
-        votes = [
-            window.propose(
-                actuator, value, confidence=self.OVERLONG, why=why, target=target.name, horizon=60,
-                expected_change=signed(target, 0.05), evidence=("symptom:update_ratio_high",),
-            )
-            for actuator, value in ((SCALE, lowered), (ROLLBACK, float(back)))
-        ]  # fmt: skip
-        return Plan.of_votes("rollback_and_cut", votes)
+        return Plan.of_changes(
+            window, "rollback_and_cut", {SCALE: lowered, ROLLBACK: float(back)}, confidence=self.OVERLONG, why=why,
+            target=target.name, expected_change=signed(target, 0.05), horizon=60,
+            evidence=("symptom:update_ratio_high",),
+        )  # fmt: skip
 
     def _declines(self, window: Window, ticks: int) -> bool:
         """Return whether the loss got worse from the first half of the last ticks to the second, beyond its noise."""
@@ -251,15 +238,11 @@ class LearningRate(Agent):
         )
         target = held_out(window.run) or objective(window.run)  # the reward itself may have changed its meaning
         changes = {SCALE: cut} | ({ROLLBACK: back} if ROLLBACK in window.knobs else {})
-        votes = [
-            window.propose(
-                actuator, value, confidence=self.GONE, why=why, target=target.name, horizon=20,
-                expected_change=signed(target, was - now if target.name == "reward" else 0.05),
-                evidence=("symptom:policy_collapse",),
-            )
-            for actuator, value in changes.items()
-        ]  # fmt: skip
-        return Plan.of_votes("rollback_and_cut", votes)
+        gain = was - now if target.name == "reward" else 0.05
+        return Plan.of_changes(
+            window, "rollback_and_cut", changes, confidence=self.GONE, why=why, target=target.name,
+            expected_change=signed(target, gain), horizon=20, evidence=("symptom:policy_collapse",),
+        )  # fmt: skip
 
     def _too_low(self, window: Window) -> list[Vote]:
         aligned = self._aligned(window)
@@ -287,8 +270,8 @@ class LearningRate(Agent):
         return _changed(window, raised, why, sure, gain=0.03, horizon=40, symptom="gradients_aligned")
 
     def _new(self, window: Window) -> bool:
-        """Return whether a model that learns from its loss may still be leaving its random initialisation, where all
-        gradients agree at any rate."""
+        """Return whether the model may still be leaving its random initialisation, where gradients agree at any
+        rate."""
         if objective(window.run).name != "loss" or window.applied(SCALE):
             return False
         measured = len(window.surviving_series(ALIGNMENT, last=self.DRAWN))
@@ -323,8 +306,7 @@ class LearningRate(Agent):
         return bool(cuts) and window.tick < cuts[-1] + self.REPAIR
 
     def _worsens(self, window: Window) -> bool:
-        """Return whether the objective gets worse. Gradients also agree on the way down, when a wrong loss term drags
-        the model off."""
+        """Return whether the objective gets worse, as when a wrong loss term drags the model off."""
         target = objective(window.run)
         values = [-signed(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
         return rise(values, self.WINDOW // 2) > 2
@@ -344,9 +326,8 @@ class LearningRate(Agent):
         return why, 4.0 if middle >= self.WELL_ALIGNED else 2.5
 
     def _leaning(self, window: Window) -> tuple[str, float] | None:
-        """Return the same for agreement that noise hides over a few ticks, because small batches make the cosine small.
-        Not at the start, when all gradients lead away from the initialisation, and not near the end, when a rate is low
-        for a reason."""
+        """Return the same for agreement that small batches hide over a few ticks: not at the start, when gradients lead
+        away from the initialisation, and not near the end, when a rate is low for a reason."""
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.LONG_LEAST or window.progress > self.LATE:
             return None

@@ -36,8 +36,7 @@ class LrCooldown(Agent):
     STILL = 1.02
     """Largest ratio of the highest rate to the lowest at which it has stood still. The rest is rounding."""
     LEAST = 20
-    """Ticks with a rate that must be measured in the second half of the window. Fewer may be one stage of a step
-    schedule."""
+    """Ticks with a rate that the second half of the window must have. Fewer may be one stage of a step schedule."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

@@ -11,8 +11,8 @@ KNOB, RATE, OFF = "train.quantisation", "learning_rate", "none"
 
 
 class Quantisation(Agent):
-    """Signals: a held-out metric of the rounded weights that is worse than the same metric of the exact
-    weights, late in a run: past LATE, or past EARLY once the learning rate is below COOLED of its peak.
+    """Signals: a held-out metric of the rounded weights that is worse than the same metric of the exact weights, late
+    in a run: past LATE, or past EARLY once the learning rate is below COOLED of its peak.
 
     Actions: sets `train.quantisation` to the metric's precision, once. From then on the forward pass uses rounded
     weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
@@ -35,8 +35,7 @@ class Quantisation(Agent):
     EARLY = 0.4
     """Progress, 0 to 1, from which a learning rate that has come down turns it on."""
     LATE = 0.65
-    """Progress, 0 to 1, from which it is turned on whatever the rate. The rest of the run has to adapt to the
-    rounding."""
+    """Progress, 0 to 1, from which it is turned on at any rate. The rest of the run adapts to the rounding."""
     COOLED = 0.15
     """Share of its peak, 0 to 1, below which the learning rate has come down."""
     MATTERS = 0.005
@@ -44,7 +43,7 @@ class Quantisation(Agent):
     REGAINED = 0.5
     """Share of the rounding cost, 0 to 1, that the agent forecasts to regain."""
     SURE = 0.85
-    """Confidence: the highest value for confidences from outcomes (docs/experiments.md)."""
+    """Confidence: the highest value for confidences from outcomes."""
     HORIZON = 100
     """Ticks in which the forecast is judged. In the recipe with this knob, held-out readings are 50 steps apart."""
 

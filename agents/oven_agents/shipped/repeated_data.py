@@ -37,8 +37,7 @@ class RepeatedData(Agent):
     STEPS = 5
     """Newest steps for the mean share of repeated rows. A batch or two of a small shard may repeat by chance."""
     MOST = 0.5
-    """Share of the newest rows, 0 to 1, that must have been read before. Most of a batch and not all, because a stretch
-    may start inside one."""
+    """Share of the newest rows, 0 to 1, that must be known. A stretch may start inside a batch."""
     FEW = 0.1
     """Median share of repeated rows before STEPS, 0 to 1, above which the data are meant to repeat."""
     REFERENCE = 40
@@ -51,8 +50,7 @@ class RepeatedData(Agent):
     GAIN = 0.02
     """Forecast gain of the target, in its unit; small, because repeated rows teach little and seldom harm."""
     HORIZON = 60
-    """Ticks in which the forecast is judged: longer than elsewhere, because the gain comes from the data that are read
-    instead."""
+    """Ticks in which the forecast is judged: many, because the gain comes from the data that are read instead."""
 
     def vote(self, window: Window) -> Vote | None:
         shares = [share for _, share in window.surviving_series(REPEATED, last=self.REFERENCE + self.STEPS)]

@@ -13,13 +13,12 @@ from oven_agents.stats.objective import held_out
 from oven_agents.stats.policy_shift import quality_dropped
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.actuator_names import EVALUATE
-from oven_core.protocol.messages import RunStarted, Vote
+from oven_core.protocol.messages import RunStarted, Value, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
 LEAST_NOISE = 1e-3
-"""Smallest standard deviation of a judge's mean score. A judge that hardly varies would move by many errors at
-nothing."""
+"""Smallest standard deviation of a judge's mean score, for judges that hardly vary."""
 
 
 class RewardHacking(Agent):
@@ -50,36 +49,29 @@ class RewardHacking(Agent):
     options = dict.fromkeys(("least_jump", "least", "sure", "apart", "kept"), SHARE)
 
     NOW = 4
-    """Newest steps for a jump, compared with as many before. Four without an overlap with eight happen in one of 495
-    orders."""
+    """Newest steps for a jump. Four without an overlap with eight happen in one of 495 orders."""
     BEFORE = 40
     """Steps before NOW that must be measured, for a judge's noise."""
     JUMP = 6.0
-    """Standard errors of a judge's own noise beyond which its mean jumped; with the other signs a false alarm below
-    10⁻⁵ per step."""
+    """Standard errors of its own noise beyond which a judge jumped: with the other signs below 10⁻⁵ per step."""
     CALM = 2.5
-    """Standard errors within which every other judge must stay: less than half of JUMP, so that a common movement is
-    not blamed on one."""
+    """Standard errors within which every other judge must stay, so that a common movement is not blamed on one."""
     LEAST_JUMP = 0.1
-    """Smallest jump, on a judge's scale of 0 to 1. A judge with little noise exceeds six standard errors with next to
-    nothing."""
+    """Smallest jump, on a scale of 0 to 1, for judges with little noise."""
     LATELY = 12
     """Newest steps in which two judges come apart. A rollback goes back twice that."""
     REFERENCE = 40
     """Steps before LATELY to compare the means with."""
     ROSE = 4.0
-    """Standard errors by which a fooled judge's mean must rise. Longer answers and lower agreement must exceed it
-    too."""
+    """Standard errors by which a fooled judge's mean, longer answers and lower agreement must rise."""
     FELL = -3.0
-    """Standard errors below which another's mean must fall, negative. Together with ROSE both are rare, because shared
-    noise moves both the same way."""
+    """Standard errors below which another's mean must fall. Shared noise moves both the same way."""
     LEAST = 0.03
     """Smallest change of both means, on a scale of 0 to 1. A certain change may still be too small to matter."""
     SURE = 0.9
     """Confidence for a judge that changed. Learning never moves one judge alone from one step to the next."""
     APART = 0.7
-    """Confidence for judges that came apart: enough to decide alone, and less than for a jump, because a policy may
-    improve in one respect and get worse in another."""
+    """Confidence for judges that came apart: less than for a jump, because a policy may improve in one respect only."""
     KEPT = 0.1
     """Share of its weight, 0 to 1, that the judge keeps, so that it still counts once a person has looked at it."""
 
@@ -148,24 +140,15 @@ class RewardHacking(Agent):
         why += f": {judge} keeps {value[judge]:.0%} of the weight instead of {shares[judge]:.0%}"
         gain = -0.03 if metric.better == "down" else 0.03
 
-        def plan(remedy: str, *changes: tuple[str, float | dict[str, float]]) -> Plan:
-            votes = [
-                window.propose(
-                    name,
-                    wanted,
-                    confidence=self.SURE if back is None else self.APART,
-                    why=why,
-                    target=metric.name,
-                    expected_change=gain,
-                    horizon=60,
-                )
-                for name, wanted in changes
-            ]
-            return Plan(remedy, tuple(votes))
+        def plan(remedy: str, changes: dict[str, Value]) -> Plan:
+            return Plan.of_changes(
+                window, remedy, changes, confidence=self.SURE if back is None else self.APART, why=why,
+                target=metric.name, expected_change=gain, horizon=60,
+            )  # fmt: skip
 
-        plans = [plan("reweigh_rewards", (WEIGHTS, value))]
+        plans = [plan("reweigh_rewards", {WEIGHTS: value})]
         if back is not None and ROLLBACK in window.knobs:
-            plans.insert(0, plan("rollback_and_reweigh", (ROLLBACK, float(max(0, back))), (WEIGHTS, value)))
+            plans.insert(0, plan("rollback_and_reweigh", {ROLLBACK: float(max(0, back)), WEIGHTS: value}))
         return offer(plans, symptoms)
 
     def _moved(

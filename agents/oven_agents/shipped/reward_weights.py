@@ -10,7 +10,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.level_shift import Shift
 from oven_agents.stats.objective import held_out
-from oven_agents.stats.robust_statistics import total_variation
+from oven_core.mesh.actuator_values import variation
 from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
@@ -45,23 +45,19 @@ class RewardWeights(Agent):
     EVALUATIONS = 4
     """Held-out readings since the last change: two that fell, and two for the best one."""
     FALL = 0.05
-    """Share of the best reading by which both of the newest must be below it. Less would more often be evaluation
-    noise."""
+    """Share of the best reading by which the newest two must be below it, so that it is not evaluation noise."""
     CLEAR_FALL = 0.1
     """Share of the best reading by which both must be below it for the agent to be sure: twice FALL."""
     SURE = 0.8
     """Confidence at a clear fall. Below that it is a rule of thumb, which needs a second agent."""
     MOVED = 0.02
-    """Smallest change of a member's mean score that counts, on its scale of 0 to 1. Smaller ones may be certain over
-    many steps and mean nothing."""
+    """Smallest change of a member's mean score, on a scale of 0 to 1. Smaller ones may be certain and mean nothing."""
     SIGMAS = 3.0
-    """Standard errors of a difference of means beyond which a member's score has moved. Several members are tested at
-    once, so chance would exceed two."""
+    """Standard errors beyond which a member's score has moved. Several members are tested at once."""
     LEAST = 5
     """Steps on either side of the best reading, for a mean and its error."""
     KEPT = 0.5
-    """Share of its weight, 0 to 1, that a fooled member keeps. It may be right again, and weight does not return by
-    itself."""
+    """Share of its weight, 0 to 1, that a fooled member keeps, because weight does not return by itself."""
     WORTH = 0.05
     """Smallest mass of the weights to move. Below it the change would not show."""
 
@@ -103,7 +99,7 @@ class RewardWeights(Agent):
         for member in saw:
             target[member] = round(target[member] + freed / len(saw), 4)
         target[saw[0]] += 1 - sum(target.values())
-        if total_variation(shares, target) < self.WORTH:
+        if variation(shares, target) < self.WORTH:
             return None
         movements = [
             f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved
@@ -125,9 +121,8 @@ class RewardWeights(Agent):
         )
 
     def _change(self, window: Window, member: str, since: int, best_at: int) -> float | None:
-        """Return how far a member's mean score moved from before the best evaluation to after it; 0 within noise, None
-        if too little was measured. Only the newer half of the time after counts, because a fall is judged where it
-        stands."""
+        """Return how far a member's mean score moved from before the best evaluation to the newer half of the time
+        after it; 0 within noise, None if too little was measured."""
         name = f"rewards/{member}/mean"
         middle = (best_at + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_at and name in o.metrics]

@@ -23,7 +23,7 @@ class RollbackUndo(Agent):
     after that (oven_agents.stats.rollback_success). It leaves alone what an operator set or approved.
 
     False alarms: a rollback that helps regains the loss at once, which is its purpose; a third of it is far outside the
-    readings' noise (docs/experiments.md).
+    readings' noise.
 
     Limits: it needs a reading from before the rollback, one on request, and a run that keeps the abandoned state: in
     memory it does, with checkpoints on disk it does not. It does not see harm that takes longer than AFTER ticks to
@@ -39,7 +39,7 @@ class RollbackUndo(Agent):
     """Ticks after a rollback from which a reading shows its effect. Earlier, a recurring fault may not have come back;
     later, more steps are lost if it has."""
     SURE = 0.8
-    """Confidence of an undo. It is too high: of 16 votes, 0.44 came true (docs/experiments.md)."""
+    """Confidence of an undo. It is too high: of 16 votes, 0.44 came true."""
     GAIN = 0.02
     """Forecast gain of the loss, in its unit; small, because the run only returns to where it was."""
     HORIZON = 20

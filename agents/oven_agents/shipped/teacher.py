@@ -1,5 +1,4 @@
-"""Loosens a KL anchor that holds the policy back, tightens one that does not hold, and undoes changes that did not
-help."""
+"""Loosens a KL anchor that binds, tightens one that does not hold, and undoes changes that did not help."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ class Teacher(Agent):
     moves in steps, and a leap means that sampler and trainer came apart, which no anchor repairs
     (oven_agents.stats.policy_shift). A KL that is low because the policy started at its reference is not absorbed,
     because it was never high; neither is one that leapt and came back. Of six starts with a β of little effect, one was
-    swapped needlessly (docs/experiments.md).
+    swapped needlessly.
 
     Limits: the thresholds come from one recipe, with β from 0.1 to 1. Advantages that are not divided by their spread
     have another scale. Without headroom the agent is silent, even if the KL runs away at the ceiling. Some methods drop
@@ -69,15 +68,14 @@ class Teacher(Agent):
     options = dict.fromkeys(("room", "stalled", "sure", "late"), SHARE)
 
     HALF = 12
-    """Ticks in each half for reward and KL. Like all thresholds here it was set on seeds 101 to 103 of one drill
-    (docs/experiments.md)."""
+    """Ticks in each half for reward and KL. Like all thresholds here it was set on seeds 101 to 103 of one drill."""
     ROOM = 0.12
     """Smallest headroom, as a share of the ceiling. Below it the reward has little left to gain."""
     STALLED = 0.1
     """Share of the headroom, 0 to 1, by which the reward may rise between halves and still be flat."""
     MATERIAL = 0.04
     """Smallest β·KL of an anchor that binds, in units of the objective. It is not enough alone: 0.05 was seen at a
-    harmless anchor, 0.06 at one that binds (docs/experiments.md)."""
+    harmless anchor, 0.06 at one that binds."""
     FLAT = (0.75, 1.2)
     """Lowest and highest ratio of the later half's KL to the earlier half's at which it is flat."""
     RUNAWAY = 1.5
@@ -85,23 +83,18 @@ class Teacher(Agent):
     TELLING = 0.5
     """Nats per token from which a growing KL is too far. Below, it may be the way from the teacher to the task."""
     ABSORBED = 0.5
-    """Ratio of the window's KL to that of the first HALF ticks under the same teacher, up to which the teacher is
-    absorbed. It reached 0.38 where a policy was held to a small teacher, and never fell below 1.18 where a policy
-    learnt (docs/experiments.md)."""
+    """Ratio of the window's KL to that of the first HALF ticks up to which a teacher is absorbed. It reached 0.38 where
+    a policy was held to a small teacher, and stayed above 1.18 where a policy learnt."""
     APART = 2.0
-    """How many times the active teacher's KL the KL to a stronger teacher must be for that one to have more to
-    teach."""
+    """Multiple of the active teacher's KL from which a stronger teacher has more to teach."""
     SAMPLES = 2
     """Fewest samples of the KL to a stronger teacher. A single step says nothing."""
     FAR = 1.0
-    """Nats per token above which β is not raised: 19 raises at or below it and within LEAP gained 4.8 noise widths, the
-    other 19 lost 0.9 (docs/experiments.md)."""
+    """Nats per token above which β is not raised: 19 raises below it gained 4.8 noise widths, 19 others lost 0.9."""
     LEAP = 5.0
-    """How many times the median a single step's KL may be. Beyond it, sampler and trainer came apart
-    (docs/experiments.md, as for FAR)."""
+    """How many times the median a single step's KL may be. Beyond it, sampler and trainer came apart."""
     WORSE = 0.05
-    """Smallest fall of the reward after a loosening that leads to an undo, in the reward's unit; or three standard
-    errors, if that is more."""
+    """Smallest fall of the reward that undoes a loosening, in its unit; or three standard errors, if that is more."""
     STEP = 3.0
     """Factor by which β is lowered or raised. β matters by its order of magnitude, and a step can be undone."""
     SURE = 0.8
@@ -229,8 +222,7 @@ class Teacher(Agent):
         )  # fmt: skip
 
     def _read(self, window: Window, since: int) -> _Reading | None:
-        """Return the window's two halves. None until both are full, a held-out metric was measured, and all values are
-        finite."""
+        """Return the window's two halves; None until both are full and finite and a held-out metric was measured."""
         rewards = _last_rewards(window, 2 * self.HALF, after=since)
         kls = window.series("kl", after=since, last=2 * self.HALF)
         held_out = [(s.name, s.ceiling, v) for s in _held_out(window.run) for v in window.series(s.name, last=1)]
@@ -279,8 +271,7 @@ def _last_rewards(window: Window, count: int, *, after: int = -1, until: int | N
 
 
 def _stronger(window: Window) -> str:
-    """Return the next stronger teacher that the learner did not reject and that was not left again; empty if there is
-    none."""
+    """Return the next stronger teacher that was neither rejected nor left again; empty if there is none."""
     knob = window.knobs.get(TEACHER)
     if knob is None or knob.value not in knob.spec.choices:
         return ""

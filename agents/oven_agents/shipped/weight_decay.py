@@ -40,11 +40,10 @@ class WeightDecay(Agent):
     options = dict.fromkeys(("mostly", "lost", "half", "tenth", "straight", "fitting", "sure"), SHARE)
 
     MOSTLY = 0.5
-    """Share of a step's length, 0 to 1, from which the decay moves the weights. On a tuned run it was at most 0.012
-    (docs/experiments.md)."""
+    """Share of a step's length, 0 to 1, from which the decay moves the weights. On a tuned run it was at most 0.012."""
     ALL = 1.1
-    """Share of a step's length above which something else moves the weights. A step cannot shrink the norm by more than
-    its length."""
+    """Share of a step's length above which something else moves the weights: a step shrinks them by its length at
+    most."""
     LOST = 0.03
     """Share of the norm, 0 to 1, that must be lost or gained. Less is not yet harm."""
     HALF = 0.5
@@ -52,11 +51,10 @@ class WeightDecay(Agent):
     TENTH = 0.1
     """Factor of the decay at the second attempt, and if it pushes: half was not enough, or the sign is wrong."""
     ATTEMPTS = 2
-    """Lowerings after which another cause shrinks the weights. In `pruning_left_on` it went back seven times
-    (docs/experiments.md)."""
+    """Lowerings after which another cause shrinks the weights. In `pruning_left_on` it went back seven times."""
     STRAIGHT = 0.85
     """Cosine of step and weights from which a step leads straight away from the origin: 0.88 to 1.0 with the sign lost,
-    at most 0.35 on healthy runs, 0.72 with broken moments (docs/experiments.md)."""
+    at most 0.35 on healthy runs, 0.72 with broken moments."""
     FITTING = 0.05
     """Share of a step's length, 0 to 1, to which the decay is lowered: a few hundredths, as at equilibrium."""
     BACK = 32
@@ -138,21 +136,13 @@ class WeightDecay(Agent):
         self, window: Window, healthy: int, lowered: float, why: str, severity: float, symptom: str = "weights_shrink"
     ) -> Alternatives | None:
         target = objective(window.run)
-        wanted = [(ROLLBACK, float(max(0, healthy - 1)))] if ROLLBACK in window.knobs else []
         back = healthy if ROLLBACK in window.knobs else None
+        wanted = {} if back is None else {ROLLBACK: float(max(0, back - 1))}
         sure = confidence(
             window, hit_rate=self.SURE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back
         )
-        votes = [
-            window.propose(
-                name,
-                value,
-                confidence=sure,
-                why=why,
-                target=target.name,
-                expected_change=signed(target, self.GAIN),
-                horizon=self.HORIZON,
-            )
-            for name, value in [*wanted, (DECAY, lowered)]
-        ]
-        return offer([Plan("lower_weight_decay", tuple(votes))], {symptom: severity})
+        plan = Plan.of_changes(
+            window, "lower_weight_decay", {**wanted, DECAY: lowered}, confidence=sure, why=why, target=target.name,
+            expected_change=signed(target, self.GAIN), horizon=self.HORIZON,
+        )  # fmt: skip
+        return offer([plan], {symptom: severity})

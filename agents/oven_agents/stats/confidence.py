@@ -1,4 +1,4 @@
-"""How probably a change will be seen to beat doing nothing: what an agent's confidence is the probability of."""
+"""An agent's confidence: the probability that its change will be seen to beat doing nothing."""
 
 from __future__ import annotations
 
@@ -10,38 +10,37 @@ from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
 NEEDS_SECOND: Final = 0.55
-"""Confidence of a rule of thumb, which nothing was measured of: below a specialist's quorum by default."""
+"""Confidence of a rule of thumb without measured outcomes: below a specialist's quorum by default."""
 STANDS_ALONE: Final = 0.65
-"""Confidence of what an agent stands behind, however little of it will be seen: above that quorum by default."""
+"""Confidence of a change that an agent stands behind, even if little of it will be seen: above that quorum."""
 MARGIN: Final = 0.05
 """Distance of both from the quorum, so that rounding does not decide."""
 ENOUGH: Final = 8
-"""Measurements that a spread is taken from."""
+"""Measurements from which a spread is taken."""
 
 
 def needs_second(run: RunStarted) -> float:
-    """NEEDS_SECOND, or less where a lower quorum would let a rule of thumb decide alone."""
+    """Return NEEDS_SECOND, or less if a lower quorum would let a rule of thumb decide alone."""
     below = round(run.rules.specialist_confidence - MARGIN, 3)
     return max(0.0, min(NEEDS_SECOND, below))
 
 
 def stands_alone(run: RunStarted) -> float:
-    """STANDS_ALONE, or more where the run's quorum is higher."""
+    """Return STANDS_ALONE, or more if the run's quorum is higher."""
     return min(1.0, max(STANDS_ALONE, round(run.rules.specialist_confidence + MARGIN, 3)))
 
 
 def confidence(
     window: Window, *, hit_rate: float, target: str, gain: float, horizon: int, back: int | None = None
 ) -> float:
-    """`hit_rate`, the share of such changes that helped where their effect could be seen at all, and less where it is
-    lost in noise, but not below the run's quorum for that reason alone, nor below STANDS_ALONE.
+    """Return `hit_rate`, the share of such changes that helped when their effect was visible, or less if noise will
+    hide the gain; but never less than STANDS_ALONE or the run's quorum for that reason alone.
 
-    An outcome holds the target's mean over the `horizon` ticks before a change against that of the second half of the
-    `horizon` after it; that of a rollback to tick `back` holds the last `horizon` of the steps that it throws away
-    against the same steps the second time. The change beat doing nothing for certain from two standard errors on, at
-    even odds where nothing shows. So of a gain of `gain`, in the target's unit, a share of `gain` / (2 · noise) is seen
-    (oven_core.mesh.measurements; docs/deciding.md). Where the target is measured too rarely to know its noise:
-    `hit_rate`.
+    An outcome compares the target's mean over the `horizon` ticks before a change with the second half of the `horizon`
+    after it. For a rollback to tick `back`, it compares the last `horizon` discarded steps with the same steps the
+    second time. The change certainly beat doing nothing from two standard errors on, and has even odds at zero. So a
+    share `gain` / (2 · noise) of a gain, in the target's unit, is seen (oven_core.mesh.measurements; docs/deciding.md).
+    If the target is measured too rarely to know its noise, the result is `hit_rate`.
     """
     seen = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
     if len(seen) < min(ENOUGH, horizon // 2):

@@ -1,7 +1,7 @@
-"""Asks for a held-out reading before anything is changed: whether what the gauges of training show hurt the weights.
+"""Requests for a held-out reading before a change.
 
-A loss that jumps may be its data's, its report's, or the weights' doing, and looks the same; the same weights on data
-that did not change tell them apart. A measurement costs seconds where the wrong remedy costs steps.
+A loss may jump because of the data, of how it is reported, or of the weights. A reading of the same weights on fixed
+data tells them apart. It costs seconds, and the wrong remedy costs steps.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import Vote
 
 PATIENCE: Final = 5
-"""Ticks in which what was asked for has to be there, and for which a reading is an answer."""
+"""Ticks within which a requested reading must arrive, and for which a reading counts as new."""
 GIVEN_UP: Final = 24
-"""Ticks after the beginning, by which somebody who was heard would have an answer."""
+"""Ticks after the onset from which no reading is requested."""
 ASKS: Final = 2
-"""Of one beginning: what asks until it hears what it would like to will hear it."""
+"""Most requests per onset: with more, one would by chance give the answer that was hoped for."""
 TREND: Final = 0.5
-"""Of the last gain between two readings, which the next is expected to continue with."""
+"""Share of the last gain between two readings that the next one is expected to continue with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     state: Literal["known", "ask", "wait", "unknown"]
-    """`ask`: no reading is young enough, and one can be had. `unknown`: none can be had, or none came."""
+    """`ask`: there is no new reading, and the run can measure one. `unknown`: it cannot, or none came."""
     lost: float = 0.0
-    """How much worse than expected the newest reading is, as a share of the one before the beginning (its unit may be
-    another than training's); at most 0: nothing was lost."""
+    """How much worse than expected the newest reading is, as a share of the one before the onset; 0 or less: not
+    worse."""
 
 
 def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidence:
-    """What held-out readings say of what began at tick `onset`: those that are younger than what was done about it at
-    tick `answered`, too."""
+    """Return what held-out readings show about a change that began at tick `onset`. Only readings after `answered`, the
+    tick of a remedy, count."""
     before = [reading for reading in readings(window) if reading[0] < onset]
     since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > answered]
     if not before or (not since and not available(window)):
@@ -51,18 +51,17 @@ def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidenc
 
 
 def available(window: Window) -> bool:
-    """Whether the run measures when it is asked to, without a person in between: who has to agree sees the remedy
-    itself, and not a question first."""
+    """Return whether the run measures on request. A person who has to approve should see the remedy itself."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
 def is_recent(window: Window) -> bool:
-    """Whether there is a reading of the last few ticks."""
+    """Return whether there is a reading of the last PATIENCE ticks."""
     return any(tick > window.tick - PATIENCE for tick, _ in readings(window, last=1))
 
 
 def request_evaluation(window: Window, why: str) -> Vote:
-    """A proposal to measure; sure enough to be measured without a second voice, since it changes nothing."""
+    """Propose to measure, with a confidence that needs no second agent, because it changes nothing."""
     text = f"{why}; a held-out reading tells whether it hurt"
     return window.propose(EVALUATE, None, confidence=stands_alone(window.run), why=text)
 

@@ -1,4 +1,4 @@
-"""What a run had gained and lost again: a reward that collapsed, a loss that is back where it was."""
+"""Progress that a run made and lost again: a collapsed reward, a loss that rose back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.robust_statistics import best_level, noise
 
 EASED = 5
-"""Ticks before a fall that are not trusted either."""
+"""Ticks before a fall that do not count as healthy."""
 
 
 class LostReward(NamedTuple):
@@ -21,12 +21,12 @@ class LostReward(NamedTuple):
     """Its best level."""
     now: float
     low: int
-    """Ticks since it was last at half of that."""
+    """Ticks since it was last at half of its best level."""
 
 
 def lost_rewards(window: Window, since: int, *, telling: float, by_level: bool) -> list[LostReward]:
-    """Every reward series, if all of them lost half of their best level since tick `since`; else nothing. A best level
-    below `telling` says nothing. `by_level`: the rewards by level instead of their mean, where there are some."""
+    """Return all reward series if each lost half of its best level since tick `since`; otherwise nothing. A best level
+    below `telling` is ignored. `by_level`: read the rewards by level instead of their mean, if there are any."""
     levels = [m.name for m in window.run.metrics if m.name.startswith("reward/")]
     names = levels if levels and by_level else ["reward"]
     losses = []
@@ -48,7 +48,7 @@ def lost_rewards(window: Window, since: int, *, telling: float, by_level: bool) 
 
 
 def last_healthy(window: Window, since: int) -> int:
-    """A tick well before the fall: EASED before the last one whose reward was at nine tenths of its best."""
+    """Return the tick EASED before the last one whose reward was at nine tenths of its best."""
     rewards = [(o.tick, o.metrics["reward"]) for o in window.observations if o.tick > since and "reward" in o.metrics]
     finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
     if not finite:
@@ -59,10 +59,10 @@ def last_healthy(window: Window, since: int) -> int:
 
 
 def loss_given_back(window: Window, since: int, *, share: float, ticks: int) -> str | None:
-    """The loss's rise in words, where it has given back `share` of what it had gained since tick `since`, for `ticks`
-    ticks, beyond its noise, and is not on its way back; or where it gained nothing and rose, for twice as long, since
-    many runs lose something in their first steps. The best of many values is √(2 ln n) deviations of noise below their
-    level by luck alone."""
+    """Describe the loss's rise if, for `ticks` ticks and beyond its noise, it has given back `share` of its gain since
+    tick `since` and is not falling again; or if it gained nothing and rose for twice as long, because many runs lose
+    something in their first steps. None otherwise. By luck alone, the best of n values is √(2 ln n) deviations of noise
+    below their level."""
     values = [value for _, value in window.surviving_series("loss", after=since) if math.isfinite(value)]
     for count, gained in ((ticks, True), (2 * ticks, False)):
         before, last = values[:-count], values[-count:]

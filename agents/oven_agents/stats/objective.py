@@ -1,4 +1,4 @@
-"""Which way is better, and by which gauge: from what the run announced."""
+"""The metrics by which a run is judged, and which direction is better, as the run announced them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ LOSS = MetricSpec(name="loss", better="down")
 
 
 def objective(run: RunStarted) -> MetricSpec:
-    """What is optimised, measured in every step: the reward where there is one, else the loss; with the direction that
-    the run announces, and the usual one where it announces none."""
+    """Return the reward if the run has one, else the loss. Its direction is the announced one, or the usual one."""
     announced = {spec.name: spec for spec in run.metrics}
     usual = REWARD if "reward" in announced else LOSS
     spec = announced.get(usual.name, usual)
@@ -19,19 +18,19 @@ def objective(run: RunStarted) -> MetricSpec:
 
 
 def held_out(run: RunStarted) -> MetricSpec | None:
-    """The held-out metric that stands for the whole: the fewest parts in its name, then the first announced."""
+    """Return the most general held-out metric: the one with the fewest parts in its name, then the first."""
     declared = [spec for spec in run.metrics if spec.held_out and spec.better != "neither"]
     return min(declared, key=lambda spec: spec.name.count("/"), default=None)
 
 
 def signed(metric: MetricSpec, gain: float) -> float:
-    """A gain as a change of the metric in its own unit; a reading of `readings` as the metric's own value."""
+    """Convert a gain to a change of the metric in its unit, or a value of `readings` to the metric's own."""
     return -gain if metric.better == "down" else gain
 
 
 def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]:
-    """(tick, value, higher ones better) of the held-out metric on the way to the present weights, oldest first, at most
-    the `last` ones; none where there is no such metric."""
+    """Return (tick, value) of the held-out metric on the way to the present weights, at most the `last` ones, oldest
+    first. Higher values are better. Empty without such a metric."""
     metric = held_out(window.run)
     seen = window.surviving_series(metric.name, last=last) if metric else []
     return [(tick, signed(metric, value)) for tick, value in seen] if metric else []

@@ -1,4 +1,4 @@
-"""Whether a policy itself changed or only what its judges say of it, and whether completions are another policy's."""
+"""Whether the policy changed or only its judges, and whether completions come from another policy."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from oven_agents.stats.level_shift import shift_at
 from oven_agents.stats.objective import readings
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
-"""What a policy that changed shows by itself, no matter who judges it. Not its gradient, which is as long as rewards
-are far apart."""
+"""Gauges that show a changed policy whoever judges it. Not the gradient, whose length follows the rewards' spread."""
 BEFORE = 16
-"""Ticks before the onset that a gauge is held against."""
+"""Ticks before the onset that a gauge is compared with."""
 LEAST = 8
-"""Values of a gauge before the onset that have to be measured: fewer tell the noise badly."""
+"""Fewest values of a gauge before the onset. Fewer estimate the noise badly."""
 DEVIATIONS = 4.0
-"""Deviations of a single value's logarithm by which a gauge has to have moved."""
+"""Deviations of a single value's logarithm by which a gauge must move."""
 PLAINLY = 0.2
-"""Difference of a gauge's logarithm that there has to be as well: a gauge with little noise moves by many deviations at
-nothing."""
+"""Least difference of a gauge's logarithm, for gauges with little noise."""
 LOST: Final = 0.03
-"""Of the best held-out reading."""
+"""Share of the best held-out reading that counts as lost quality."""
 COLLAPSED: Final = 0.2
-"""The same where the reward is gone: a policy that collapsed has lost more than noise."""
+"""The same if the reward is gone: a collapsed policy lost more than noise."""
 
 
 def quality_dropped(window: Window) -> bool | None:
-    """Whether the newest held-out reading is plainly below the best of those that led to it; None below two."""
+    """Return whether the newest held-out reading is clearly below the best one before it; None below two readings."""
     values = [value for _, value in readings(window)]
     if len(values) < 2:
         return None
@@ -38,8 +36,8 @@ def quality_dropped(window: Window) -> bool | None:
 
 
 def policy_shifted(window: Window, onset: int) -> bool:
-    """Since tick `onset`: by the best held-out reading that is younger, else by its own gauges. A reward that falls
-    while none of them moves was taken away by its judges. True where nothing of it is measured."""
+    """Return whether the policy changed since tick `onset`, by its held-out readings or otherwise by GAUGES. If the
+    reward falls and no gauge moves, the judges changed. True if nothing was measured."""
     before = [value for tick, value in readings(window) if tick < onset]
     after = [value for tick, value in readings(window) if tick >= onset]
     if before and after:
@@ -61,24 +59,22 @@ def _shift(window: Window, gauge: str, onset: int) -> bool | None:
 
 KL: Final = "kl"
 BEYOND: Final = 200.0
-"""Mean of the KL's estimate, in nats per token, above which completions are another policy's: on tokens of its own the
-probability is at most 1/200 (Markov's inequality)."""
+"""Mean of the KL's estimate, in nats per token, above which completions come from another policy."""
 LATELY: Final = 40
-"""Ticks, those that a rollback threw away among them: it is the run that is asked about, and not its weights."""
+"""Ticks to read, also those that a rollback discarded, because the question is about the run and not its weights."""
 
 
 def is_off_policy(window: Window, since: int | None = None) -> bool:
-    """Whether they do lately, or since tick `since` where that is longer ago.
+    """Return whether completions came from another policy in the last LATELY ticks, or since tick `since` if that is
+    longer ago.
 
-    From the estimate of the KL to the reference model, r − 1 − ln r with r = π_ref/π on the sampled tokens (Schulman
-    2020, "Approximating KL divergence", k3; TRL's `kl`). On tokens of its own a policy's mean of r is 1, whatever the
-    reference, so that r's mean over many ticks lies above BEYOND with a probability of at most 1/BEYOND (Markov's
-    inequality); −ln r by itself stays far below, where probabilities are floats. BEYOND times what the estimate was
-    before, for some report it summed over a completion.
+    The KL to the reference model is estimated by r − 1 − ln r with r = π_ref/π on the sampled tokens (Schulman 2020,
+    "Approximating KL divergence", k3; TRL's `kl`). On a policy's own tokens the mean of r is 1 for any reference, so
+    its mean over many ticks exceeds BEYOND with a probability of at most 1/BEYOND (Markov's inequality); −ln r stays
+    far below for floats. The bound is relative to earlier estimates, because some trainers sum over a completion.
 
-    An estimate that explodes is not a policy that drifts, but tokens that the policy would never have sampled: workers
-    with other weights, a stale cache, a tool's answer that is counted as a completion. They come again after each
-    rollback, and no anchor holds them; the policy has to get used to them.
+    Such tokens come from workers with other weights, a stale cache, or a tool's answer that counts as a completion. No
+    rollback and no anchor helps, and the policy has to adapt to them.
     """
     ticks = LATELY if since is None else max(LATELY, window.tick - since)
     kls = window.surviving_series(KL)

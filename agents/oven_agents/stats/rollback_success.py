@@ -1,4 +1,4 @@
-"""Whether going back once more would be more of the same."""
+"""Whether earlier rollbacks helped."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
 LIMIT: Final = 3
-"""Rollbacks without a new best held-out reading that are enough. Until there was a limit an episode had up to seventeen
-of them (docs/experiments.md)."""
+"""Rollbacks without a new best held-out reading after which no agent goes back. Without a limit an episode had up to
+seventeen (docs/experiments.md)."""
 RECOVERED: Final = 1 / 3
-"""Share of what had been lost that a rollback has to bring back, 0 to 1. With a half, one that had regained 42 % and
-helped was taken back (docs/experiments.md)."""
+"""Share of the loss that a rollback must regain, 0 to 1. With a half, one that regained 42 % and helped was undone."""
 SOON: Final = 16
-"""Ticks after a rollback in which the trouble has to return; what takes longer to go wrong again may be slowed down, or
-be something new. With 24 one episode of `open_mask` fell from .94 to .43 of the harm undone (docs/experiments.md)."""
+"""Ticks after a rollback in which a recurring fault must return; later it may be slowed down, or be new. With 24, one
+episode of `open_mask` fell from 0.94 to 0.43 of the harm undone (docs/experiments.md)."""
 
 
 def rollbacks_exhausted(window: Window) -> bool:
-    """Whether LIMIT rollbacks, by anyone, led to no new best held-out reading. False where nothing is held out."""
+    """Return whether LIMIT rollbacks, by anyone, led to no new best held-out reading. False without readings."""
     best = _best(window)
     return best is not None and sum(receipt.tick > best for receipt in window.applied(ROLLBACK)) >= LIMIT
 
 
 def last_rollback_failed(window: Window) -> bool:
-    """Whether the last rollback was taken back, or brought back less than RECOVERED within SOON: what goes wrong is not
-    a single event, then, and a model has to learn to live with it. Until there is a new best reading. Of a loss; a
-    policy that is dragged off by its reward never learns to."""
+    """Return whether the last rollback since the best reading was undone, or regained less than RECOVERED within SOON.
+    Then the fault recurs, and the model has to adapt to it. False under a reward: a policy that its reward drags off
+    never adapts."""
     best, last = _best(window), next(reversed(window.jumps), None)
     if best is None or last is None or last.tick < best or objective(window.run).name != "loss":
         return False
@@ -62,7 +61,7 @@ def recovered_share(window: Window, back: Receipt) -> list[tuple[int, float]] | 
 
 
 def scales_rolled_back(window: Window) -> list[float]:
-    """The scales of the rate that were in force when a rollback was applied."""
+    """Return the scales of the rate at which rollbacks were applied."""
     scales = []
     for back in window.applied(ROLLBACK):
         scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)
@@ -76,6 +75,6 @@ def scales_rolled_back(window: Window) -> list[float]:
 
 
 def _best(window: Window) -> int | None:
-    """The tick of the best held-out reading on the way here."""
+    """Return the tick of the best held-out reading."""
     seen = readings(window)
     return max(seen, key=lambda reading: reading[1])[0] if seen else None

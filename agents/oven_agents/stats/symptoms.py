@@ -1,21 +1,20 @@
 """Symptoms of a policy that is trained by its own completions, each a pure function of the series that show it.
 
-Each finds what is so at the newest value, with a margin between where it begins and where it ends
-(oven_agents.stats.hysteresis). Bounds are relative to the run's own start where a gauge has no scale of its own: that
-is the oldest of what a window holds, 512 ticks at most. How often they are right and wrong on simulated runs:
-`oven-controller bench alerts`, docs/benchmarks.md.
+Each symptom has a margin between its beginning and its end (oven_agents.stats.symptoms). If a gauge has no scale of
+its own, bounds are relative to its first values in the window, which holds 512 ticks. docs/benchmarks.md has how often
+they are right on simulated runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean, median
 from typing import Final
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.hysteresis import NOW, below, level, stands
 from oven_agents.stats.objective import objective
 from oven_core.protocol.alerts import Alert
 
@@ -24,50 +23,48 @@ ADVANTAGE = "advantage/std"
 ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
 RECENT: Final = 40
-"""Newest values that a symptom is looked for in: one that lies between its bounds for longer has ended. The KL needs
-25, and noise leaves none between its bounds for the other 15."""
+"""Newest values that are searched for a symptom; one that stays between its bounds for longer has ended. The KL needs
+25, and noise does not keep the other 15 between its bounds."""
 START: Final = 10
-"""First values whose median is a gauge's own start."""
+"""First values whose median is a gauge's start."""
 CONSTANT: Final = 0.1
-"""Standard deviation of stated confidences, of a scale of 0 to 1, below which they say next to nothing: nine of ten
-lie within a third of the scale. Confidences that are spread evenly have 0.29."""
+"""Standard deviation of stated confidences below which they say next to nothing. Evenly spread ones have 0.29."""
 FALLEN: Final = 0.4
-"""Share of its own start below which the spread of confidences has fallen: batches of 64 know a standard deviation to
-9 %, and a policy that learns calibration may narrow a spread to half."""
+"""Share of its start below which the spread of confidences has fallen. Batches of 64 give a standard deviation to 9 %,
+and a policy that learns calibration may halve it."""
 CERTAIN: Final = 0.9
-"""Mean objective, or informativeness, above which little spread is right: nearly everything is right, and says so."""
+"""Mean objective, or informativeness, above which little spread is right: nearly everything is right."""
 ALIKE: Final = 0.02
-"""Standard deviation of advantages, in the reward's unit, below which no completion is told from another. Rewards
-between 0 and 1 have 0.2 and more while there is something to learn; a gradient is smaller by as much."""
+"""Standard deviation of advantages, in the reward's unit, below which all completions look alike. Rewards between 0 and
+1 have 0.2 and more while there is something to learn."""
 SHRUNK: Final = 0.6
-"""Share of their own start below which answers have shrunk. Means of a batch vary by 1 to 5 %, and a policy may learn
-to be a quarter shorter for good reasons."""
+"""Share of their start below which answers have shrunk. Batch means vary by 1 to 5 %, and a policy may learn to be a
+quarter shorter for good reasons."""
 RUNAWAY: Final = 3.0
-"""Factor by which the KL grows within two dozen values when it runs away. A policy that learns moves off like the
-square root of the steps or slower; and of a small GRPO run one step's KL varies by 47 %, a median of five by 26 %."""
+"""Growth of the KL within two dozen values when it runs away. A learning policy moves like the square root of the steps
+or slower. In a small GRPO run one step's KL varies by 47 %, a median of five by 26 %."""
 BACK: Final = 10
-"""Values between the level of now and the end of those it is held against."""
+"""Values between the present level of the KL and the end of its reference."""
 BEFORE: Final = 10
-"""Values of which the median is the KL of before."""
+"""Values whose median is the KL's reference."""
 KL_LEAST: Final = 0.6
-"""Nats per token below which growth of the KL is how training begins: from nothing, each value is many times the one
+"""Nats per token below which the KL only grows as at the start of training, where each value is many times the one
 before. A small GRPO run at β 0.05 stays at 0.2 to 0.3 (docs/benchmarks.md)."""
 KL_ENDS: Final = 1.5
-"""Factor of growth below which it does not run any more."""
+"""Growth below which the KL no longer runs away."""
 TWICE: Final = 5
-"""Values between the two readings that have to lie beyond the null: a third of the newest 1,000 answers are others by
-then where a step has 64, and an alert is wanted within twenty."""
+"""Values between the two readings beyond the null. With 64 answers per step, a third of the newest 1,000 are new."""
 ECE_LEAST: Final = 0.03
-"""Calibration error beyond its null's 99 % that matters: three points of a hundred. Confidences that wander by up to
-three points and mean no harm keep below it; with two points 2 of 100 simulated healthy runs had an alert."""
+"""Calibration error beyond the null's 99 % that matters. Harmless wandering of up to three points stays below it; with
+0.02, 2 of 100 simulated healthy runs had an alert."""
 NULL_FACTOR: Final = 3.3
-"""99 % of the null over its mean where only the mean is published: 3.2 where all say the same (the half-normal law's
-2.58 over 0.80), 1.5 where confidences fill ten bins."""
+"""99 % of the null divided by its mean, if only the mean is published: 3.2 if all confidences are equal (2.58 / 0.80 of
+the half-normal law), 1.5 if they fill ten bins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A symptom that is there now: `value` is beyond `expected`."""
+    """A present symptom: `value` is beyond `expected`."""
 
     symptom: str
     metric: str
@@ -79,7 +76,7 @@ class Sighting:
 def confidence_collapse(
     deviations: Sequence[float], start: float | None = None, informativeness: Sequence[float] = ()
 ) -> Sighting | None:
-    """Stated confidences that are all alike, or far more so than at the start."""
+    """Report stated confidences that are all alike, or far more so than at the start."""
     if len(deviations) < NOW or _solved(informativeness):
         return None
     bound = max(CONSTANT, FALLEN * (start or 0.0))
@@ -94,7 +91,7 @@ def confidence_collapse(
 def advantages_alike(
     deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE
 ) -> Sighting | None:
-    """Completions of a group that all get the same reward, so that no gradient is left."""
+    """Report groups whose completions all get the same reward, so that no gradient is left."""
     if len(deviations) < NOW or _solved(objectives) or not below(deviations, ALIKE, 2 * ALIKE):
         return None
     now = median(deviations[-NOW:])
@@ -103,7 +100,7 @@ def advantages_alike(
 
 
 def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | None:
-    """Completions far shorter than at the start."""
+    """Report completions far shorter than at the start."""
     if start is None or not below(lengths, SHRUNK * start, 1.25 * SHRUNK * start):
         return None
     now = median(lengths[-NOW:])
@@ -113,7 +110,7 @@ def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | 
 
 
 def kl_runaway(values: Sequence[float]) -> Sighting | None:
-    """A KL to the reference that grows ever faster."""
+    """Report a KL to the reference that grows ever faster."""
 
     def bounds(index: int, factor: float) -> tuple[float, float] | None:
         now, end = level(values, index), index + 1 - BACK
@@ -135,8 +132,8 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
 
 
 def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
-    """A calibration error beyond what chance alone gives a perfect forecaster, twice. `readings`: (tick, error, the
-    null's 99 %)."""
+    """Report a calibration error that exceeds a perfect forecaster's by more than chance, twice. `readings`: (tick,
+    error, the null's 99 %)."""
 
     def beyond(index: int, least: float) -> bool:
         return index >= 0 and readings[index][1] > readings[index][2] + least
@@ -153,7 +150,7 @@ def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting 
 
 
 def sighted(window: Window, *sightings: Sighting | None) -> list[Alert]:
-    """The same as alerts of an agent."""
+    """Return the symptoms as an agent's alerts."""
     return [
         window.alert(
             sighting.symptom, sighting.metric, value=sighting.value, expected=sighting.expected, why=sighting.why
@@ -164,25 +161,20 @@ def sighted(window: Window, *sightings: Sighting | None) -> list[Alert]:
 
 
 def recent(window: Window, metric: str, last: int = RECENT) -> list[float]:
-    """The metric's newest values on the way to the present weights, NaN left out."""
+    """Return the metric's newest values on the way to the present weights, without NaN."""
     return [value for _, value in window.surviving_series(metric, last=last) if not math.isnan(value)]
 
 
 def start(window: Window, metric: str) -> float | None:
-    """The median of the first START values that the window holds; None where there are fewer."""
-    first: list[float] = []
-    for observation in window.observations:
-        value = observation.metrics.get(metric)
-        if value is not None and math.isfinite(value):
-            first.append(value)
-            if len(first) == START:
-                return median(first)
-    return None
+    """Return the median of the window's first START finite values; None if there are fewer."""
+    observed = (observation.metrics.get(metric) for observation in window.observations)
+    first = list(islice((value for value in observed if value is not None and math.isfinite(value)), START))
+    return median(first) if len(first) == START else None
 
 
 def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
-    """(tick, calibration error, its null's 99 %) of the newest ticks that have both. Where that is not published, from
-    the null's mean."""
+    """Return (tick, calibration error, its null's 99 %) of the newest ticks with both; from the null's mean if only
+    that is published."""
     published = {spec.name for spec in window.run.metrics}
     name, factor = (NULL99, 1.0) if NULL99 in published else (NULL, NULL_FACTOR)
     nulls = dict(window.surviving_series(name, last=RECENT))
@@ -192,7 +184,6 @@ def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
 
 
 def confidence_sighting(window: Window) -> Sighting | None:
-    """Of stated confidences that are all alike, where the run has any."""
     if not _publishes(window, CONFIDENCE):
         return None
     solved = recent(window, INFORMATIVENESS, NOW)
@@ -200,19 +191,16 @@ def confidence_sighting(window: Window) -> Sighting | None:
 
 
 def advantage_sighting(window: Window) -> Sighting | None:
-    """Of advantages that are all alike, where the run publishes their deviation."""
     if not _publishes(window, ADVANTAGE):
         return None
     return advantages_alike(recent(window, ADVANTAGE), recent(window, objective(window.run).name, NOW))
 
 
 def length_sighting(window: Window) -> Sighting | None:
-    """Of answers that shrink."""
     return answers_shrink(recent(window, LENGTH), start(window, LENGTH)) if _publishes(window, LENGTH) else None
 
 
 def kl_sighting(window: Window) -> Sighting | None:
-    """Of a KL that runs away."""
     return kl_runaway(recent(window, KL)) if _publishes(window, KL) else None
 
 
@@ -222,3 +210,33 @@ def _publishes(window: Window, metric: str) -> bool:
 
 def _solved(values: Sequence[float]) -> bool:
     return bool(values) and fmean(values[-NOW:]) > CERTAIN
+
+
+NOW: Final = 5
+"""Newest values whose median is a gauge's level: two outliers cannot change it, and it lags by three ticks."""
+
+
+def stands(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool]) -> bool:
+    """Return whether the condition holds at the last of `count` places, by the last place at which it began or ended.
+    False if neither ever happened."""
+    for index in range(count - 1, -1, -1):
+        if begins(index):
+            return True
+        if ends(index):
+            return False
+    return False
+
+
+def level(values: Sequence[float], index: int) -> float | None:
+    """Return the median of the NOW values up to `index`, included; None if there are fewer."""
+    return median(values[index + 1 - NOW : index + 1]) if index + 1 >= NOW else None
+
+
+def below(values: Sequence[float], begins: float, ends: float) -> bool:
+    """Return whether the level fell below `begins` and has not risen to `ends` since."""
+
+    def is_below(index: int, bound: float) -> bool:
+        now = level(values, index)
+        return now is not None and now < bound
+
+    return stands(len(values), lambda index: is_below(index, begins), lambda index: not is_below(index, ends))

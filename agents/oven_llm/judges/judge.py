@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 from collections.abc import Collection, Mapping
@@ -12,16 +13,21 @@ from pathlib import Path
 from typing import Final
 
 from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
-from oven_llm.judges import rubric_prompts, verdict
+from oven_llm import providers
+from oven_llm.judges import rubric_prompts
 from oven_llm.judges.adversarial_controls import REFERENCE, Control, Controls
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.judges.sanitize import LIMIT, is_degenerate, shown, visible
 from oven_llm.judges.self_checks import SelfChecks
+from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
 from oven_llm.providers.failures import UNUSABLE, Kind, ModelFailure
-from oven_llm.providers.genai_telemetry import OnCall, call_record
+from oven_llm.providers.genai_telemetry import ModelCall, OnCall
+from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally
-from oven_runs.settings.committee_settings import Role
+from oven_runs.settings.committee_members import read_rubric
+from oven_runs.settings.committee_settings import MemberSettings, Role
+from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, endpoint_of, key_of
 
 log = logging.getLogger("oven.member")
 
@@ -64,8 +70,7 @@ class Judge:
         *,
         watching: Watching = CONTROLS_ONLY,
     ) -> None:
-        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests with known answers; None:
-        no tests."""
+        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests; None: no tests."""
         self.model = model
         self.controls = controls
         self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
@@ -187,8 +192,7 @@ class Judge:
     async def _verdict(
         self, request: ScoreRequest, candidates: Mapping[str, str], tally: CallTally
     ) -> dict[str, float]:
-        """Ask about the candidates in this order. If the reply has no usable verdict, ask again and say what was wrong.
-        Raises ModelFailure."""
+        """Ask about the candidates in this order, and again if the reply has no usable verdict. Raises ModelFailure."""
         complaint, prompt = "", shown(request.prompt, self._characters)
         for retries_left in range(MAX_QUESTIONS - 1, -1, -1):
             question = rubric_prompts.question(
@@ -205,14 +209,14 @@ class Judge:
     async def _ask(
         self, question: Conversation, candidates: Mapping[str, str], timeout_s: float, tally: CallTally
     ) -> dict[str, float]:
-        started, before = time.time_ns(), tally.attempts
+        started = time.time_ns()
         reply: ModelReply | None = None
         error: Kind | None = None
         scores: dict[str, float] = {}
         try:
             reply = await self.model.ask(question, timeout_s)
             reply.require_complete()
-            scores = verdict.read(reply.text, candidates, tally.reasons)
+            scores = rubric_prompts.read_verdict(reply.text, candidates, tally.reasons)
             return scores
         except ModelFailure as failure:
             error = failure.kind
@@ -224,15 +228,14 @@ class Judge:
             raise
         finally:
             if self._on_call is not None and error != "budget":  # otherwise no call was made
-                record = call_record(
+                record = ModelCall(
                     self.model,
                     reply,
                     error,
-                    resends=tally.attempts - before - 1,
-                    started_ns=started,
-                    context=tally.context,
-                    evaluation=self.rubric.role,
-                    scores=scores,
+                    started,
+                    tally.context,
+                    self.rubric.role,
+                    scores,
                 )
                 try:
                     self._on_call(record)
@@ -245,3 +248,47 @@ def _unused(length: int, used: Collection[str]) -> str:
     while (drawn := secrets.token_hex(32)[:length]) in used:
         length += 1
     return drawn
+
+
+@dataclass(frozen=True)
+class ConfiguredJudge:
+    """Everything that is known about a judge before it is asked."""
+
+    name: str
+    model: ModelEndpoint
+    key: str
+    rubric: Rubric
+    top_logprobs: int
+    """Alternatives per token to request; 0: none."""
+    watching: Watching = CONTROLS_ONLY
+
+    @classmethod
+    def look_up(
+        cls,
+        name: str,
+        member: MemberSettings,
+        catalogue: Catalogue,
+        environ: Mapping[str, str] = os.environ,
+        watching: Watching = CONTROLS_ONLY,
+    ) -> ConfiguredJudge:
+        """Raises ConfigError for an unknown provider and for a missing address, key or rubric."""
+        model = endpoint_of(name, member, catalogue)
+        text = read_rubric(name, member.rubric) if member.rubric else ""
+        rubric = Rubric(member.role, member.domain, text)
+        top_logprobs = member.top_logprobs if member.logprobs else 0
+        return cls(name, model, key_of(name, model, environ), rubric, top_logprobs, watching)
+
+    def connect(self, budget: Budget | None = None, account: str = "") -> RemoteModel:
+        """Import the SDK without sending a request. Raises ConfigError as `providers.connect` does."""
+        return providers.connect(self.name, self.model, self.key, self.top_logprobs, budget, account)
+
+    def judge(self, endpoint: RemoteModel, swap: int = 0, on_call: OnCall | None = None) -> Judge:
+        """A judge that asks `endpoint`, with all its checks. `swap` counts the member's swaps."""
+        judge = f"{self.model.provider} {self.model.base_url} {self.model.model} {self.rubric.role}"
+        # A user's rubric may score something other than the content, as the role style does.
+        of_content = self.rubric.role != "style" and not self.rubric.text
+        controls = self.watching.controls(judge, swap, of_content=of_content)
+        return Judge(self.rubric, endpoint, controls, on_call, watching=self.watching)
+
+    def __repr__(self) -> str:
+        return f"ConfiguredJudge({self.name!r}, {self.model!r})"  # without the key

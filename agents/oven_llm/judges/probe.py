@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from oven_core.errors import ConfigError
-from oven_llm.judges import rubric_prompts, verdict
-from oven_llm.judges.configured_judge import ConfiguredJudge
+from oven_llm.judges import rubric_prompts
+from oven_llm.judges.judge import ConfiguredJudge
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure
@@ -95,7 +95,7 @@ async def probe(
         terms.schema_ignored = terms.now.schema == "strict" and not held
         schema = "none" if terms.schema_ignored else terms.now.schema
         result = replace(result, schema=schema, top_logprobs=_alternatives(reply))
-        verdict.read(text, ids)
+        rubric_prompts.read_verdict(text, ids)
     except TimeoutError:
         failure = ModelFailure(tally.last_fault or "timeout", f"no answer within {timeout_s:g} s")
         result = _failed(result, model, failure)
@@ -129,7 +129,7 @@ def _marked(question: Conversation, mark: str) -> Conversation:
 def _without_mark(text: str, mark: str) -> tuple[str, bool]:
     """The reply without the mark, and whether it had the mark."""
     value: Any = None
-    with contextlib.suppress(ValueError, RecursionError):  # the reply may have a fence, which `verdict.read` removes
+    with contextlib.suppress(ValueError, RecursionError):  # the reply may have a fence, which `read_verdict` removes
         value = json.loads(text)
     if not isinstance(value, dict) or value.get(MARK) != mark:
         return text, False

@@ -7,24 +7,28 @@ restart of this process, which does not remember earlier swaps. A model is conne
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from oven_core.errors import OvenError
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_llm.judges.accounts import Accounts
-from oven_llm.judges.configured_judge import ConfiguredJudge
-from oven_llm.judges.judge import Judge
+from oven_llm.judges.judge import ConfiguredJudge, Judge
 from oven_llm.judges.probe import ProbeResult, probe
-from oven_llm.judges.verdict_cache import CachedJudge
+from oven_llm.judges.verdict_cache import CachedJudge, VerdictCache
+from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.genai_telemetry import OnCall
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, cost_usd
+from oven_runs.home.judge_states import FOLDER
+from oven_runs.home.model_spend import JUDGES, NAME, Cap
+from oven_runs.settings.committee_settings import CommitteeSettings
 
 log = logging.getLogger("oven.member")
 
@@ -164,3 +168,34 @@ class Seat:
         idle = [key for key, seated in [*self._seated.items()][:-MAX_CONNECTED] if not seated.users]
         for seated in [self._seated.pop(key) for key in idle]:
             await seated.judge.close()
+
+
+class Accounts:
+    """A member's budget and cache, in the run's folder."""
+
+    def __init__(self, name: str, committee: CommitteeSettings, run: Path) -> None:
+        """`run`: the run's folder. Raises ConfigError if the record of spending cannot be used."""
+        self._account = f"{JUDGES}/{name}"
+        caps = (
+            Cap(committee.budget, "committee.budget", JUDGES),
+            Cap(committee.members[name].budget, f"committee.members.{name}.budget", self._account),
+        )
+        self._budget = Budget(caps, run / NAME, self._account)
+        self._cache = VerdictCache(run / FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
+
+    def connect(self, configured: ConfiguredJudge) -> RemoteModel:
+        """Connect a judge's model, charged to the member. Raises ConfigError as `providers.connect` does."""
+        return configured.connect(self._budget, self._account)
+
+    def cached(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
+        """The judge behind the cache, if there is one."""
+        if self._cache is None:
+            return judge
+        model, characters = configured.model, configured.watching.characters
+        identity = [model.provider, model.wire, model.base_url, model.model, configured.top_logprobs, characters]
+        return CachedJudge(judge, self._cache, json.dumps(identity))
+
+    def close(self) -> None:
+        self._budget.close()
+        if self._cache is not None:
+            self._cache.close()

@@ -5,7 +5,6 @@ Each member has its own file, so that no two processes write to it. It contains 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -30,34 +29,32 @@ TRIMMED_EVERY: Final = 256
 """Verdicts between two deletions: deleting each time would double the writes."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verdicts (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, scores TEXT NOT NULL, sum BLOB NOT NULL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, scores TEXT NOT NULL
 )
 """
-_SUFFIXES = ("", "-wal", "-shm")
 
 
 class VerdictCache:
-    """A cache whose file never raises: a damaged one is renamed, and if the disk fails, groups are paid for again."""
+    """A cache whose file never raises: if it cannot be used, groups are paid for again."""
 
     def __init__(self, path: Path, rows: int = ROWS) -> None:
-        self.path = path
-        self._rows = rows
+        self._path, self._rows = path, rows
         self._file: sqlite3.Connection | None = None
-        self._reported = False
         self._puts = 0
-        self._open()
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self._file = open_database(path, _TABLE)
+        except (sqlite3.Error, OSError) as error:
+            self._give_up(error)
 
     def get(self, key: bytes, count: int) -> list[float] | None:
-        """The `count` scores stored under `key`, in the order of its texts; None if there are none."""
-        row = self._do("SELECT scores, sum FROM verdicts WHERE key = ?", key)
-        if row is None or row[1] != _sum(key, str(row[0])):  # SQLite does not detect changed bytes
-            return None
-        scores = [float(score) for score in json.loads(row[0])]
-        return scores if len(scores) == count else None
+        """Return the `count` scores stored under `key`, in the order of its texts; None if there are none."""
+        row = self._do("SELECT scores FROM verdicts WHERE key = ?", key)
+        scores = [float(score) for score in json.loads(row[0])] if row else []
+        return scores if row and len(scores) == count else None
 
     def put(self, key: bytes, scores: Sequence[float]) -> None:
-        text = json.dumps(list(scores))
-        self._do("INSERT OR REPLACE INTO verdicts (key, scores, sum) VALUES (?, ?, ?)", key, text, _sum(key, text))
+        self._do("INSERT OR REPLACE INTO verdicts (key, scores) VALUES (?, ?)", key, json.dumps(list(scores)))
         self._puts += 1
         if self._puts % min(TRIMMED_EVERY, self._rows) == 0:
             self._do("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._rows)
@@ -70,55 +67,25 @@ class VerdictCache:
         if self._file is not None:
             self._file.close()
 
-    def _open(self) -> None:
-        try:
-            self.path.parent.mkdir(exist_ok=True)
-            try:
-                self._file = open_database(self.path, _TABLE)
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):  # no access or a full disk, rather than damage
-                    raise
-                self._set_aside(error)
-        except (sqlite3.Error, OSError) as error:
-            self._trouble(error)
-
-    def _set_aside(self, error: sqlite3.Error) -> None:
-        """Rename the damaged file, replacing an earlier one, and create a new file."""
-        if self._file is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._file.close()
-        self._file = None
-        aside = self.path.with_name(f"{self.path.name}.damaged")
-        for suffix in _SUFFIXES:
-            part = self.path.with_name(self.path.name + suffix)
-            if part.exists():
-                part.replace(aside.with_name(aside.name + suffix))
-        self._file = open_database(self.path, _TABLE)
-        log.warning(
-            "the cache of verdicts was damaged (%s): it was renamed to %s, and a new one was created", error, aside
-        )
-
     def _do(self, statement: str, *values: object) -> tuple[Any, ...] | None:
-        """Return the statement's first row. A damaged file is set aside, and the statement is lost."""
+        """Return the statement's first row."""
         if self._file is None:
             return None
         try:
             row: tuple[Any, ...] | None = self._file.execute(statement, values).fetchone()
             return row
-        except sqlite3.OperationalError as error:
-            self._trouble(error)
-        except sqlite3.DatabaseError as error:
-            try:
-                self._set_aside(error)
-            except (sqlite3.Error, OSError) as again:
-                self._file = None
-                self._trouble(again)
-        return None
+        except sqlite3.Error as error:
+            self._file.close()
+            self._file = None
+            self._give_up(error)
+            return None
 
-    def _trouble(self, error: Exception) -> None:
-        if not self._reported:
-            self._reported = True
-            log.warning("the cache of verdicts at %s cannot be used (%s): groups are paid for again", self.path, error)
+    def _give_up(self, error: Exception) -> None:
+        log.warning(
+            "the cache of verdicts at %s cannot be used (%s): groups are paid for again; remove it if it is damaged",
+            self._path,
+            error,
+        )
 
 
 class CachedJudge:
@@ -135,7 +102,6 @@ class CachedJudge:
 
     @property
     def checks(self) -> SelfChecks:
-        """The judge's checks."""
         return self.judge.checks
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
@@ -163,10 +129,6 @@ class CachedJudge:
 
 
 def cache_key(judge: str, rubric: str, prompt: str, texts: Sequence[str]) -> bytes:
-    """A digest of everything that a verdict depends on: the `judge` (provider, model, address), its `rubric` (role and
-    what is trained), and the `prompt` and `texts` that it is shown. The order of `texts` counts."""
+    """Return a digest of everything that a verdict depends on: the judge's identity, its instructions, and what it is
+    shown. The order of `texts` counts."""
     return hashlib.sha256(json.dumps([judge, rubric, prompt, list(texts)]).encode()).digest()
-
-
-def _sum(key: bytes, text: str) -> bytes:
-    return hashlib.sha256(key + text.encode()).digest()[:8]

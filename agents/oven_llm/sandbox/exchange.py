@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.probe import Backend
 
 Ended = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
 """`completed`: it reached its end, or FINAL. `error`: an exception that it did not catch. The others cost the process:
@@ -50,8 +52,36 @@ class Block:
     dropped: int
     """Characters printed above the limit."""
     namespace_lost: bool
-    """Whether the process is gone with everything that it defined. The next block gets a new process with the same
-    variables assigned."""
+    """Whether the process is gone. The next block gets a new process with the same variables assigned."""
+
+
+class Sandbox(ABC):
+    """One namespace that lasts from block to block, and is lost with its process. For one thread at a time."""
+
+    backend: Backend
+
+    @abstractmethod
+    def assign(self, name: str, value: object) -> None:
+        """Assign a variable: text, or what JSON can hold. Raises ConfigError for anything else, or if it is too
+        large."""
+
+    @abstractmethod
+    def run(self, code: str) -> Block:
+        """Run a block and return its outcome. Raises ProcessError only if no process can be started."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the process, and everything that runs in it."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """End the running block from another thread. monty's blocks end at their deadline instead."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class DeadlineError(Exception):

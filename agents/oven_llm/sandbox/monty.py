@@ -11,16 +11,15 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, assignment
+from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, Sandbox, assignment
 from oven_llm.sandbox.frames import FrameError
 from oven_llm.sandbox.inside.captured_output import cut
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.probe import EXTRA, Backend
+from oven_llm.sandbox.probe import EXTRA
 
 GRACE_S = 1.0
 """Seconds after a block's deadline until its worker is killed, because one operation may not check the clock."""
@@ -32,11 +31,10 @@ class _Answered(SystemExit):
     """Ends a block after FINAL. It is the only exception that monty does not let `except Exception` catch."""
 
 
-class MontySandbox:
-    """Code in monty's interpreter. Raises ConfigError if the package or its binary is missing, and ProcessError if its
-    worker does not start."""
+class MontySandbox(Sandbox):
+    """Code in monty's interpreter. Raises ConfigError if the package is missing, ProcessError if its worker fails."""
 
-    backend: Backend = "monty"
+    backend = "monty"
 
     def __init__(self, functions: Functions, limits: Limits) -> None:
         self._functions, self._limits = functions, limits
@@ -59,14 +57,6 @@ class MontySandbox:
         except (pydantic_monty.MontyError, OSError) as error:
             raise ProcessError(f"the sandbox's worker does not start: {error}") from None
         self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._drop()

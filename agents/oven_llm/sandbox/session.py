@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from types import TracebackType
-from typing import Protocol, Self
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import Machine
-from oven_llm.sandbox.exchange import Block, Exchange, Functions, assignment
+from oven_llm.sandbox.exchange import Block, Exchange, Functions, Sandbox, assignment
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
 from oven_llm.sandbox.probe import Backend, choose, probe
 from oven_llm.sandbox.profiles import REPL, Profile
-
-
-class Sandbox(Protocol):
-    """One namespace that lasts from block to block, and is lost with its process. For one thread at a time."""
-
-    backend: Backend
-
-    def assign(self, name: str, value: object) -> None:
-        """Assign a variable such as `context`: text, or what JSON can hold. Raises ConfigError for anything else, or if
-        it is too large."""
-
-    def run(self, code: str) -> Block:
-        """Run a block and return its outcome. Raises ProcessError only if no process can be started."""
-
-    def close(self) -> None:
-        """End the process, and everything that runs in it."""
-
-    def interrupt(self) -> None:
-        """End the running block from another thread, as if its process had died. monty's blocks end at their deadline
-        instead."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 def open_sandbox(
@@ -65,7 +37,7 @@ def open_sandbox(
     return LockedSandbox(chosen, support.machine, landlock, profile, functions, limits)
 
 
-class LockedSandbox:
+class LockedSandbox(Sandbox):
     """Code in a child process that seccomp confines, with or without Landlock."""
 
     def __init__(
@@ -83,14 +55,6 @@ class LockedSandbox:
         self._number = 0
         self._start = partial(LockedChild, machine, landlock, profile, limits, functions)
         self._child: LockedChild | None = self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._child is not None:

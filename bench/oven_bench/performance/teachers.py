@@ -193,7 +193,7 @@ def bench(
     forms = {form: in_new_process(measure, form, megabytes, batches) for form in FORMS}
     wrong = missed_bars(forms)
     rows = [{"form": form, **figures} for form, figures in forms.items()]
-    return Report({"forms": forms, "batch": [ROWS, TOKENS], "above_bar": wrong}, rows, wrong)
+    return Report({"forms": rows, "batch": [ROWS, TOKENS], "above_bar": wrong}, rows, wrong)
 
 
 STUDY = Study("teachers", bench, "--json", "Exit code 1: a bar on memory or on the stall of a swap is missed.")

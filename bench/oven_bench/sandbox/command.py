@@ -16,19 +16,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from oven_bench.sandbox.attack import Attack, Seen
+from oven_bench.sandbox.attack import CONTEXT, KINDS, OWN, PROGRAMS, Attack, Seen
 from oven_bench.sandbox.control import run_control
-from oven_bench.sandbox.honest_code import CONTEXT, SNIPPETS
-from oven_bench.sandbox.known_attacks import KINDS
-from oven_bench.sandbox.more_attacks import OWN
 from oven_bench.sandbox.targets import Targets
 from oven_bench.study import Report, Study, progress
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.sandbox import frames
+from oven_llm.sandbox.exchange import Sandbox
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL, Profile, for_tests
-from oven_llm.sandbox.session import Sandbox, open_sandbox
+from oven_llm.sandbox.session import open_sandbox
 
 DEADLINE_S = 0.5
 """Time limit of an attack's block. No attack needs longer to reach its goal."""
@@ -93,10 +91,10 @@ def honest(profile: Profile, backend: str) -> list[str]:
     ran = []
     with open_sandbox(profile, {"worker": lambda prompt: str(prompt.count("beta") - 1)}, backend=backend) as sandbox:
         sandbox.assign("context", CONTEXT)
-        for snippet in SNIPPETS:
-            block = sandbox.run(snippet.code)
-            if block.ended == "completed" and block.stdout.strip() == snippet.printed:
-                ran.append(snippet.name)
+        for program in PROGRAMS:
+            block = sandbox.run(program.code)
+            if block.ended == "completed" and block.stdout.strip() == program.printed.strip():
+                ran.append(program.name)
     return ran
 
 
@@ -136,7 +134,6 @@ def _timed(sandbox: Sandbox, code: str) -> float:
 
 
 def measured(name: str, profile: Profile, backend: str, attacks: Sequence[Attack]) -> dict[str, Any]:
-    """The row of one backend with one profile."""
     tried = [attack for attack in attacks if profile.name not in attack.within_rights]
     got_through = []
     with progress(name, len(tried)) as advance:
@@ -153,11 +150,11 @@ def measured(name: str, profile: Profile, backend: str, attacks: Sequence[Attack
         "name": name,
         "attacks": len(tried),
         "stopped": len(tried) - len(got_through),
-        "honest": len(SNIPPETS),
+        "honest": len(PROGRAMS),
         "ran": len(ran),
         **speed(profile, backend),
         "got_through": got_through,
-        "did_not_run": [snippet.name for snippet in SNIPPETS if snippet.name not in ran],
+        "did_not_run": [program.name for program in PROGRAMS if program.name not in ran],
         "within_rights": [attack.name for attack in attacks if profile.name in attack.within_rights],
     }
 

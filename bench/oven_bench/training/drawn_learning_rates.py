@@ -17,7 +17,7 @@ from typer import Option
 
 from oven_bench.study import FirstSeed, HomeFolder, Jobs, Report, Study, home_folder, one_of
 from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
-from oven_recipes.pretrain.settings import TUNED_LEARNING_RATE, parse_start
+from oven_recipes.pretrain.settings import TUNED_LEARNING_RATE, PretrainSettings, parse_start
 
 ARMS = ("swarm", "alone", "plateau", "cosine")
 """The whole stack, no controller, ReduceLROnPlateau, and a cosine decay to 0."""
@@ -62,7 +62,10 @@ def rows(results: Sequence[Result], arms: Sequence[str] = ARMS) -> list[dict[str
     """One row per draw: its seed, the factor of its learning rate, each arm's final bits per byte, and the number of
     changes that the swarm made."""
     return [
-        {"seed": float(seed), "factor": round(parse_start("drawn", seed).learning_rate / TUNED_LEARNING_RATE, 4)}
+        {
+            "seed": float(seed),
+            "factor": round(parse_start("drawn", seed, PretrainSettings()).learning_rate / TUNED_LEARNING_RATE, 4),
+        }
         | {arm: _rounded(draw[arm].final) for arm in (TUNED, *arms)}
         | ({"interventions": float(draw["swarm"].interventions)} if "swarm" in arms else {})
         for seed, draw in by_draw(results, arms).items()

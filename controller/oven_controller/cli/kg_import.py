@@ -88,23 +88,24 @@ def read_files(
     try:
         from oven_kg.loaders.batches import Options
         from oven_kg.loaders.formats import has_languages, inputs
-        from oven_kg.loaders.importing import Selection, import_graph
+        from oven_kg.loaders.importing import import_graph
         from oven_kg.loaders.relation_map import RelationMap, read_map
     except ImportError as error:
         raise ConfigError(f"reading {files[0]} {NEEDS_EXTRA}") from error
     codes = tuple(code.strip() for code in languages.split(",") if code.strip())
     if invalid := next((code for code in codes if not code.isalpha()), None):
         raise ConfigError(f"--languages {invalid!r} is not a language; write codes as ConceptNet has them, e.g. en,de")
-    selection = Selection(
-        relations=read_map(relations) if relations else RelationMap(),
+    files_and_loaders = inputs(files, format_)
+    if codes and not any(has_languages(loader) for _, loader in files_and_loaders):
+        raise ConfigError(f"--languages selects concepts of ConceptNet, and {files[0]} is not ConceptNet's; remove it")
+    return import_graph(
+        files_and_loaders,
+        Options(languages=codes),
+        read_map(relations) if relations else RelationMap(),
         least_weight=least_weight,
         cycles=cycles,
         licence=licence,
     )
-    files_and_loaders = inputs(files, format_)
-    if codes and not any(has_languages(loader) for _, loader in files_and_loaders):
-        raise ConfigError(f"--languages selects concepts of ConceptNet, and {files[0]} is not ConceptNet's; remove it")
-    return import_graph(files_and_loaders, Options(languages=codes), selection)
 
 
 def large_graph(path: Path) -> GraphArrays:

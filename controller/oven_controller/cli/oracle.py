@@ -57,10 +57,10 @@ def evaluate(
 
     Example: oven-controller oracle evaluate oracle-1125-0900 --benchmarks ~/benchmarks --out evaluation
     """
-    from oven_recipes.oracle.evaluate_command import main
+    from oven_recipes.oracle import commands
 
     settings: Any = {"percents": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
-    return main(_oracle_folder(run), benchmarks=benchmarks, items=items, out=out, **settings)
+    return commands.evaluate(_oracle_folder(run), benchmarks=benchmarks, items=items, out=out, **settings)
 
 
 def ask(
@@ -82,11 +82,11 @@ def ask(
 
     Example: oven-controller oracle ask "the film was very boring" "is the feeling of this text positive?"
     """
-    from oven_recipes.oracle.ask_command import main
+    from oven_recipes.oracle import commands
 
     folder, percents = _oracle_folder(run), _percents(layer_percents)
     content = sys.stdin.read() if text == "-" else text
-    return main(folder, content, question, percents=percents, temperature=temperature, as_json=as_json)
+    return commands.ask(folder, content, question, percents=percents, temperature=temperature, as_json=as_json)
 
 
 def _oracle_folder(run: str | None) -> Path:

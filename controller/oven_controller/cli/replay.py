@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run, show
+from oven_controller.cli.options import Json, RunName, SameRun, UntilTick, exit_if_incomplete, one_run, print_result
 from oven_core.errors import ConfigError
 from oven_core.mesh.actuator_values import show as value_text
 from oven_core.mesh.code_hash import mesh_code_hash
@@ -71,7 +71,7 @@ def replay(
     fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
     fields |= ({"standing": standing} if standing else {}) | ({"lacks": lacks} if verify else {})
     knew = _mesh_lines(standing) if standing else []
-    show(as_json, fields, [*_lines(report, signatures, until), *knew, *lacks])
+    print_result(as_json, fields, [*_lines(report, signatures, until), *knew, *lacks])
     if not report.same or lacks:
         raise typer.Exit(1)
     exit_if_incomplete(LocalRun(folder))
@@ -251,7 +251,7 @@ async def _with_other_rules(
         "verdicts": loop.verdicts(),
         "ignored_receipts": loop.ignored_receipts,
     }
-    show(as_json, fields, _comparison_lines(loop, divergences, run, rules, count))
+    print_result(as_json, fields, _comparison_lines(loop, divergences, run, rules, count))
 
 
 def _comparison_lines(

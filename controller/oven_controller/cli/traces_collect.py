@@ -66,7 +66,7 @@ def collect(
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported
-    from oven_recipes.repair.collection import collected
+    from oven_recipes.repair.job import collected
 
     began, cpu = time.monotonic(), time.process_time()
     attempted = [chosen[number % len(chosen)] for number in range(attempts)]

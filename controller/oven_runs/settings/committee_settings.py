@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from oven_runs.settings.language_models import Address, Variable
 
-AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
+AggregationRule: TypeAlias = Literal["lower_quantile", "cautious"]
 """The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation.py describes
 each."""
 

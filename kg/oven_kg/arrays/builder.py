@@ -116,7 +116,7 @@ class Builder:
         count = len(sources)
         if not count == len(relations) == len(targets) or (weights is not None and len(weights) != count):
             raise ValueError("the columns of a batch of edges differ in length")
-        weight_column = np.ones(count, np.float32) if weights is None else _checked_weights(weights)
+        weight_column = np.ones(count, np.float32) if weights is None else checked_weights(weights)
         if (room := self._max_edges - len(self._src)) < count:
             raise RowError(room, f"more than {self._max_edges} edges; import a part of them")
         self._src.frombytes(sources.astype(np.int32, copy=False).tobytes())
@@ -147,7 +147,8 @@ class Builder:
         return _frozen(columns, tuple(relations), tuple(kinds), licence)
 
 
-def _checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
+def checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
+    """Weights as they are stored. Raises RowError for the first that is not usable."""
     with np.errstate(over="ignore"):
         weights = np.asarray(values, np.float64).astype(np.float32)
     usable = np.isfinite(weights) & (weights >= 0)

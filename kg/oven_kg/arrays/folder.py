@@ -1,7 +1,7 @@
 """A large graph as a folder: one .npy file per array, mapped into memory, and `graph.json` with counts and hashes.
 
-The folder is written under a temporary name and renamed. Opening it reads every byte once, in chunks, to check the
-hashes, and that every number which refers to another array is within its range. So a folder that is truncated, changed
+The folder is written under a temporary name and renamed. Opening it reads every byte, to check the hashes, and
+that every number which refers to another array is within its range. So a folder that is truncated, changed
 or written by another program is refused, and no later access leaves an array. Nothing is unpickled.
 """
 
@@ -27,7 +27,6 @@ from oven_kg.arrays.graph_arrays import (
     MAX_NODES,
     MAX_RELATIONS,
     GraphArrays,
-    column_length,
     column_sha,
     content_sha,
 )
@@ -36,8 +35,6 @@ FORMAT: Final = "oven-graph-1"
 INDEX: Final = "graph.json"
 INDEX_BYTES: Final = 2**25
 """The largest graph.json; 32,767 relations with names of 1,000 characters have 33 MB."""
-CHUNK: Final = 2**20
-"""Bytes of an array that are checked at a time."""
 REMEDY: Final = "write it again with `oven-controller kg import`"
 
 Texts = Annotated[list[str], Field(max_length=MAX_RELATIONS)]
@@ -80,7 +77,7 @@ def write(folder: Path, arrays: GraphArrays) -> None:
         kinds=list(arrays.kind_names),
         columns={name: column_sha(getattr(arrays, name)) for name in COLUMNS},
     )
-    needed = sum(getattr(arrays, name).nbytes + CHUNK for name in COLUMNS)
+    needed = sum(getattr(arrays, name).nbytes + 2**20 for name in COLUMNS)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         check_new(folder)
@@ -150,10 +147,8 @@ def _read_index(path: Path) -> _Index:
     try:
         index = _Index.model_validate_json(read_file(path / INDEX, "the graph's index", INDEX_BYTES))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"{path / INDEX} is not the index of a graph in the format {FORMAT}: {field} {first['msg']}; {REMEDY}"
+            f"{path / INDEX} is not the index of a graph in the format {FORMAT}: {reason(error)}; {REMEDY}"
         ) from error
     if index.columns.keys() != COLUMNS.keys():
         raise ConfigError(f"{path / INDEX} does not list the columns of a graph in the format {FORMAT}; {REMEDY}")
@@ -162,20 +157,18 @@ def _read_index(path: Path) -> _Index:
 
 def _read_column(path: Path, name: str, index: _Index) -> tuple[NDArray[Any], str]:
     """An array mapped from its file, and the hash of its content. Raises ConfigError and OSError."""
-    dtype = np.dtype(COLUMNS[name][0])
-    count = column_length(name, index.nodes, index.edges, index.name_bytes)
+    dtype, size = np.dtype(COLUMNS[name][0]), COLUMNS[name][1]
+    count = {"N": index.nodes, "N+1": index.nodes + 1, "E": index.edges, "B": index.name_bytes}[size]
     if not stat.S_ISREG(path.stat().st_mode):
         raise ConfigError(f"{path} is not a regular file; {REMEDY}")
     with path.open("rb") as file:
         offset = _read_header(path, file, dtype, count)
-        digest, check = hashlib.sha256(), _RangeCheck(path, name, index)
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-            check.add(np.frombuffer(chunk, dtype))
-        check.finish()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if not count:
-        return np.empty(0, dtype), digest.hexdigest()  # an empty file cannot be mapped
-    return np.asarray(np.memmap(path, dtype, "r", offset, (count,))), digest.hexdigest()
+        return np.empty(0, dtype), digest  # an empty file cannot be mapped
+    values = np.asarray(np.memmap(path, dtype, "r", offset, (count,)))
+    _check_range(path, name, values, index)
+    return values, digest
 
 
 def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -> int:
@@ -196,33 +189,19 @@ def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -
     return offset
 
 
-class _RangeCheck:
-    """Checks an array chunk by chunk, and raises ConfigError for a value outside its range."""
-
-    def __init__(self, path: Path, name: str, index: _Index) -> None:
-        limits = {"dst": index.nodes, "in_src": index.nodes, "in_edge": index.edges, "kinds": len(index.kinds)}
-        limits |= dict.fromkeys(("rel", "in_rel"), len(index.relations))
-        last_offsets = {"indptr": index.edges, "in_indptr": index.edges, "name_offsets": index.name_bytes}
-        self._path = path
-        self._limit = limits.get(name)
-        self._is_weight = name in ("weight", "in_weight")
-        self._last_offset = last_offsets.get(name)
-        self._previous: int | None = None
-        """The last offset of the previous chunk."""
-
-    def add(self, chunk: NDArray[Any]) -> None:
-        if self._limit is not None and (chunk.min() < 0 or chunk.max() >= self._limit):
-            wrong = int(chunk[(chunk < 0) | (chunk >= self._limit)][0])
-            raise ConfigError(f"{self._path} holds {wrong}, which is not from 0 to {self._limit - 1}; {REMEDY}")
-        if self._is_weight and not (chunk.min() >= 0 and chunk.max() < np.inf):
-            wrong = chunk[~((chunk >= 0) & (chunk < np.inf))][0]
-            raise ConfigError(f"{self._path} holds the weight {wrong}; weights are finite, and 0 or more; {REMEDY}")
-        if self._last_offset is not None:
-            starts_wrong = chunk[0] != 0 if self._previous is None else chunk[0] < self._previous
-            if starts_wrong or (chunk[1:] < chunk[:-1]).any():
-                raise ConfigError(f"{self._path} holds offsets that do not ascend from 0; {REMEDY}")
-            self._previous = int(chunk[-1])
-
-    def finish(self) -> None:
-        if self._last_offset is not None and (self._previous or 0) != self._last_offset:
-            raise ConfigError(f"{self._path} ends at {self._previous or 0} instead of {self._last_offset}; {REMEDY}")
+def _check_range(path: Path, name: str, values: NDArray[Any], index: _Index) -> None:
+    """Raises ConfigError for a value outside its range, and for offsets that do not ascend from 0 to their end."""
+    limits = {"dst": index.nodes, "in_src": index.nodes, "in_edge": index.edges, "kinds": len(index.kinds)}
+    limits |= dict.fromkeys(("rel", "in_rel"), len(index.relations))
+    last_offsets = {"indptr": index.edges, "in_indptr": index.edges, "name_offsets": index.name_bytes}
+    if (limit := limits.get(name)) is not None and (values.min() < 0 or values.max() >= limit):
+        wrong = values[(values < 0) | (values >= limit)][0]
+        raise ConfigError(f"{path} holds {wrong}, which is not from 0 to {limit - 1}; {REMEDY}")
+    if name in ("weight", "in_weight") and not (values.min() >= 0 and values.max() < np.inf):
+        wrong = values[~((values >= 0) & (values < np.inf))][0]
+        raise ConfigError(f"{path} holds the weight {wrong}; weights are finite, and 0 or more; {REMEDY}")
+    if (last := last_offsets.get(name)) is not None:
+        if values[0] != 0 or (values[1:] < values[:-1]).any():
+            raise ConfigError(f"{path} holds offsets that do not ascend from 0; {REMEDY}")
+        if values[-1] != last:
+            raise ConfigError(f"{path} ends at {values[-1]} instead of {last}; {REMEDY}")

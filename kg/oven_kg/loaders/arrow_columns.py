@@ -11,8 +11,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.batches import Column, Locate
+from oven_kg.loaders.batches import Column, Edges, Locate
 from oven_kg.loaders.input_file import Input, not_utf8
+from oven_kg.loaders.triple_columns import TripleColumns
+
+
+def edges(graph_file: Input, batch: Any, columns: TripleColumns, locate: Locate) -> Edges:
+    """Convert the columns of an Arrow batch of triples. Raises ConfigError with the row's location."""
+    subjects, relations, objects = (
+        texts(graph_file, batch.column(name), locate, what)
+        for name, what in zip(columns[:3], ("subject", "relation", "object"), strict=True)
+    )
+    weights = numbers(graph_file, batch.column(columns.weight), locate) if columns.weight else None
+    return Edges(subjects, relations, objects, weights, locate)
 
 
 def texts(

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from oven_core.errors import ConfigError
 
 BATCH_ROWS: Final = 20_000
 """Rows in memory at a time: some 5 MB of short texts."""
@@ -43,10 +46,6 @@ class Column:
         """These rows only, without the texts that they do not use."""
         used, codes = np.unique(self.codes[rows], return_inverse=True)
         return Column([self.texts[code] for code in used.tolist()], codes.astype(np.int32))
-
-    def row_of(self, code: int) -> int:
-        """The first row with this text."""
-        return int(np.argmax(self.codes == code))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +115,26 @@ class Node:
     name: str
     kind: str
     number: int
+
+
+def declared(rows: Iterable[Node | Edge], path: Path, unit: str = "") -> Iterator[Node | Edge]:
+    """Pass on the rows of a file that declares its nodes; an edge may precede them. `unit` as in `batched`. Raises
+    ConfigError for a node that is declared twice, and at the end for an edge to a node that never was."""
+    names: set[str] = set()
+    awaited: dict[str, int] = {}  # undeclared node → number of the first edge that names it
+    for row in rows:
+        if isinstance(row, Edge):
+            awaited |= {end: row.number for end in (row.source, row.target) if end not in names and end not in awaited}
+        elif row.name in names:
+            place = f"{path}, {unit or 'node'} {row.number}"
+            raise ConfigError(f"{place}: the node {row.name[:60]!r} is declared twice; give each node its own id")
+        else:
+            names.add(row.name)
+            awaited.pop(row.name, None)
+        yield row
+    for name, number in awaited.items():
+        place = f"{path}, {unit or 'edge'} {number}"
+        raise ConfigError(f"{place}: the edge ends at {name[:60]!r}, and no node has that id; add it")
 
 
 def batched(rows: Iterable[Node | Edge], unit: str = "") -> Iterator[Nodes | Edges]:

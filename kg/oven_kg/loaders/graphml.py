@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
-from oven_kg.loaders.declared_nodes import DeclaredNodes
+from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched, declared
 from oven_kg.loaders.input_file import HEAD, Input
 from oven_kg.loaders.json_lines import parse_weight
 from oven_kg.loaders.triple_columns import RELATED, RELATIONS, WEIGHTS
@@ -23,7 +22,7 @@ KINDS: Final = ("kind", "entity_type")
 def load_graphml(graph_file: Input, options: Options) -> Iterator[Batch]:
     """Load GraphML. A node's kind, and an edge's relation and weight, are the `data` of those names; an undirected edge
     becomes two. Raises ConfigError with the line."""
-    return batched(_rows(graph_file), "line")
+    return batched(declared(_rows(graph_file), graph_file.path, "line"), "line")
 
 
 def _rows(graph_file: Input) -> Iterator[Node | Edge]:
@@ -42,7 +41,6 @@ class _GraphML(XmlEvents):
     def __init__(self, graph_file: Input) -> None:
         super().__init__(graph_file, "GraphML")
         self._rows: list[Node | Edge] = []
-        self._declared = DeclaredNodes()
         self._keys: dict[str, str] = {}
         """Id of a declared attribute → its name, in lower case."""
         self._undirected = False
@@ -79,8 +77,6 @@ class _GraphML(XmlEvents):
     def end(self, tag: str) -> None:
         if tag == "data":
             self._data_name = ""
-        elif tag == "graphml":
-            self._declared.finish()
         elif tag in ("node", "edge") and self._element is not None:
             location = f"{self.graph_file.path}, line {self._line}"
             if tag == "node":
@@ -91,12 +87,10 @@ class _GraphML(XmlEvents):
 
     def _add_node(self, element: dict[str, str], location: str) -> None:
         name = _required(element, "id", "a node", location)
-        self._declared.add_node(name, location)
         self._rows.append(Node(name, self._first_value(KINDS), self._line))
 
     def _add_edge(self, element: dict[str, str], location: str) -> None:
         source, target = (_required(element, end, "an edge", location) for end in ("source", "target"))
-        self._declared.add_edge(source, target, location)
         relation = self._first_value(RELATIONS) or RELATED
         weight = parse_weight(self._first_value(WEIGHTS), location)
         self._rows.append(Edge(source, relation, target, weight, self._line))

@@ -20,6 +20,8 @@ HEAD: Final = 64 * 1024
 """Bytes at the beginning of the decompressed file from which its format is detected."""
 MAX_BYTES: Final = 64 * 2**30
 """The largest file, decompressed; ConceptNet 5.7 has 10 GB."""
+MAX_JSON_BYTES: Final = 64 * 2**20
+"""The largest file of a JSON format that has to be parsed as a whole."""
 MAX_EXPANSION: Final = 100
 """The largest ratio of decompressed to compressed size: ConceptNet has 20, GraphML 30, a gzip bomb 1,000."""
 ALWAYS_ALLOWED: Final = 16 * 2**20

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.batches import Batch, Edge, Options, batched
@@ -34,14 +35,17 @@ def _edges(graph_file: Input) -> Iterator[Edge]:
             ) from error
         if not isinstance(values, dict):
             raise ConfigError(f'{location} is not an object; write e.g. {{"subject": …, "predicate": …, "object": …}}')
-        columns = triple_columns(graph_file.path, values)
-        yield Edge(
-            parse_name(values[columns.subject], location, columns.subject),
-            parse_name(values[columns.relation], location, columns.relation),
-            parse_name(values[columns.object], location, columns.object),
-            parse_weight(values.get(columns.weight) if columns.weight else None, location),
-            number,
-        )
+        yield parse_edge(graph_file.path, values, location, number)
+
+
+def parse_edge(path: Path, values: Mapping[str, Any], location: str, number: int) -> Edge:
+    """The edge that an object describes. Raises ConfigError with the location."""
+    columns = triple_columns(path, values)
+    subject, relation, object_ = (
+        parse_name(values[key], location, key) for key in (columns.subject, columns.relation, columns.object)
+    )
+    weight = parse_weight(values.get(columns.weight) if columns.weight else None, location)
+    return Edge(subject, relation, object_, weight, number)
 
 
 def parse_name(value: object, location: str, what: str) -> str:

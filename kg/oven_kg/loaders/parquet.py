@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import MAX_CHARACTERS
-from oven_kg.loaders.arrow_columns import numbers, texts
-from oven_kg.loaders.batches import BATCH_ROWS, Batch, Edges, Options
+from oven_kg.loaders.arrow_columns import edges
+from oven_kg.loaders.batches import BATCH_ROWS, Batch, Options
 from oven_kg.loaders.input_file import Input
 from oven_kg.loaders.triple_columns import triple_columns
 
@@ -39,13 +39,7 @@ def load_parquet(graph_file: Input, options: Options) -> Iterator[Batch]:
             def locate(row: int, start: int = row_count) -> str:
                 return f"row {start + row + 1}"
 
-            yield Edges(
-                texts(graph_file, batch.column(columns.subject), locate, "subject"),
-                texts(graph_file, batch.column(columns.relation), locate, "relation"),
-                texts(graph_file, batch.column(columns.object), locate, "object"),
-                numbers(graph_file, batch.column(columns.weight), locate) if columns.weight else None,
-                locate,
-            )
+            yield edges(graph_file, batch, columns, locate)
             row_count += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(graph_file, error) from error

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.batches import BATCH_ROWS, Batch, Column, Edges, Options, Skipped
-from oven_kg.loaders.input_file import HEAD, Input, lines
+from oven_kg.loaders.input_file import HEAD, MAX_JSON_BYTES, Input, lines
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_SILENCE: Final = 4 * 2**20
@@ -19,8 +19,6 @@ MAX_SILENCE: Final = 4 * 2**20
 line."""
 MAX_DEPTH: Final = 10_000
 """Maximum nesting of brackets in Turtle. The parser needs about 100 bytes per level."""
-MAX_JSON_BYTES: Final = 64 * 2**20
-"""Maximum size of a JSON-LD file, because its first statement may need the whole file."""
 _TOKEN: Final = (
     rb'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"""|' + rb"'''(?:[^'\\]|\\.|'{1,2}(?!'))*+'''|"
     rb'"(?!"")(?:[^"\\\n]|\\.)*+"|' + rb"'(?!'')(?:[^'\\\n]|\\.)*+'|<[^<>\s]*+>|<<|#[^\n]*+\n|\\."

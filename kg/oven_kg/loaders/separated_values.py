@@ -15,8 +15,8 @@ import pyarrow.csv as arrow_csv
 
 from oven_core.errors import ConfigError
 from oven_core.files import longest_csv_field
-from oven_kg.loaders.arrow_columns import numbers, texts
-from oven_kg.loaders.batches import Batch, Edges, Locate, Options
+from oven_kg.loaders.arrow_columns import edges
+from oven_kg.loaders.batches import Batch, Locate, Options
 from oven_kg.loaders.input_file import HEAD, Input, decode, lines
 from oven_kg.loaders.triple_columns import triple_columns
 
@@ -57,13 +57,7 @@ def load_tsv(graph_file: Input, options: Options) -> Iterator[Batch]:
 def _load(graph_file: Input, dialect: Dialect) -> Iterator[Batch]:
     columns = triple_columns(graph_file.path, _header(graph_file, dialect))
     for batch, locate in batches(graph_file, dialect, columns.names):
-        yield Edges(
-            texts(graph_file, batch.column(columns.subject), locate, "subject"),
-            texts(graph_file, batch.column(columns.relation), locate, "relation"),
-            texts(graph_file, batch.column(columns.object), locate, "object"),
-            numbers(graph_file, batch.column(columns.weight), locate) if columns.weight else None,
-            locate,
-        )
+        yield edges(graph_file, batch, columns, locate)
 
 
 def _header(graph_file: Input, dialect: Dialect) -> list[str]:

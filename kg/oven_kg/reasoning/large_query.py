@@ -6,7 +6,6 @@ The queries are those of oven_kg.reasoning.query, over arrays. Every answer is b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,10 +13,10 @@ import numpy as np
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.arrays.graph_arrays import GraphArrays, contained
+from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.paths import shortest_path, within
 from oven_kg.arrays.random_walk import RandomWalk
-from oven_kg.arrays.word_index import WordIndex, split
+from oven_kg.arrays.word_search import WordSearch, split
 
 MAX_WORDS: Final = 8
 """Words of a search; the rest are ignored."""
@@ -26,11 +25,11 @@ CANDIDATES: Final = 20_000
 
 
 class LargeQuery:
-    """Answers queries of one graph. The data for walks and searches is computed at the first one, or by `prepare`."""
+    """Answers queries of one graph. The data for walks and searches is computed at the first one."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self._arrays = arrays
-        self._walk = RandomWalk(arrays)
+        self._walk, self._words = RandomWalk(arrays), WordSearch(arrays)
 
     def __call__(self, request: GraphQuery) -> QueryAnswer:
         """Answer a query. Raises ConfigError for an unknown node or relation, and for an unsupported direction."""
@@ -44,16 +43,6 @@ class LargeQuery:
         return QueryAnswer(
             graph=self._arrays.sha, rows=tuple(rows[: request.limit]), more=more or len(rows) > request.limit
         )
-
-    def prepare(self) -> None:
-        """Compute what the first walk and the first search need; takes some 0.3 s."""
-        if self._arrays.nodes:
-            self._walk.near(0, 1, both=True)
-        _ = self._words
-
-    @cached_property
-    def _words(self) -> WordIndex:
-        return WordIndex(self._arrays)
 
     def _node_number(self, name: str) -> int:
         try:
@@ -138,16 +127,15 @@ class LargeQuery:
 
     def _search(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
         """Nodes by how many of the words are in their name, then the shortest names first."""
-        nodes_by_word = sorted((self._words.nodes(word) for word in split(request.node)[:MAX_WORDS]), key=len)
+        words = split(request.node)[:MAX_WORDS]
+        nodes_by_word = sorted((self._words.nodes(word, CANDIDATES + 1) for word in words), key=len)
         candidates, more = np.empty(0, np.int32), False
         for nodes in nodes_by_word:
             if len(candidates) + len(nodes) > CANDIDATES:  # a common word only ranks the nodes of rarer words
                 more = True
                 nodes = nodes[: 0 if len(candidates) else CANDIDATES]
             candidates = np.union1d(candidates, nodes)
-        counts = np.zeros(len(candidates), np.int64)
-        for nodes in nodes_by_word:
-            counts += contained(candidates, nodes)
+        counts = np.array([len({*words} & {*split(name)}) for name in self._arrays.names(candidates)], np.int64)
         lengths = np.diff(self._arrays.name_offsets)[candidates]
         best = np.lexsort((candidates, lengths, -counts))[: request.limit + 1]
         return [self._row(int(candidates[n]), score=int(counts[n])) for n in best], more

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
 from oven_core.mesh.actuator_values import clip
 from oven_core.protocol.graph_requests import (
     CurriculumRequest,
@@ -30,7 +30,7 @@ from oven_kg.reasoning.curriculum import curriculum, required
 from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.judgement import judge
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.prior import label_scores, token_prior
+from oven_kg.token_prior.prior import Encode, token_prior
 
 if TYPE_CHECKING:
     from oven_kg.service.large_answers import LargeAnswers
@@ -43,9 +43,7 @@ def parse(kind: type[RequestT], request: bytes) -> RequestT:
     try:
         return kind.model_validate_json(request)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "body"
-        raise ConfigError(clip(f"not a {kind.__name__}: {where}: {first['msg']}", 300)) from error
+        raise ConfigError(clip(f"not a {kind.__name__}: {reason(error)}", 300)) from error
 
 
 class Answers:
@@ -64,7 +62,7 @@ class Answers:
             "judge": (JudgeRequest, partial(judge, self.graph)),
             "info": (GraphInfoRequest, self._info),
             "curriculum": (CurriculumRequest, partial(curriculum, self.graph.sha, required(self.graph))),
-            "token_prior": (TokenPriorRequest, partial(token_prior, self.graph.sha, partial(label_scores, self.graph))),
+            "token_prior": (TokenPriorRequest, partial(token_prior, self.graph.sha, self._label_scores)),
             "query": (GraphQuery, partial(query, self.graph)),
             **(self.large.endpoints if self.large else {}),
         }
@@ -80,6 +78,11 @@ class Answers:
     def _info(self, _: GraphInfoRequest) -> GraphInfo:
         return self.graph.info().model_copy(update={"large": self.large.sha if self.large else ""})
 
+    def _label_scores(self, encode: Encode) -> dict[int, float]:
+        from oven_kg.token_prior.label_scores import label_scores  # imports numpy
+
+        return label_scores(self.graph, encode)
+
 
 def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
     """The endpoints over the built-in graph, or over the graph in the file `graph`.
@@ -93,9 +96,10 @@ def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
 def open_large(folder: Path) -> LargeAnswers:
     """Open the large graph in the folder. Raises ConfigError if it is damaged, or if numpy or scipy is missing."""
     try:
+        from oven_kg.arrays.folder import open_folder
         from oven_kg.service.large_answers import LargeAnswers
     except ModuleNotFoundError as error:
         raise ConfigError(
             f'a large graph needs {error.name}, which is not installed: `pip install "oven-controller[kg]"`'
         ) from error
-    return LargeAnswers.open(folder)
+    return LargeAnswers(open_folder(folder))

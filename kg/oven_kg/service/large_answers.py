@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, TokenPriorRequest
 from oven_core.protocol.messages import Message
-from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.reasoning.curriculum import curriculum, required_in_arrays
 from oven_kg.reasoning.large_query import LargeQuery
-from oven_kg.token_prior.large_prior import name_scores
+from oven_kg.token_prior.label_scores import name_scores
 from oven_kg.token_prior.prior import token_prior
 
 
@@ -26,18 +24,8 @@ class LargeAnswers:
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays
         self.sha = arrays.sha
-        self._query = LargeQuery(arrays)
         self.endpoints: Mapping[str, tuple[type[Message], Callable[[Any], Message]]] = {
-            "query": (GraphQuery, self._query),
+            "query": (GraphQuery, LargeQuery(arrays)),
             "curriculum": (CurriculumRequest, partial(curriculum, arrays.sha, required_in_arrays(arrays))),
             "token_prior": (TokenPriorRequest, partial(token_prior, arrays.sha, partial(name_scores, arrays))),
         }
-
-    @classmethod
-    def open(cls, folder: Path) -> LargeAnswers:
-        """Open the graph in a folder, which stays mapped into memory. Raises ConfigError for a damaged folder."""
-        return cls(open_folder(folder))
-
-    def prepare(self) -> None:
-        """Compute now what the first queries would wait for."""
-        self._query.prepare()

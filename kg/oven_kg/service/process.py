@@ -99,8 +99,6 @@ async def serving(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> A
         for endpoint, handler in _handlers(answers, paths, thread).items():
             await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_replying(handler))
         await bus.flush()
-        if answers.large is not None:
-            thread.submit(answers.large.prepare)
         try:
             yield
         finally:

@@ -9,9 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.graph_arrays import GraphArrays
+from oven_kg.arrays.random_walk import pagerank
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.token_prior.prior import Encode
 
 TYPES: Final[Mapping[str, float]] = MappingProxyType(
     {"CAUSES": 1.0, "SOLVES": 1.0, "REQUIRES": 0.7, "IS_A": 0.7, "CONTRADICTS": 0.5, "CONTAINS": 0.2}
@@ -21,81 +31,78 @@ OTHER: Final = 0.5
 """Weight of an edge of any other relation."""
 BACK: Final = 0.3
 """Factor for an edge against its direction."""
-DAMPING: Final = 0.85
 ACCURACY: Final = 1e-10
 """Bound on the distance to the true ranks, as the sum of absolute differences."""
-ITERATIONS: Final = math.ceil(math.log(ACCURACY / 2) / math.log(DAMPING))
-"""Enough for this accuracy on any graph: each iteration shrinks the distance, at most 2, by the damping."""
 PREFIXES: Final = ("", " ")
 """The contexts of a word: at the beginning of a text, and within one."""
 
-Encode: TypeAlias = Callable[[str], Sequence[int]]
-"""A tokenizer: text → tokens."""
+
+def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
+    """Token → score, from the importance of the nodes whose id or text contains it."""
+    builder = Builder()
+    builder.declare(list(graph.nodes))
+    edges = list(graph.edges.values())
+    builder.edges([edge.src for edge in edges], [edge.relation for edge in edges], [edge.dst for edge in edges])
+    return name_scores(builder.finish(), encode, lambda name: graph.nodes[name].text)
 
 
-def pagerank(count: int, edges: Iterable[tuple[int, int, float]]) -> list[float]:
-    """Ranks of the nodes 0 to count − 1; they sum to 1. A node without an edge out distributes its rank to all nodes.
-
-    This is power iteration in plain Python, some 0.2 µs per edge and iteration: the built-in graph has a few hundred
-    nodes, and its service does not load numpy for them. For a large graph there is `oven_kg.arrays.random_walk`.
-    """
-    out: list[dict[int, float]] = [{} for _ in range(count)]
-    for src, dst, weight in edges:
-        out[src][dst] = out[src].get(dst, 0.0) + weight
-    into: list[list[tuple[int, float]]] = [[] for _ in range(count)]
-    for src, targets in enumerate(out):
-        total = sum(targets.values())
-        for dst, weight in targets.items():
-            into[dst].append((src, weight / total))
-    dead_ends = [src for src, targets in enumerate(out) if not targets]
-    ranks = [1 / count] * count
-    for _ in range(ITERATIONS):
-        restart = (1 - DAMPING + DAMPING * sum(ranks[src] for src in dead_ends)) / count
-        after = [restart + DAMPING * sum(ranks[src] * share for src, share in row) for row in into]
-        moved = sum(abs(old - new) for old, new in zip(ranks, after, strict=True))
-        ranks = after
-        if moved * DAMPING <= ACCURACY * (1 - DAMPING):
-            break
-    return ranks
+def name_scores(arrays: GraphArrays, encode: Encode, text_of: Callable[[str], str] = lambda _: "") -> dict[int, float]:
+    """Token → score, from the importance of the nodes whose name or text contains it."""
+    return token_scores(arrays, node_importance(arrays), encode, text_of)
 
 
-def node_importance(nodes: Sequence[str], triples: Iterable[tuple[str, str, str]]) -> dict[str, float]:
-    """Node → importance, 1 on average. `triples`: (source, relation, target); one that occurs n times has the factor
-    log(1 + n)."""
-    index = {node: number for number, node in enumerate(nodes)}
-    counts: dict[tuple[str, str, str], int] = {}
-    for triple in triples:
-        counts[triple] = counts.get(triple, 0) + 1
-    edges = []
-    for (src, relation, dst), n in sorted(counts.items()):
-        weight = TYPES.get(relation, OTHER) * math.log1p(n)
-        edges.append((index[src], index[dst], weight))
-        edges.append((index[dst], index[src], BACK * weight))
-    return {node: rank * len(nodes) for node, rank in zip(nodes, pagerank(len(nodes), edges), strict=True)}
+def node_importance(arrays: GraphArrays) -> NDArray[np.float64]:
+    """(N,): PageRank, 1 on average. An edge weighs its relation's weight times log(1 + its own weight), and BACK times
+    that against its direction."""
+    types = np.array([TYPES.get(name, OTHER) for name in arrays.relations] or [0.0])
+    along = _matrix(types, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
+    against = _matrix(types, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)
+    return pagerank(along + BACK * against, accuracy=ACCURACY) * arrays.nodes
+
+
+def _matrix(
+    types: NDArray[Any], rel: NDArray[Any], weight: NDArray[Any], ends: NDArray[Any], indptr: NDArray[Any]
+) -> sparse.csr_array:
+    """(N, N): the weight of each row's edges."""
+    count = len(indptr) - 1
+    weights = types[rel] * np.log1p(weight.astype(np.float64))
+    return sparse.csr_array((weights, ends, indptr.astype(np.int32)), shape=(count, count))
 
 
 def token_scores(
-    importance: Mapping[str, float], labels: Callable[[str], Iterable[str]], encode: Encode
+    arrays: GraphArrays, importance: NDArray[np.float64], encode: Encode, text_of: Callable[[str], str]
 ) -> dict[int, float]:
-    """Token → score. `labels`: node → its labels. A node's labels share its importance evenly, and a label's tokens
-    share the label's."""
-    mass: dict[int, float] = {}
-    nodes: dict[int, set[str]] = {}
-    for node, value in importance.items():
-        texts = list(labels(node))
-        for text in texts:
-            ids = encode(text)
-            for id_ in ids:
-                mass[id_] = mass.get(id_, 0.0) + value / (len(texts) * len(ids))
-                nodes.setdefault(id_, set()).add(node)
-    total = len(importance)
-    return {id_: value * math.log((1 + total) / (1 + len(nodes[id_]))) for id_, value in mass.items()}
+    """Token → score. A node's words share its importance evenly, and a word's tokens share the word's. Each word is
+    tokenized once, however many names contain it."""
+    word_numbers: dict[str, int] = {}
+    node_words, word_counts = [], np.zeros(arrays.nodes, np.int64)
+    for node, name in enumerate(arrays.names(range(arrays.nodes))):
+        own = [word_numbers.setdefault(word, len(word_numbers)) for word in words(name, text_of(name))]
+        node_words.extend(own)
+        word_counts[node] = len(own)
+    tokens: list[int] = []
+    shares: list[float] = []
+    token_counts = np.zeros(len(word_numbers), np.int64)
+    for word, number in word_numbers.items():
+        ids = encode(word)
+        tokens.extend(ids)
+        token_counts[number] = len(ids)
+        shares.extend([1 / len(ids)] * len(ids) if ids else ())
+    of_node = _rows(np.ones(len(node_words)), node_words, word_counts, len(word_numbers))
+    of_word = _rows(np.array(shares), tokens, token_counts, max(tokens, default=-1) + 1)
+    per_word = np.divide(importance, word_counts, out=np.zeros(arrays.nodes), where=word_counts > 0)
+    mass = of_word.T @ (of_node.T @ per_word)
+    nodes_per_token = np.diff((of_node @ of_word).tocsc().indptr)
+    return {
+        int(id_): float(mass[id_]) * math.log((1 + arrays.nodes) / (1 + int(nodes_per_token[id_])))
+        for id_ in np.flatnonzero(nodes_per_token)
+    }
 
 
-def top(scores: Mapping[int, float], k: int) -> dict[int, float]:
-    """The k highest, with scores linear in their rank: 1 for the first, 1/k for the last."""
-    ranked = sorted((id_ for id_, score in scores.items() if score > 0), key=lambda id_: (-scores[id_], id_))[:k]
-    return {id_: 1 - rank / len(ranked) for rank, id_ in enumerate(ranked)}
+def _rows(values: NDArray[np.float64], columns: list[int], lengths: NDArray[np.int64], width: int) -> sparse.csr_array:
+    """(len(lengths), width): a sparse matrix whose row i has the next `lengths[i]` of the values."""
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return sparse.csr_array((values, np.array(columns, np.int32), indptr), shape=(len(lengths), width))
 
 
 def words(id_: str, text: str) -> Iterator[str]:
@@ -103,25 +110,3 @@ def words(id_: str, text: str) -> Iterator[str]:
     for word in dict.fromkeys(re.findall(r"\w+", f"{id_} {text}".replace("_", " "))):
         for prefix in PREFIXES:
             yield prefix + word
-
-
-class LongestMatch:
-    """Splits a text into the longest tokens that match, from the left: close to what a tokenizer does, without being
-    one. Characters that no token covers are skipped."""
-
-    def __init__(self, vocabulary: Sequence[str]) -> None:
-        """`vocabulary`: the tokens' texts by id; of equal texts the first id counts."""
-        self._ids = {text: id_ for id_, text in reversed(list(enumerate(vocabulary))) if text}
-        self._longest = max(map(len, self._ids), default=0)
-
-    def __call__(self, text: str) -> list[int]:
-        ids, position = [], 0
-        while position < len(text):
-            for length in range(min(self._longest, len(text) - position), 0, -1):
-                if (id_ := self._ids.get(text[position : position + length])) is not None:
-                    ids.append(id_)
-                    position += length
-                    break
-            else:
-                position += 1
-        return ids

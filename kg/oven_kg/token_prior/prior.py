@@ -9,15 +9,15 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_core.protocol.token_scores import encode, tokens_in, vocabulary_sha
-from oven_kg.graph.knowledge import Knowledge
-from oven_kg.token_prior.label_scores import Encode, LongestMatch, node_importance, token_scores, top, words
 
+Encode: TypeAlias = Callable[[str], Sequence[int]]
+"""A tokenizer: text → tokens."""
 ABLATION: Final = {
     "unigram": "as the start of an output bias it was 0.26 bits per byte better on held-out files after 40 steps than "
     "none (bench token-prior, 5 seeds), and 0.127 ± 0.135 after 300 steps of a prototype (3 seeds): the gain shrinks",
@@ -77,8 +77,29 @@ def _from_graph(graph_scores: Callable[[Encode], dict[int, float]], request: Tok
     return scores
 
 
-def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
-    """Token → score, from the importance of the nodes whose id or text contains it."""
-    triples = [(edge.src, edge.relation, edge.dst) for edge in graph.edges.values()]
-    importance = node_importance(sorted(graph.nodes), triples)
-    return token_scores(importance, lambda node: words(node, graph.nodes[node].text), encode)
+def top(scores: Mapping[int, float], k: int) -> dict[int, float]:
+    """The k highest, with scores linear in their rank: 1 for the first, 1/k for the last."""
+    ranked = sorted((id_ for id_, score in scores.items() if score > 0), key=lambda id_: (-scores[id_], id_))[:k]
+    return {id_: 1 - rank / len(ranked) for rank, id_ in enumerate(ranked)}
+
+
+class LongestMatch:
+    """Splits a text into the longest tokens that match, from the left: close to what a tokenizer does, without being
+    one. Characters that no token covers are skipped."""
+
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        """`vocabulary`: the tokens' texts by id; of equal texts the first id counts."""
+        self._ids = {text: id_ for id_, text in reversed(list(enumerate(vocabulary))) if text}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def __call__(self, text: str) -> list[int]:
+        ids, position = [], 0
+        while position < len(text):
+            for length in range(min(self._longest, len(text) - position), 0, -1):
+                if (id_ := self._ids.get(text[position : position + length])) is not None:
+                    ids.append(id_)
+                    position += length
+                    break
+            else:
+                position += 1
+        return ids

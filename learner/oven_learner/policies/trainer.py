@@ -21,7 +21,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
-from oven_learner.hf.knobs.user_values import UserValues
+from oven_learner.hf.knobs.scalars import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
 from oven_learner.policies.batch import Batch, advantages, drawn, objective, row_weights
@@ -31,7 +31,7 @@ from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of, show_groups
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
 from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
 
 LOSS_TYPES = ("dapo", "grpo")

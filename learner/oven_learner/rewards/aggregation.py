@@ -38,8 +38,6 @@ WITHIN: Final = 0.4
 """Standard deviations around that quantile within which a judge's own score still counts. At 0 the reward's correlation
 with the truth in clean groups is 0.914, at 0.4 it is 0.920, and at 1 it is 0.929. But at 1, two fooled judges of four
 lift a bad answer 23 % of the time instead of 17 %."""
-TRIMMED: Final = 0.25
-"""Share of the weight that `trimmed` drops at either end: the highest and the lowest of four."""
 ROUNDING: Final = 1e-9
 """Tolerance: shares are floating-point sums, so 0.4 of the weight may be slightly less."""
 
@@ -80,30 +78,7 @@ def cautious(z: Sequence[Scored], caution: float) -> float:
     return max(penalised([(min(score, cap), share) for score, share in z], caution) for cap in caps)
 
 
-def trimmed(z: Sequence[Scored], _: float) -> float:
-    """Return the mean without the highest and the lowest TRIMMED of the weight."""
-    parts, start = [], 0.0
-    for i, (score, _share) in enumerate(ordered := sorted(z)):
-        end = math.fsum(share for _, share in ordered[: i + 1])
-        parts.append((score, max(0.0, min(end, 1 - TRIMMED) - max(start, TRIMMED))))
-        start = end
-    total = math.fsum(inside for _, inside in parts)
-    return math.fsum(score * inside / total for score, inside in parts)
-
-
-def median(z: Sequence[Scored], _: float) -> float:
-    """Return the score with half of the weight on either side, or the middle between two."""
-    return (_quantile(z, 0.5) - _quantile([(-score, share) for score, share in z], 0.5)) / 2
-
-
-def lowest(z: Sequence[Scored], _: float) -> float:
-    """Return the lowest judge's score: a single judge can sink any completion."""
-    return min(score for score, _ in z)
-
-
-RULES: Final[Mapping[str, Rule]] = {
-    "lower_quantile": lower_quantile, "cautious": cautious, "trimmed": trimmed, "median": median, "min": lowest,
-}  # fmt: skip
+RULES: Final[Mapping[str, Rule]] = {"lower_quantile": lower_quantile, "cautious": cautious}
 """By the name in `committee.rule`."""
 
 

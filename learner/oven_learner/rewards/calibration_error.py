@@ -67,18 +67,11 @@ def binned(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
     """Sort answers into bins. Raises ValueError without answers, and for values outside [0, 1]."""
     stated, observed = (np.asarray(values, dtype=np.float64) for values in (confidences, outcomes))
     if not stated.size or stated.shape != observed.shape:
-        raise ValueError(
-            f"{stated.size} confidences and {observed.size} outcomes; expected one of each for at least one answer"
-        )
-    for values in (stated, observed):
-        if not bool(((values >= 0) & (values <= 1)).all()):
-            raise ValueError("a confidence or an outcome outside 0 to 1")
-    bins = bin_of(stated)
-
-    def sums(values: Floats) -> Floats:
-        return np.bincount(bins, weights=values, minlength=BINS).astype(np.float64)
-
-    return Bins(sums(np.ones_like(stated)), sums(stated), sums(observed))
+        raise ValueError(f"{stated.size} confidences and {observed.size} outcomes; give one of each per answer")
+    if not all(bool(((values >= 0) & (values <= 1)).all()) for values in (stated, observed)):
+        raise ValueError("a confidence or an outcome outside 0 to 1")
+    bins, columns = bin_of(stated), (np.ones_like(stated), stated, observed)
+    return Bins(*(np.bincount(bins, weights=values, minlength=BINS).astype(np.float64) for values in columns))
 
 
 def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:

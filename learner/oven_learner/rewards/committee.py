@@ -24,8 +24,7 @@ from oven_learner.rewards.group import Evidence, Group, Judged, batch_rewards, g
 from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.live_judges import Answers, Asker, LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
-from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
-from oven_learner.rewards.scores import KINDS, OTHER, Abstention, Verdict
+from oven_learner.rewards.scores import KINDS, OTHER, Abstention, Cell, RewardFunction, Verdict, score_rows
 from oven_runs.log.committee_view import abstains
 
 log = logging.getLogger("oven.learner")
@@ -113,12 +112,8 @@ class Committee:
             names.checked("member", name)
         if twice := set(self.rules).intersection(remotes):
             raise ConfigError(f"the committee has two members named {', '.join(sorted(twice))}; rename the remote ones")
-        chosen_weights = dict(weights or {})
-        if unknown := set(chosen_weights).difference(self.members):
-            known = ", ".join(self.members) or "none"
-            raise ConfigError(f"weights for {', '.join(sorted(unknown))}, which are not members; members: {known}")
         self._weights: dict[str, float] = {}
-        self.set_weights({name: chosen_weights.get(name, 1.0) for name in self.members})
+        self.set_weights(dict.fromkeys(self.members, 1.0) | dict(weights or {}))
         voting = len(self._voting())
         if quorum is not None and quorum > voting:
             raise ConfigError(
@@ -143,8 +138,8 @@ class Committee:
         return dict(self._weights)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Set the weights from the next batch on. Raises ConfigError unless every member has a finite weight >= 0, with
-        a positive sum."""
+        """Set the weights from the next batch on: a finite one >= 0 for every member, with a positive sum. Raises
+        ConfigError."""
         total = math.fsum(weights.values())
         if set(weights) != set(self.members) or not (math.isfinite(total) and total > 0 and min(weights.values()) >= 0):
             raise ConfigError(
@@ -161,10 +156,8 @@ class Committee:
         return min(2 if self._quorum is None else self._quorum, len(self._voting()))
 
     def choose_judge(self, member: str, identity: str) -> None:
-        """Let another model judge as this member from the next batch on, or none (OFF).
-
-        Raises UnknownNameError, and ConfigError for a model that is not a choice, or if too few members would remain.
-        """
+        """Let another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
+        ConfigError for a model that is not a choice, or if too few members would remain."""
         if identity == OFF:
             self._check_without(member)
         before = self.judges.active(member)
@@ -173,10 +166,8 @@ class Committee:
             self._watch_anew(member)
 
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
-        """Add a remote member from the next batch on, with this share of the total weight.
-
-        Raises ConfigError for a name that is taken or a share outside (0, 1).
-        """
+        """Add a remote member from the next batch on, with this share of the total weight, above 0 and below 1. Raises
+        ConfigError."""
         names.checked("member", member)
         if self.remote is None:
             raise ConfigError("the committee has no connection to remote members")
@@ -193,10 +184,8 @@ class Committee:
         self._weights = {**{name: weight * (1 - share) for name, weight in self._weights.items()}, member: share}
 
     def remove_member(self, member: str) -> None:
-        """Remove a remote member; the others share its weight.
-
-        Raises UnknownNameError, and ConfigError if too few members would remain.
-        """
+        """Remove a remote member; the others share its weight. Raises UnknownNameError, and ConfigError if too few
+        members would remain."""
         if self.remote is None or member not in self.remote.members:
             raise UnknownNameError("committee member", member, self.remote.members if self.remote else ())
         self._check_without(member)
@@ -250,13 +239,9 @@ class Committee:
         lacking = self.reference_columns
         cells = {name: score_rows(name, rule, arguments, len(prompts), lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
-        mine = (
-            [as_text(prompt) for prompt in prompts],
-            texts,
-            cells,
-            self._references(texts, cells, columns),
-            [] if self.shape is None else written,
-        )
+        references = self._references(texts, cells, columns)
+        shaped = [] if self.shape is None else written
+        mine = ([as_text(prompt) for prompt in prompts], texts, cells, references, shaped)
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
         rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])

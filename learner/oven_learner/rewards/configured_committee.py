@@ -14,7 +14,7 @@ from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.configured_rules import load_rule
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
 from oven_runs.settings.committee_members import judge_of
 from oven_runs.settings.committee_settings import MemberSettings
 

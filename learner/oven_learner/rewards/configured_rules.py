@@ -6,7 +6,7 @@ from typing import Any
 
 from oven_core import plugins
 from oven_learner.completions.plain_text import as_text
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
 
 
 def load_rule(name: str, rule: str) -> RewardFunction:

@@ -50,7 +50,8 @@ class DraftVerifier:
         if self.drafts is None:
             return [None] * len(completions)
         drafts = self.drafts(prompts)
-        vectors = self._encode([*drafts, *(text_of(completion) for completion in completions)])
+        answers = [text if isinstance(text, str) else str(text[-1]["content"]) for text in completions]
+        vectors = self._encode([*drafts, *answers])
         near = torch.nn.functional.cosine_similarity(vectors[: len(drafts)], vectors[len(drafts) :])
         return [
             float(value) if draft.strip() else None
@@ -96,15 +97,8 @@ class TeacherDrafts:
             generated = model.generate(
                 **batch, do_sample=False, max_new_tokens=self._max_tokens, pad_token_id=self._tokenizer.pad_token_id
             )
-        drafts: list[str] = self._tokenizer.batch_decode(
-            generated[:, batch["input_ids"].shape[1] :], skip_special_tokens=True
-        )
-        return drafts
-
-
-def text_of(completion: Any) -> str:
-    """Return the text of a completion, or of its last chat message."""
-    return completion if isinstance(completion, str) else str(completion[-1]["content"])
+        answers = generated[:, batch["input_ids"].shape[1] :]
+        return self._tokenizer.batch_decode(answers, skip_special_tokens=True)  # type: ignore[no-any-return]
 
 
 def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:

@@ -1,13 +1,12 @@
 """`committee.ahead: 1` inside TRL's GRPOTrainer: generate the next completions while judges score the current ones.
 
 A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price:
-completions are trained on one optimizer step after the policy that generated them. Their log-probabilities under that
-policy are recorded at generation (TRL's `old_per_token_logps`; `sampling_log_probs`). So the loss's importance ratio
-and clip correct for the step in between, as for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
+completions are trained on one optimizer step after the policy that generated them. TRL computes their log-probabilities
+under that policy (`old_per_token_logps`), so the loss's importance ratio and clip correct for the step in between, as
+for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
-`_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer waits until it
-asks the remote members, and continues while they answer. It collects the rewards when the batch is due. Only the
-waiting is concurrent; rules run in the training process.
+`_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer continues while
+the remote members answer, and collects the rewards when the batch is due. Only the waiting is concurrent.
 
 A batch made ahead is only used for its own rows, and dropped when it becomes invalid. TRL's sign for that is
 `_buffered_inputs = None`, which a rollback, another teacher and a β above 0 set. Evaluations ask the members
@@ -16,7 +15,6 @@ separately. Checkpoints contain no batch in flight: a resumed run generates it a
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -26,7 +24,6 @@ import torch
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.rewards import sampling_log_probs
 from oven_learner.rewards.committee import Committee
 
 Answer = TypeVar("Answer")
@@ -37,8 +34,6 @@ STEPS_AHEAD = MetricSpec(
 )
 REPLACED = ("num_tokens",)
 """TRL metrics with one value, instead of one per generation since the last log."""
-
-
 PENDING = ("_pending_metrics", "_pending_extra_logs")
 """Where TRL stores values that reward functions log, until the rewards are there."""
 
@@ -60,15 +55,11 @@ class GenerationAhead:
         self._generate, self._fetch = trainer._generate_and_score_completions, trainer.get_batch_samples
         self._steps_ahead: float | None = None
         self._made: _Batch | None = None
-        self._forget()
+        self.begin()
         trainer._generate_and_score_completions = self._due
         trainer.get_batch_samples = self._fetched
         trainer.oven_ahead = True  # the old policy's log-probabilities exist, so a clip has an effect
         committee.waiting = _waiting
-
-    def begin(self) -> None:
-        """Start of a training: forget an earlier one's rows."""
-        self._forget()
 
     def drop(self) -> None:
         """Drop the batch in flight."""
@@ -81,7 +72,8 @@ class GenerationAhead:
         value, self._steps_ahead = self._steps_ahead, None
         return {} if value is None else {STEPS_AHEAD.name: value}
 
-    def _forget(self) -> None:
+    def begin(self) -> None:
+        """Start of a training: forget an earlier one's rows."""
         self.drop()
         self._iterator: Any = None
         self._present: list[Any] = []
@@ -144,9 +136,8 @@ class _Batch(threading.Thread):
         if ahead:  # makes TRL compute log-probabilities under the current policy
             trainer.num_iterations = 2 * iterations
         try:
-            with sampling_log_probs.recording(trainer) if ahead else contextlib.nullcontext():
-                self.start()
-                self._asking.wait()
+            self.start()
+            self._asking.wait()
         finally:
             _measure(trainer, before)
             trainer.num_iterations = iterations
@@ -183,8 +174,7 @@ class _Batch(threading.Thread):
         self._over.wait()
         if self._error is not None:
             raise self._error
-        result: dict[str, Any] = self._result
-        return result
+        return self._result  # type: ignore[no-any-return]
 
     def drop(self) -> None:
         """Stop waiting for the answers."""
@@ -211,10 +201,9 @@ def _waiting(ask: Callable[[], Answer]) -> Answer:
 
 def _check(trainer: Any) -> None:
     args = trainer.args
-    if trainer.accelerator.num_processes > 1:
+    if (processes := trainer.accelerator.num_processes) > 1:
         raise ConfigError(
-            f"committee.ahead: 1 supports one process, and this training has {trainer.accelerator.num_processes}; "
-            "set committee.ahead to 0"
+            f"committee.ahead: 1 supports one process, and this training has {processes}; set committee.ahead to 0"
         )
     if trainer.num_iterations != 1 or args.steps_per_generation != args.gradient_accumulation_steps:
         raise ConfigError(

@@ -12,8 +12,7 @@ from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
 from oven_learner.rewards.calibrated import CalibratedReward
-from oven_learner.rewards.rule_members import Cell
-from oven_learner.rewards.scores import NO_DIFFERENCE, Abstention, Verdict
+from oven_learner.rewards.scores import NO_DIFFERENCE, Abstention, Cell, Verdict
 
 
 @dataclass(frozen=True)

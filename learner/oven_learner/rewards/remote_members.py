@@ -54,7 +54,8 @@ RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
 
 
 class RemoteMembers:
-    """The members that listen on `oven.reward.<member>`. Connects on first use."""
+    """The members that listen on `oven.reward.<member>`. Connects on first use. `judges` are their configured models,
+    where known."""
 
     def __init__(
         self,
@@ -66,7 +67,6 @@ class RemoteMembers:
         absent_s: float = ABSENT_S,
         judges: Mapping[str, JudgeSpec] | None = None,
     ) -> None:
-        """`judges`: member → its configured model, where known."""
         self.members = tuple(members)
         self.judges = dict(judges or {})
         self.deadline_s = deadline_s
@@ -230,15 +230,12 @@ class RemoteMembers:
                 await asyncio.sleep(min(0.05, seconds_left))
             return self._bus
 
-    async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
-        verdict: Verdict = Abstention(scores.DEADLINE)
-        for _ in range(2):
-            verdict = await self._present(bus, member, request, limit)
-            if not isinstance(verdict, Abstention):
-                return verdict
+    async def _verdict(self, bus: Bus, member: str, request: ScoreRequest, limit: float, retries: int = 1) -> Verdict:
+        verdict = await self._present(bus, member, request, limit)
+        if isinstance(verdict, Abstention):
             self.faults[verdict.kind] += 1
-            if verdict.kind not in RETRIED:
-                return verdict
+            if retries and verdict.kind in RETRIED:
+                return await self._verdict(bus, member, request, limit, retries - 1)
         return verdict
 
     async def _present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
@@ -271,10 +268,11 @@ class RemoteMembers:
             return message
         if (message.headers or {}).get("Status") == "503":
             return Abstention(scores.NO_RESPONDER)
-        reasons: dict[str, str] = {}
-        verdict, cost = read_reply(message.data, member, request, self.health, reasons)
-        if reasons:
-            self._reasons[member, request.group] = reasons
+        verdict, cost, reply = read_reply(message.data, member, request)
+        if reply is not None and reply.health is not None:
+            self.health[member] = reply.health
+        if reply is not None and reply.reasons and not isinstance(verdict, Abstention):
+            self._reasons[member, request.group] = dict(reply.reasons)
         with self._counting:  # a step may read the cost while judges are answering
             self._cost += cost
         return verdict
@@ -306,37 +304,21 @@ class RemoteMembers:
                     await subscription.unsubscribe()
 
 
-def read_reply(
-    data: bytes,
-    member: str,
-    request: ScoreRequest,
-    health: dict[str, JudgeHealth] | None = None,
-    reasons: dict[str, str] | None = None,
-) -> tuple[Verdict, Cost]:
-    """Return the verdict in a member's answer, and its cost. Adds its report to `health`, its reasons to `reasons`."""
+def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict, Cost, ScoreReply | None]:
+    """Return the verdict in a member's answer, its cost, and the answer if it is the asked member's and model's."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
-        return Abstention(scores.MALFORMED), Cost()
+        return Abstention(scores.MALFORMED), Cost(), None
     if reply.member != member:
-        return Abstention(scores.MALFORMED), Cost()
+        return Abstention(scores.MALFORMED), Cost(), None
     cost = Cost(reply.input_tokens + reply.output_tokens, reply.cost_usd)
     if reply.judge != (request.judge.identity if request.judge is not None else ""):
-        return Abstention(scores.OTHER_JUDGE), cost
-    if reply.health is not None and health is not None:
-        health[member] = reply.health
-    verdict = _verdict(reply, request)
-    if reasons is not None and not isinstance(verdict, Abstention):
-        reasons.update(reply.reasons)
-    return verdict, cost
-
-
-def _verdict(reply: ScoreReply, request: ScoreRequest) -> Verdict:
-    """Return the scores, which must be numbers for exactly the requested ids."""
+        return Abstention(scores.OTHER_JUDGE), cost, None
     if reply.failure:
-        return Abstention(own_kind(reply.failure))
+        return Abstention(own_kind(reply.failure)), cost, reply
     if reply.scores is None:
-        return Abstention(scores.NOT_APPLICABLE)
+        return Abstention(scores.NOT_APPLICABLE), cost, reply
     if reply.group != request.group or set(reply.scores) != {completion.id for completion in request.completions}:
-        return Abstention(scores.WRONG_IDS)
-    return checked(reply.scores[completion.id] for completion in request.completions)
+        return Abstention(scores.WRONG_IDS), cost, reply
+    return checked(reply.scores[completion.id] for completion in request.completions), cost, reply

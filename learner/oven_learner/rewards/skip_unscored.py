@@ -9,14 +9,11 @@ other rows are weighted as in a batch without them:
 
 - dapo, cispo, vespo: the token count that divides the loss is computed again.
 - grpo, sapo, luspo, dr_grpo (means over rows): advantages and β are multiplied by all groups / scored groups.
-- bnpo divides by the tokens of each micro-batch, so nothing changes. With several micro-batches per step it weights
-  tokens by their micro-batch, as always, and one without a scored row counts as 0.
+- bnpo divides by the tokens of each micro-batch, so nothing changes, and one without a scored row counts as 0.
 
-With several micro-batches per generation, rows are shuffled first, and the weight of each micro-batch stays the same.
-Unchanged: the load-balancing loss of a mixture of experts still sees the prompts of skipped groups.
-
-A step without a scored row calls neither optimizer nor scheduler. accelerate's flag for a skipped step informs HF's
-Trainer. The step counts: a budget of steps is a budget of time.
+The load-balancing loss of a mixture of experts still sees the prompts of skipped groups. A step without a scored row
+calls neither optimizer nor scheduler; accelerate's flag for a skipped step informs HF's Trainer. The step counts: a
+budget of steps is a budget of time.
 
 Written for TRL 1.16 (`_generate_and_score_completions`, `_compute_loss`) and accelerate 1.x.
 """
@@ -39,7 +36,11 @@ scalar."""
 BY_TOKENS = ("dapo", "cispo", "vespo")
 BY_ROWS = ("grpo", "sapo", "luspo", "dr_grpo")
 BY_MICRO_BATCH = ("bnpo",)
-LOG_PROBS = ("old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps")
+NEUTRAL = {
+    "completion_mask": 0, "old_per_token_logps": 0, "ref_per_token_logps": 0, "sampling_per_token_logps": 0,
+    "importance_sampling_ratio": 1,
+}  # fmt: skip
+"""Values in unscored rows. The policy's own log-probabilities are 0 there, too: a ratio of 1, and no overflow."""
 OF_THE_BATCH = ("completions/", "committee/", "reward")
 """Prefixes of metrics that are measured before the loss and stay valid in a skipped step."""
 
@@ -89,9 +90,8 @@ class Skipping:
 
         A skipped step has no loss, gradient norm or entropy, rather than zeros.
         """
-        metrics = dict(measured)
-        if self._skipped:
-            metrics = {name: value for name, value in measured.items() if name.startswith(OF_THE_BATCH)}
+        valid = OF_THE_BATCH if self._skipped else ""
+        metrics = {name: value for name, value in measured.items() if name.startswith(valid)}
         metrics["committee/skipped_steps"] = float(self._skipped)
         if self._in_a_row < self._committee.hold_after:
             return metrics, ""
@@ -116,16 +116,12 @@ class Skipping:
 
     def _leave_out(self, batch: dict[str, Any], groups: int, skipped: int) -> None:
         trainer, judged = self._trainer, self._committee.last
-        mask = batch["completion_mask"]  # [B, C]
-        scored = torch.tensor([judged.rewards[row] is not None for row in self._committee.rows], device=mask.device)
-        gone = ~scored.unsqueeze(1)  # [B, 1]
-        batch["completion_mask"] = mask.masked_fill(gone, 0)
-        for name in LOG_PROBS:  # the policy's own are 0 in unscored rows: a ratio of 1, and no overflow
+        device = batch["completion_mask"].device  # of [B, C]
+        scored = torch.tensor([judged.rewards[row] is not None for row in self._committee.rows], device=device)
+        for name, neutral in NEUTRAL.items():
             if name in batch:
-                batch[name] = batch[name].masked_fill(gone, 0)
-        if "importance_sampling_ratio" in batch:
-            batch["importance_sampling_ratio"] = batch["importance_sampling_ratio"].masked_fill(gone, 1)
-        tokens = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
+                batch[name] = batch[name].masked_fill(~scored.unsqueeze(1), neutral)
+        tokens = batch["completion_mask"] * batch.get("tool_mask", 1)
         batch["num_items_in_batch"] = trainer.accelerator.gather(tokens.sum()).sum()
         batch[SCORED] = scored
         flat = trainer._metrics["train"].get("frac_reward_zero_std")
@@ -145,9 +141,8 @@ class Skipping:
         if trainer.model.training:
             self._scored = self._scored or scored is None or bool(scored.any())
         beta = trainer.beta
-        if raised is None or not beta:
-            return self._loss(model, inputs)  # type: ignore[no-any-return]
-        trainer.beta = beta * float(raised)
+        if raised is not None:
+            trainer.beta = beta * float(raised)
         try:
             return self._loss(model, inputs)  # type: ignore[no-any-return]
         finally:
@@ -173,8 +168,7 @@ class Skipping:
         accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return scored
-        count = torch.tensor(float(scored), device=accelerator.device)
-        return bool(accelerator.reduce(count, reduction="sum").item() > 0)
+        return bool(accelerator.reduce(torch.tensor(float(scored), device=accelerator.device), reduction="sum") > 0)
 
 
 def _no_prompts(record: logging.LogRecord) -> bool:

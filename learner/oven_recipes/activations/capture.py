@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
+from oven_learner.losses.completion_logits import padded
 from oven_recipes.activations.blocks import bare, block_at, body
 from oven_recipes.activations.injection import unwatched
 
@@ -62,7 +63,7 @@ def capture(
     with _still(model), unwatched(), torch.no_grad():
         for start in range(0, len(order), rows):
             numbers = order[start : start + rows]
-            outputs = _outputs(model, tokenizer, [ids[number] for number in numbers], watched)
+            outputs = _outputs(model, [ids[number] for number in numbers], watched)
             for row, number in enumerate(numbers):
                 length = len(ids[number])
                 first = max(1, length - counts[number])
@@ -77,16 +78,9 @@ def capture(
     return [activation for of_text in captured for activation in of_text]
 
 
-def _outputs(
-    model: Any, tokenizer: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.nn.Module]
-) -> dict[int, Tensor]:
+def _outputs(model: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.nn.Module]) -> dict[int, Tensor]:
     """Return the blocks' outputs, (B, T, d), for texts padded on the right, where positions need no shift."""
-    longest, device = max(map(len, ids)), bare(model).device
-    batch = torch.full((len(ids), longest), tokenizer.pad_token_id or 0)
-    mask = torch.zeros_like(batch)
-    for row, text_ids in enumerate(ids):
-        batch[row, : len(text_ids)] = torch.tensor(text_ids)
-        mask[row, : len(text_ids)] = 1
+    batch, mask = padded(ids, bare(model).device)
     outputs: dict[int, Tensor] = {}
 
     def keep(layer: int) -> Any:
@@ -97,7 +91,7 @@ def _outputs(
 
     hooks = [block.register_forward_hook(keep(layer)) for layer, block in watched.items()]
     try:
-        body(model)(input_ids=batch.to(device), attention_mask=mask.to(device), use_cache=False)
+        body(model)(input_ids=batch, attention_mask=mask, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()

@@ -11,7 +11,7 @@ from transformers import ProcessorMixin
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.activations.injection import BLOCK, ActivationInjection, Control, Row
+from oven_recipes.activations.injection import BLOCK, ActivationInjection
 from oven_recipes.activations.store import ActivationStore, layer_of
 
 CARRIED = "oven_activation"
@@ -22,8 +22,8 @@ COLUMN = "activation"
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
-    """A GRPOTrainer whose rows have, beside `prompt` (made by `oracle_prompt`), `activation`: a key into `store`,
-    or "unchanged" for a control.
+    """A GRPOTrainer whose rows have, beside `prompt` (made by `oracle_prompt`), `activation`: a key into
+    `store`.
 
     Vectors are in place in generation and in the log-probabilities of the old policy, the reference and the loss. The
     reference is the adapter `ref`, which TRL makes of a policy that comes with an adapter; without PEFT its own model.
@@ -95,10 +95,8 @@ class ActivationGRPOTrainer(ChannelTrainer):
     def _rows(self, keys: Sequence[str | None]) -> Any:
         if all(key is None for key in keys):
             return self.injection.rows(None)
-        controls = {control.value: control for control in Control}
-        vectors: list[Row] = [None if key is None else controls.get(key) or self.store.get(key) for key in keys]
-        layers = [None if key is None or key in controls else layer_of(key) for key in keys]
-        return self.injection.rows(vectors, layers)
+        vectors = [None if key is None else self.store.get(key) for key in keys]
+        return self.injection.rows(vectors, [None if key is None else layer_of(key) for key in keys])
 
 
 def _refuse(args: Any, options: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ step is a whole pass), scoring, and the loss. Gradient checkpointing recomputes 
 from __future__ import annotations
 
 import contextlib
-import enum
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
@@ -43,15 +42,8 @@ def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
     return moved.to(hidden.dtype)
 
 
-class Control(enum.Enum):
-    """Replacements for a row's vectors in control experiments."""
-
-    UNCHANGED = "unchanged"
-    """The placeholders stay as they are, to measure what the question alone tells the oracle."""
-
-
-Row = Tensor | Control | None
-"""A row's vectors, (K, d); None for one without placeholders."""
+Rows = Sequence[Tensor | None]
+"""Each row's vectors, (K, d); None for a row without placeholders."""
 
 
 class _Plan(NamedTuple):
@@ -65,7 +57,7 @@ class _Plan(NamedTuple):
 class _Thread(threading.local):
     """The rows of one thread. Generation may run in a thread next to the training's (`rewards/generation_ahead`)."""
 
-    rows: Sequence[Row] | None = None
+    rows: Rows | None = None
     layers: Sequence[int | None] | None = None
     inside: bool = False
     """Whether a pass is under way. A hook called outside of one belongs to a recomputation."""
@@ -153,12 +145,12 @@ class ActivationInjection:
         self._bodies.clear()
 
     @contextlib.contextmanager
-    def rows(self, vectors: Sequence[Row] | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
+    def rows(self, vectors: Rows | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
         """Set the rows of this thread's passes; None for passes without placeholders. If `layers` says which block a
         row's vectors come from, its prompt must say the same. Raises ConfigError for vectors of another size, not
         finite, or zero."""
         for row, row_vectors in enumerate(vectors or ()):
-            if isinstance(row_vectors, Tensor):
+            if row_vectors is not None:
                 check(row_vectors, self.width, f"row {row}")
         before = self._now.rows, self._now.layers
         self._now.rows, self._now.layers = vectors, layers
@@ -235,9 +227,7 @@ class ActivationInjection:
             return [None] * len(any_in)
         return [self._placeholders.find(row) if has else None for row, has in zip(ids.tolist(), any_in, strict=True)]
 
-    def _matched(
-        self, rows: Sequence[Row], row_places: list[Places | None], times: int, device: torch.device
-    ) -> _Plan | None:
+    def _matched(self, rows: Rows, row_places: list[Places | None], times: int, device: torch.device) -> _Plan | None:
         row_indices: list[int] = []
         columns: list[int] = []
         vectors = []
@@ -246,7 +236,7 @@ class ActivationInjection:
             row_vectors = rows[row]
             layer = self._now.layers[row] if self._now.layers is not None else None
             _agree(row, row_vectors, layer, places)
-            if isinstance(row_vectors, Tensor) and places is not None:
+            if row_vectors is not None and places is not None:
                 row_indices += [index] * len(row_vectors)
                 columns += range(places.start, places.stop)
                 vectors.append(row_vectors)
@@ -264,16 +254,12 @@ def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]
     return {**kwargs, "position_ids": (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]}
 
 
-def _agree(row: int, vectors: Row, layer: int | None, places: Places | None) -> None:
+def _agree(row: int, vectors: Tensor | None, layer: int | None, places: Places | None) -> None:
     """Raises RuntimeError unless a row's prompt has the placeholders that its vectors need."""
     count = 0 if places is None else places.stop - places.start
     if vectors is None and count:
-        raise RuntimeError(
-            f"row {row} has {count} places after `Layer: n`, and no vectors; give it {Control.UNCHANGED}"
-        )
-    if vectors is Control.UNCHANGED and not count:
-        raise RuntimeError(f"row {row} has no places after `Layer: n` to leave unchanged; give it None")
-    if isinstance(vectors, Tensor) and len(vectors) != count:
+        raise RuntimeError(f"row {row} has {count} places after `Layer: n`, and no vectors")
+    if vectors is not None and len(vectors) != count:
         raise RuntimeError(
             f"row {row} has {count} places after `Layer: n`, and {len(vectors)} vectors; make its prompt with "
             "oracle_prompt(layer, len(vectors), question)"
@@ -293,4 +279,4 @@ def check(vectors: Tensor, size: int, where: str) -> None:
     if not bool(torch.isfinite(norms).all()):
         raise ConfigError(f"{where}: an activation is NaN or infinite; capture in bfloat16 or float32 again")
     if not bool((norms > 0).all()):
-        raise ConfigError(f"{where}: an activation is zero, and has no direction; capture again, or give a control")
+        raise ConfigError(f"{where}: an activation is zero, and has no direction; capture again")

@@ -1,11 +1,5 @@
 """Builds the recipe's job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
 
-import os
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 from pathlib import Path
 
 from datasets import Dataset

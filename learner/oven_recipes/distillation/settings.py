@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from oven_recipes.base import no_such_start
+from oven_recipes import base
 from oven_recipes.grpo.settings import TeacherName
 from oven_recipes.sorting_settings import SortingSettings
 
@@ -32,32 +32,22 @@ NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
 @dataclass(frozen=True)
-class Start:
-    """A learning rate and the teachers, weakest first, of which `teacher` is the one to begin with.
+class Start(base.Start):
+    """A learning rate and the teachers, weakest first, of which `teacher` is the one to begin with."""
 
-    `label` is empty unless the start is a drill: then it says what was done wrong on purpose.
-    """
-
-    name: str
-    learning_rate: float
     teachers: tuple[TeacherName, ...] = ("initial", "strong")
     teacher: TeacherName = "strong"
-    label: str = ""
 
     def describe(self) -> str:
-        """Return one line for people. No agent sees it."""
-        return f"learning rate {self.learning_rate:.3g}, distilled from the {self.teacher} teacher"
+        return f"{super().describe()}, distilled from the {self.teacher} teacher"
 
 
-def parse_start(text: str) -> Start:
+def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
     """Return the start called `text`. Raises ValueError with the nearest names for any other text."""
     match text:
-        case "tuned":
-            return Start(text, TUNED_LEARNING_RATE)
-        case "drill:lr-low":
-            label = "the learning rate is set to 1/10 of the tuned one"
-            return Start(text, TUNED_LEARNING_RATE / 10, label=label)
+        case "tuned" | "drill:lr-low":
+            return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drill:weak-teacher":
             label = "the teacher is an eighth of the policy's size and has the same mixed habits"
-            return Start(text, TUNED_LEARNING_RATE, ("small", "strong"), "small", label)
-    raise no_such_start(text, NAMES)
+            return Start(text, TUNED_LEARNING_RATE, label, ("small", "strong"), "small")
+    raise base.no_such_start(text, NAMES)

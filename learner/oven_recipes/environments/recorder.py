@@ -35,7 +35,6 @@ class Call:
     text: str
     reward: float | None
     digest: str
-    failed: bool
 
 
 @dataclass(frozen=True)
@@ -323,18 +322,11 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = function(self, *args, **kwargs)
         except Exception as error:  # TRL tells the policy, and goes on
-            self.calls.append(Call(name, str({"error": str(error)}), None, "", True))
+            self.calls.append(Call(name, str({"error": str(error)}), None, ""))
             raise
         known = self.newest_call if measured else None
-        self.calls.append(
-            Call(
-                name,
-                str(result),
-                None if known is None else known.reward,
-                "" if known is None else known.digest,
-                known is not None and known.failed,
-            )
-        )
+        reward, digest = (None, "") if known is None else (known.reward, known.digest)
+        self.calls.append(Call(name, str(result), reward, digest))
         return result
 
     return call

@@ -1,6 +1,5 @@
 """Builds the recipe's job: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
 
-import os
 from pathlib import Path
 
 from datasets import Dataset
@@ -20,11 +19,6 @@ from oven_recipes.grpo.teachers import build_teachers
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 
 BETA_BOUNDS = (0.01, 10.0)
 

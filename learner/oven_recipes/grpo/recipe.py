@@ -1,26 +1,6 @@
-"""The recipe for `up`: names and settings without torch, and `train`, which imports it."""
+"""The recipe `grpo`, as `up` uses it."""
 
-from __future__ import annotations
+from oven_recipes.grpo.settings import GrpoSettings, parse_start
+from oven_recipes.trained_recipe import TrainedRecipe
 
-from oven_recipes.base import Order
-from oven_recipes.grpo.settings import GrpoSettings, Start, parse_start
-
-
-class GrpoRecipe:
-    """GRPO on a sorting task (see the package's docstring)."""
-
-    name = "grpo"
-    default_start = "drill:lr-low"
-    settings_model = GrpoSettings
-
-    def parse_start(self, text: str, seed: int, options: GrpoSettings) -> Start:
-        return parse_start(text, seed, options.levels)
-
-    def train(self, order: Order) -> None:
-        from oven_recipes.grpo.job import build_judged
-        from oven_recipes.runner import train
-
-        train(self, order, build_judged)
-
-
-RECIPE = GrpoRecipe()
+RECIPE = TrainedRecipe("grpo", "drill:lr-low", GrpoSettings, parse_start, "oven_recipes.grpo.job:build_judged")

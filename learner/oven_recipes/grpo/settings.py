@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field
 
-from oven_recipes.base import no_such_start
+from oven_recipes import base
 from oven_recipes.sorting_settings import SortingSettings
 
 TUNED_LEARNING_RATE = 2e-4
@@ -43,46 +43,36 @@ TeacherName = Literal["initial", "small", "strong"]
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a run begins: a learning rate, weights by level that sum to 1, and the anchor.
+class Start(base.Start):
+    """A learning rate, weights by level that sum to 1, and the anchor. A `beta` overrides the settings'; `teacher` is
+    the one to begin with wherever there is a beta."""
 
-    `label` is empty unless the start is a drill: then it says what was done wrong on purpose. A `beta` overrides the
-    settings'; `teacher` is the one to begin with wherever there is a beta.
-    """
-
-    name: str
-    learning_rate: float
-    mixture: dict[str, float]
-    label: str = ""
+    mixture: dict[str, float] = field(default_factory=dict)
     beta: float | None = None
     teacher: TeacherName = "initial"
 
     def describe(self) -> str:
-        """Return one line for people. No agent sees it."""
         shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
         anchor = f", beta {self.beta:g} to the {self.teacher} teacher" if self.beta else ""
-        return f"learning rate {self.learning_rate:.3g}, mixture {shares}{anchor}"
+        return f"{super().describe()}, mixture {shares}{anchor}"
 
 
-def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().levels) -> Start:
+def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
     """Return the start called `text`. Raises ValueError with the nearest names for any other text."""
+    levels = settings.levels
     even = {level: 1 / len(levels) for level in levels}
     match text:
-        case "tuned":
-            return Start(text, TUNED_LEARNING_RATE, even)
+        case "tuned" | "drill:lr-low" | "drill:lr-high":
+            return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE), even)
         case "drawn":
             return _drawn(seed, levels)
-        case "drill:lr-low":
-            return Start(text, TUNED_LEARNING_RATE / 10, even, "the learning rate is set to 1/10 of the tuned one")
-        case "drill:lr-high":
-            return Start(text, TUNED_LEARNING_RATE * 10, even, "the learning rate is set to 10 times the tuned one")
         case "drill:easy-only":
             easy = {level: float(level == levels[0]) for level in levels}
-            return Start(text, TUNED_LEARNING_RATE, easy, f"only the easiest level, {levels[0]}, is in the data")
+            return Start(text, TUNED_LEARNING_RATE, f"only the easiest level, {levels[0]}, is in the data", easy)
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, holds the policy to a teacher of an eighth of its size"
-            return Start(text, TUNED_LEARNING_RATE, even, label, beta=1.0, teacher="small")
-    raise no_such_start(text, NAMES)
+            return Start(text, TUNED_LEARNING_RATE, label, even, beta=1.0, teacher="small")
+    raise base.no_such_start(text, NAMES)
 
 
 def _drawn(seed: int, levels: Sequence[str]) -> Start:
@@ -92,4 +82,4 @@ def _drawn(seed: int, levels: Sequence[str]) -> Start:
     # A Dirichlet draw is gamma draws over their sum; the floor keeps the sum positive where all underflow.
     gammas = {level: max(rng.gammavariate(CONCENTRATION, 1.0), 1e-12) for level in levels}
     mixture = {level: gamma / sum(gammas.values()) for level, gamma in gammas.items()}
-    return Start("drawn", TUNED_LEARNING_RATE * factor, mixture)
+    return Start("drawn", TUNED_LEARNING_RATE * factor, mixture=mixture)

@@ -4,7 +4,6 @@ at."""
 from __future__ import annotations
 
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,9 @@ from oven_recipes.motion.skeleton import PARENTS, PLACE, positions
 
 log = logging.getLogger("oven.learner")
 
-WIDE, HIGH, CURVE, MARGIN = 176, 230, 190, 40
-"""Pixels of a figure, the height of the curve below, and the space around it."""
 SHOWN = 6
 """Frames of a clip in the picture."""
-HEAD = 9
-"""Radius in pixels."""
-COLOURS = {"start": (120, 120, 120), "end": (20, 90, 200), "teacher": (200, 90, 20)}
-GREEN, GREY, RED = (20, 120, 60), (210, 210, 210), (200, 0, 0)
+COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
 
 
 class Record:
@@ -47,7 +41,7 @@ class Record:
         trainer.update = noted  # type: ignore[assignment, method-assign]
 
     def write(self, folder: Path) -> None:
-        """Write both files. Without Pillow there is no picture, and a line in the log says so."""
+        """Write both files. Without matplotlib there is no picture, and a line in the log says so."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
             self._clips[name], self._worths[name] = self._joints(policy), self._worth(policy)
@@ -61,54 +55,37 @@ class Record:
             reward=numpy.array([self._rewards[step] for step in steps]),
         )
         try:
-            from PIL import Image, ImageDraw
+            from matplotlib.figure import Figure
         except ImportError:
-            log.warning("no motion.png: it needs Pillow (`pip install pillow`); motion.npz has what it would show")
+            log.warning("no motion.png: it needs matplotlib (`pip install matplotlib`); motion.npz has the same")
             return
-        image = Image.new("RGB", (SHOWN * WIDE, len(self._clips) * HIGH + CURVE), "white")
-        pen = ImageDraw.Draw(image)
-        for row, name in enumerate(self._clips):
-            self._draw_clip(pen, row, name)
-        self._draw_curve(pen, len(self._clips) * HIGH)
-        image.save(folder / "motion.png")
+        figure = Figure(figsize=(11, 10), layout="constrained")
+        parts: Any = figure.subfigures(len(self._clips) + 1, 1)
+        *rows, bottom = parts
+        for row, name in zip(rows, self._clips, strict=True):
+            self._draw_clip(row, name)
+        curve = bottom.subplots()
+        curve.plot(steps, [self._rewards[step] for step in steps], color="seagreen")
+        curve.set(xlabel="step", title="mean reward of each step, over the intents that it was trained on")
+        curve.grid(axis="y")
+        figure.savefig(folder / "motion.png")
 
-    def _draw_clip(self, pen: Any, row: int, name: str) -> None:
+    def _draw_clip(self, row: Any, name: str) -> None:
         clip, target = self._clips[name], INTENTS[self._intent].target()
         hand = PLACE[f"{INTENTS[self._intent].side}_hand"]
         away = float((clip[-(len(clip) // LAST) :, hand] - target).norm(dim=-1).mean())
         caption = f"{away:.2f} m from the target at the end; mean reward of held-out intents {self._worths[name]:.2f}"
-        pen.text((6, row * HIGH + 4), f"{name}: {self._intent}; {caption}", fill="black")
-        for column, frame in enumerate(numpy.linspace(0, len(clip) - 1, SHOWN).astype(int).tolist()):
-            pixels = _pixels(clip[frame], column, row)
+        row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
+        axes = row.subplots(1, SHOWN)
+        for axis, frame in zip(axes, numpy.linspace(0, len(clip) - 1, SHOWN).astype(int).tolist(), strict=True):
+            joints, goal = _seen(clip[frame]), _seen(target[None])
             for joint, parent in enumerate(PARENTS[1:], start=1):
-                pen.line([pixels[parent], pixels[joint]], fill=COLOURS[name], width=3)
-            _circle(pen, pixels[PLACE["head"]], HEAD, fill=COLOURS[name])
-            _circle(pen, pixels[hand], 4, fill=COLOURS[name])
-            _circle(pen, _pixels(target[None], column, row)[0], 7, outline=RED, width=2)
-            pen.text((column * WIDE + WIDE / 2 - 20, (row + 1) * HIGH - 16), f"frame {frame + 1}", fill="black")
-
-    def _draw_curve(self, pen: Any, top: int) -> None:
-        """Draw the reward of each step, in a frame of whole tenths."""
-        pen.text((6, top + 4), "mean reward of each step, over the intents that it was trained on", fill="black")
-        finite = [(step, value) for step, value in sorted(self._rewards.items()) if value == value]
-        if len(finite) < 2:
-            return
-        low = math.floor(10 * min(value for _, value in finite))
-        high = max(low + 1, math.ceil(10 * max(value for _, value in finite)))
-        (first, _), (last, _) = finite[0], finite[-1]
-        left_edge, right, bottom = MARGIN, SHOWN * WIDE - MARGIN, top + CURVE - 24
-
-        def pixel(step: float, value: float) -> tuple[float, float]:
-            down = (10 * value - low) / (high - low) * (CURVE - 24 - MARGIN)
-            return left_edge + (right - left_edge) * (step - first) / (last - first), bottom - down
-
-        for tenth in range(low, high + 1):
-            y = pixel(first, tenth / 10)[1]
-            pen.line([(left_edge, y), (right, y)], fill=GREY)
-            pen.text((8, y - 6), f"{tenth / 10:.1f}", fill="black")
-        pen.text((left_edge, bottom + 6), f"step {first}", fill="black")
-        pen.text((right - 40, bottom + 6), f"step {last}", fill="black")
-        pen.line([pixel(step, value) for step, value in finite], fill=GREEN, width=2)
+                axis.plot(*joints[[parent, joint]].T, color=COLOURS[name], linewidth=2)
+            axis.scatter(*joints[[PLACE["head"], hand]].T, s=(90, 20), color=COLOURS[name])
+            axis.scatter(*goal.T, s=60, facecolors="none", edgecolors="red")
+            axis.set(
+                xlim=(-0.9, 0.9), ylim=(-1.1, 1.0), xticks=(), yticks=(), aspect="equal", xlabel=f"frame {frame + 1}"
+            )
 
     @torch.no_grad()
     def _worth(self, policy: Policy) -> float:
@@ -126,16 +103,6 @@ class Record:
             return positions(policy.sample([self._intent], 1).outputs[0])
 
 
-def _pixels(joints: Tensor, column: int, row: int) -> list[tuple[float, float]]:
-    """Project joints in metres to pixels, seen from the front and slightly from the side."""
-    x = joints[:, 0] * 0.85 + joints[:, 2] * 0.5
-    scale = HIGH / 2.2
-    return [
-        (column * WIDE + WIDE / 2 - float(a) * scale, row * HIGH + HIGH * 0.48 - float(b) * scale)
-        for a, b in zip(x, joints[:, 1], strict=True)
-    ]
-
-
-def _circle(pen: Any, centre: tuple[float, float], radius: int, **look: Any) -> None:
-    x, y = centre
-    pen.ellipse([x - radius, y - radius, x + radius, y + radius], **look)
+def _seen(joints: Tensor) -> Any:
+    """Project joints in metres, (N, 3), to the picture, (N, 2): seen from the front and slightly from the side."""
+    return torch.stack([joints[:, 0] * 0.85 + joints[:, 2] * 0.5, joints[:, 1]], -1).numpy()

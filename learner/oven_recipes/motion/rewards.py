@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oven_learner.rewards.rule_members import RewardFunction
+from oven_learner.rewards.scores import RewardFunction
 from oven_recipes.motion.intents import INTENTS
 from oven_recipes.motion.skeleton import PLACE, limits, positions
 

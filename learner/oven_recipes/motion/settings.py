@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_recipes.base import no_such_start
+from oven_recipes import base
 
 LEARNING_RATE = 1e-3
 """Adam's learning rate for both kinds of policy.
@@ -62,28 +62,22 @@ class MotionSettings(BaseModel):
 
 
 @dataclass(frozen=True)
-class Start:
-    """A learning rate and the first teacher. `label` names the intended fault of a drill."""
+class Start(base.Start):
+    """A learning rate, the first teacher, and the weight of the KL term if it is not that of the settings."""
 
-    name: str
-    learning_rate: float
     teacher: TeacherName = "strong"
     beta: float | None = None
-    label: str = ""
 
     def describe(self) -> str:
-        """Return one line for people. Agents do not see it."""
-        return f"learning rate {self.learning_rate:.3g}, held by the {self.teacher} teacher"
+        return f"{super().describe()}, held by the {self.teacher} teacher"
 
 
 def parse_start(text: str) -> Start:
     """Return the start called `text`, one of STARTS. Raises ValueError that lists the nearest names."""
     match text:
-        case "tuned":
-            return Start(text, LEARNING_RATE)
-        case "drill:lr-low":
-            return Start(text, LEARNING_RATE / 10, label="the learning rate is set to 1/10 of the tuned one")
+        case "tuned" | "drill:lr-low":
+            return Start(*base.learning_rate_start(text, LEARNING_RATE))
         case "drill:weak-teacher":
             label = "the KL term, at beta 1, holds the policy to a teacher of half its width with its own habits"
-            return Start(text, LEARNING_RATE, "small", 1.0, label)
-    raise no_such_start(text, STARTS)
+            return Start(text, LEARNING_RATE, label, "small", 1.0)
+    raise base.no_such_start(text, STARTS)

@@ -9,8 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from oven_core.errors import ConfigError
-from oven_recipes.oracle.benchmarks.benchmark import FALSE, NO, YES, Benchmark, Item, Labelled
-from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE, NO, YES, Benchmark, Item, Labelled
 
 HELD_OUT_SHARE = 4
 """One text in this many is held out: a quarter of each benchmark has over 250 texts, with enough of both answers."""
@@ -64,8 +63,8 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> l
     paths = next(filter(None, by_pattern), [])
     if not paths:
         raise ConfigError(
-            f"{folder}: there is no {' or '.join(benchmark.files)} in it; put {benchmark.name}'s published files there "
-            f"({benchmark.layout}), or remove the folder to have templates in their place"
+            f"{folder}: there is no {' or '.join(benchmark.files)} in it; put {benchmark.name}'s published files "
+            "there, or remove the folder to have templates in their place"
         )
     texts = {text.text: text for path in paths for text in benchmark.read(path) if text.text.strip()}
     return drawn(benchmark, list(texts.values()), count, str(paths[0]) if len(paths) == 1 else str(folder))

@@ -20,8 +20,7 @@ from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle.benchmark_items import ITEMS, published_items, template_items
-from oven_recipes.oracle.benchmarks.benchmark import Item
-from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks import BENCHMARKS, Item
 from oven_recipes.oracle.evaluation_scores import Scored, Scores, scores
 from oven_recipes.oracle.generated_answers import ROWS, context_of, generated_answers
 
@@ -166,16 +165,12 @@ class OracleEvaluation:
         """Run both passes over all items at all depths."""
         return Evaluated(self._answered(lambda _, number: number), self._answered(self._shuffled_activations()))
 
-    def without_activations(self) -> Scores:
-        """Run one pass with unchanged placeholders: what the questions alone tell."""
-        return scores(scored(self._answered(lambda _, number: number, unchanged=True)))
-
     def _shuffled_activations(self) -> Callable[[str, int], int]:
         """Return item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
         cycles = {benchmark.name: cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
         return lambda name, number: cycles[name][number]
 
-    def _answered(self, whose: Callable[[str, int], int], *, unchanged: bool = False) -> list[Answered]:
+    def _answered(self, whose: Callable[[str, int], int]) -> list[Answered]:
         places_asked = [
             (benchmark.name, number, percent, item)
             for benchmark in self.benchmarks
@@ -188,7 +183,6 @@ class OracleEvaluation:
             self._injection,
             [self._activations[name, whose(name, number), percent] for name, number, percent, _ in places_asked],
             [item.question for _, _, _, item in places_asked],
-            unchanged=unchanged,
             **self._generation,
         )
         return [

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
 from oven_recipes.oracle.evaluation import Answered, BenchmarkItems, Evaluated, scored
 from oven_recipes.oracle.evaluation_scores import Estimate, Scores, scores
+from oven_recipes.oracle.reliability_diagram import write_diagram
 
 NOTE = (
     "an answer that does not parse is wrong, and left out of calibration; intervals: 95 %, bootstrap over texts; null: "
@@ -37,13 +42,23 @@ class EvaluationReport:
             "seconds": round(self.seconds, 2),
             "cpu_seconds": round(self.cpu_seconds, 2),
             "note": NOTE,
-            "overall": _plain(self.evaluated.overall),
-            "shuffled": _plain(self.evaluated.shuffled_overall),
+            "overall": asdict(self.evaluated.overall),
+            "shuffled": asdict(self.evaluated.shuffled_overall),
             "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.benchmarks},
             "depths": {
-                f"{percent:g}": _plain(_scores(self.evaluated.answers, percent=percent)) for percent in self.percents
+                f"{percent:g}": asdict(_scores(self.evaluated.answers, percent=percent)) for percent in self.percents
             },
         }
+
+    def write(self, report: Path, diagram: Path) -> None:
+        """Write it as JSON and as a reliability diagram. Raises ConfigError if that fails."""
+        sources = {benchmark.source for benchmark in self.benchmarks}
+        source = sources.pop() if len(sources) == 1 else "published files and templates"
+        try:
+            write_atomic(report, json.dumps(self.plain()) + "\n")
+        except OSError as error:
+            raise ConfigError(f"{report} cannot be written: {reason(error)}") from error
+        write_diagram(diagram, f"{self.oracle}: nine benchmarks, {source}", self.evaluated.overall)
 
     def lines(self) -> list[str]:
         """Return it for people: a table of the benchmarks, with remarks."""
@@ -79,7 +94,7 @@ class EvaluationReport:
             "source": benchmark.source,
             "items": len(benchmark.items),
             "unknown_tokens": round(self.unknown_share[benchmark.name], 4),
-            **_plain(own),
+            **asdict(own),
             "accuracy_shuffled": asdict(shuffled.accuracy),
             "accuracy_by_depth": {
                 f"{percent:g}": _scores(self.evaluated.answers, benchmark.name, percent).accuracy.value
@@ -99,10 +114,6 @@ def _scores(answers: Sequence[Answered], benchmark: str | None = None, percent: 
             ]
         )
     )
-
-
-def _plain(scores: Scores) -> dict[str, Any]:
-    return asdict(scores)
 
 
 def _row(name: str, source: str, own: Scores, shuffled: Scores) -> str:

@@ -9,9 +9,10 @@ import torch
 from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
+from oven_learner.losses.completion_logits import padded
 from oven_recipes.activations.blocks import bare
 from oven_recipes.activations.capture import Activation
-from oven_recipes.activations.injection import ActivationInjection, Control
+from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import oracle_prompt
 
 ROWS = 128
@@ -34,12 +35,11 @@ def generated_answers(
     max_new_tokens: int,
     temperature: float = 0.0,
     seed: int = 0,
-    unchanged: bool = False,
     rows: int = ROWS,
 ) -> list[str]:
     """The oracle's output for each activation and the question beside it, without special tokens.
 
-    `unchanged` leaves the places as they are. `temperature` 0 is greedy; else answers are drawn, by `seed`. Prompts of
+    `temperature` 0 is greedy; else answers are drawn, by `seed`. Prompts of
     like length share a batch, so there is little padding, and their keys and values are cached. The model's mode and
     the generators' states are put back.
 
@@ -63,13 +63,11 @@ def generated_answers(
             torch.manual_seed(seed)
             for start in range(0, len(order), rows):
                 numbers = order[start : start + rows]
-                batch, mask = _padded([ids[number] for number in numbers], tokenizer.pad_token_id)
+                batch, mask = padded([ids[number] for number in numbers], device, pad_left=True)  # (B, P)
                 layers = [activations[number].layer for number in numbers]
-                vectors = [Control.UNCHANGED if unchanged else activations[number].vectors for number in numbers]
-                with injection.rows(vectors, None if unchanged else layers):
-                    out = model.generate(
-                        input_ids=batch.to(device), attention_mask=mask.to(device), generation_config=config
-                    )  # (B, P + C)
+                vectors = [activations[number].vectors for number in numbers]
+                with injection.rows(vectors, layers):
+                    out = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)  # (B, P + C)
                 texts = tokenizer.batch_decode(out[:, batch.shape[1] :], skip_special_tokens=True)
                 for number, answer in zip(numbers, texts, strict=True):
                     answers[number] = answer
@@ -88,17 +86,6 @@ def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> Generati
         eos_token_id=tokenizer.eos_token_id,
         **(drawn or {"do_sample": False}),
     )
-
-
-def _padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and mask, (B, P), padded on the left, where generation continues from the last position."""
-    longest = max(map(len, ids))
-    batch = torch.full((len(ids), longest), pad)
-    mask = torch.zeros_like(batch)
-    for row, prompt_ids in enumerate(ids):
-        batch[row, longest - len(prompt_ids) :] = torch.tensor(prompt_ids)
-        mask[row, longest - len(prompt_ids) :] = 1
-    return batch, mask
 
 
 def _fits(model: Any, ids: Sequence[Sequence[int]], questions: Sequence[str], max_new_tokens: int) -> None:

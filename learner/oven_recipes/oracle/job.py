@@ -4,13 +4,10 @@ committee's reward, and the evaluations."""
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +18,11 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError, OvenError
-from oven_core.files import write_atomic
 from oven_learner.random_state import undisturbed
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
 from oven_recipes.activations.blocks import layer_at
-from oven_recipes.activations.capture import capture
 from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
@@ -38,45 +33,16 @@ from oven_recipes.oracle.model import SIZES, Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import SCHEDULE, own_model
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.questions_file import read_questions
-from oven_recipes.oracle.reliability_diagram import write_diagram
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
-from oven_recipes.oracle.supervised import benchmark_prompts, lessons, supervised
-from oven_recipes.oracle.supervised_trainer import LessonData, SupervisedTrainer
+from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_recipes.sorting_settings import LR_BOUNDS
 
 
-def captured(
-    model: Any,
-    tokenizer: Any,
-    name: str,
-    texts: Sequence[str],
-    layers: Sequence[int],
-    most: int,
-    store: ActivationStore,
-) -> None:
-    """Add the missing activations of `texts` to `store`.
-
-    Each text's digest decides how many of its last tokens are stored, from 1 to `most`, so every run of a model stores
-    the same. `name` is the model's name in the keys.
-    """
-    missing = [t for t in dict.fromkeys(texts) if any(activation_key(name, t, layer) not in store for layer in layers)]
-    if missing:
-        counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
-        store.add(name, capture(model, tokenizer, missing, layers, counts))
-
-
-def training_rows(
-    tokenizer: Any,
-    name: str,
-    prompts: Sequence[QuestionedPrompt],
-    layers: Sequence[int],
-    store: ActivationStore,
-    seed: int,
-) -> list[dict[str, Any]]:
+def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
     """Return one row per question.
 
     A row holds the oracle's `prompt`, the key of its activation, the `text` and `question` that judges see, and the
@@ -87,11 +53,11 @@ def training_rows(
     rows = []
     for prompt in prompts:
         for question in prompt.questions:
-            layer = rng.choice(layers)
-            key = activation_key(name, prompt.prompt, layer)
+            layer = rng.choice(subject.layers)
+            key = activation_key(subject.name, prompt.prompt, layer)
             known = question.answer
             rows.append({
-                "prompt": oracle_prompt(layer, len(store.get(key)), question.text, tokenizer),
+                "prompt": oracle_prompt(layer, len(subject.store.get(key)), question.text, subject.tokenizer),
                 COLUMN: key,
                 "text": prompt.prompt,
                 "question": question.text,
@@ -166,19 +132,13 @@ class EvaluationFiles(TrainerCallback):
                 cpu_seconds=time.process_time() - cpu,
             )
             file = self._folder / f"evaluation-{when}.json"
-            write_atomic(file, json.dumps(report.plain()))
-            write_diagram(file.with_suffix(".png"), f"step {step}", evaluated.overall)
+            report.write(file, file.with_suffix(".png"))
         except (OvenError, OSError) as error:
             log.warning("the evaluation at the %s could not be written: %s", when, error)
             return
         log.info("evaluation at the %s: %s", when, file)
         for line in report.lines():
             log.info("%s", line)
-
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first where a hub id is named
 
 
 RULES = {"informativeness": informativeness}
@@ -188,18 +148,6 @@ PRETRAIN_SEED = 1
 answers."""
 BETA_BOUNDS = (0.01, 100.0)
 """Multiples of the user's β. The upper bound is high enough to stop a KL that runs away."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The model whose activations are read. With an adapter it also reads them."""
-
-    model: Any
-    tokenizer: Any
-    name: str
-    """The model's name in the keys of activations."""
-    layers: tuple[int, ...]
-    store: ActivationStore
 
 
 def build(
@@ -220,7 +168,7 @@ def build(
         settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members)
     )
     policy = _policy(settings, start, seed, subject, cache)
-    _capture(settings, subject, questioned)
+    subject.capture(questioned, settings.most_activations)
     committee.group_size = settings.num_generations
     committee.description = _describe(subject)
     args = grpo_arguments(settings, start.learning_rate, seed, workdir)
@@ -229,9 +177,7 @@ def build(
         processing_class=subject.tokenizer,
         reward_funcs=[committee],
         args=args,
-        train_dataset=Dataset.from_list(
-            training_rows(subject.tokenizer, subject.name, questioned, subject.layers, subject.store, seed)
-        ),
+        train_dataset=Dataset.from_list(training_rows(subject, questioned, seed)),
         store=subject.store,
     )
     trainer.beta = args.beta = settings.kl_penalty
@@ -300,12 +246,9 @@ def _policy(settings: OracleSettings, start: Start, seed: int, subject: Subject,
     if settings.oracle_lora_path is not None:
         return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
     taught = _taught(settings, seed)
-    _capture(settings, subject, taught)
+    subject.capture(taught, settings.most_activations)
     policy = fresh_adapter(subject.model, settings.lora_rank)
-    supervised(
-        policy, subject.tokenizer, subject.name, taught, subject.layers, subject.store, settings, start.confidence,
-        seed, cache,
-    )  # fmt: skip
+    supervised(policy, subject, taught, settings, start.confidence, seed, cache)
     return policy
 
 
@@ -320,25 +263,15 @@ def _describe(subject: Subject) -> ModelDescription:
     )
 
 
-def _capture(settings: OracleSettings, subject: Subject, questioned: Sequence[QuestionedPrompt]) -> None:
-    texts = [questioned_prompt.prompt for questioned_prompt in questioned]
-    captured(
-        subject.model, subject.tokenizer, subject.name, texts, subject.layers, settings.most_activations, subject.store
-    )
-
-
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
     """Build a job whose training is the supervised stage. Its adapter starts at zero, or at the user's adapter."""
     taught = _taught(settings, seed)
-    _capture(settings, subject, taught)
+    subject.capture(taught, settings.most_activations)
     if settings.oracle_lora_path is None:
         policy = fresh_adapter(subject.model, settings.lora_rank)
     else:
         policy = load_adapter(subject.model, subject.name, settings.oracle_lora_path)
-    data = LessonData(lessons(taught, subject.name, subject.layers), settings.max_steps * settings.sft_batch, seed)
-    trainer = SupervisedTrainer(
-        policy, subject.tokenizer, data, subject.store, settings, start.confidence, seed, workdir
-    )
+    trainer = SupervisedTrainer(policy, subject, taught, settings, start.confidence, seed, workdir)
     return Job(trainer=trainer, **_measured(settings, trainer, subject, workdir))
 
 

@@ -9,11 +9,12 @@ from itertools import chain
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_recipes.activations.placeholders import PLACEHOLDER
-from oven_recipes.oracle.attributes import ABSENT, ATTRIBUTES, FEELINGS, GREETINGS, MANNERS, TIMES, TOPICS
 from oven_recipes.oracle.benchmark_items import words as benchmark_words
+from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, WORDS
+from oven_recipes.small_models import small_llama
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
@@ -44,9 +45,9 @@ def vocabulary() -> tuple[str, ...]:
             (*attribute.values, *attribute.values.values(), *attribute.open, *attribute.closed)
             for attribute in ATTRIBUTES.values()
         ),
-        *(words for _, words in (*TOPICS.values(), *FEELINGS.values(), *GREETINGS.values())),
-        *MANNERS.values(),
-        *TIMES.values(),
+        *(words for _, words in (*WORDS.topics.values(), *WORDS.feelings.values(), *WORDS.greetings.values())),
+        *WORDS.manners.values(),
+        *WORDS.times.values(),
         (ABSENT, "is about the feels because of the"),
         benchmark_words(),
     )
@@ -81,18 +82,5 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Build a freshly initialised model in float32. Torch's global generator decides its weights."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=sizes.hidden,
-        intermediate_size=sizes.ffn,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.heads,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return LlamaForCausalLM(config)
+    """Return a freshly initialised model."""
+    return small_llama(sizes, tokenizer, CONTEXT)

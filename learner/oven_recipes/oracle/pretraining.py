@@ -18,22 +18,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaForCausalLM, PreTrainedModel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.activations.capture import MOST_TOKENS, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle import supervised
-from oven_recipes.oracle.attributes import ABSENT, ATTRIBUTES
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.model import EOS, SIZES, Sizes, build_model
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
 from oven_recipes.oracle.supervised import lessons as lessons_of
-from oven_recipes.oracle.template_prompts import TemplatePrompt, prompts
-from oven_recipes.oracle.template_questions import YES, questions
-from oven_recipes.weights_cache import key_of, load_weights, store_weights
+from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
+from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, QUESTIONS
+from oven_recipes.small_models import rise_and_fall
+from oven_recipes.weights_cache import key_of, trained_once
 
 log = logging.getLogger("oven.learner")
 
@@ -56,8 +56,6 @@ BENCHMARK_TEXTS = 1000
 TEXT_WEIGHT = 0.1
 """Weight of a token that is not part of an answer. Most of a random text cannot be predicted, and the answers are what
 matters."""
-RAMP = 20
-"""Steps over which the learning rate rises."""
 
 
 class Schedule(NamedTuple):
@@ -86,26 +84,19 @@ def own_model(
 ) -> tuple[PreTrainedModel, str]:
     """Return the small model and its name in the keys of activations.
 
-    A sound cache entry is used; otherwise the model is pre-trained now. Torch's global generator is restored.
+    A sound cache entry is used; otherwise the model is pre-trained now.
     """
     decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(decides)}"
     folder = cache / f"oracle-{name}"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build_model(sizes, tokenizer)
-        if (weights := load_weights(folder)) is not None:
-            model.load_state_dict(weights)
-        else:
-            pretrain(model, tokenizer, schedule, seed)
-            store_weights(_untied(model), folder)
+    model = trained_once(
+        folder,
+        seed,
+        lambda: build_model(sizes, tokenizer),
+        lambda model: pretrain(model, tokenizer, schedule, seed),
+    )
     model.train(False)
     return model, name
-
-
-def _untied(model: LlamaForCausalLM) -> dict[str, Tensor]:
-    """Return the weights, each with its own memory, as safetensors requires."""
-    return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
@@ -193,12 +184,8 @@ def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor
             ids += piece
             weights += [1.0 if answer else TEXT_WEIGHT] * len(piece)
         encoded.append((ids, weights))
-    width = max(len(ids) for ids, _ in encoded)
-    ids_of, weights_of = torch.full((len(rows), width), tokenizer.pad_token_id), torch.zeros(len(rows), width)
-    for row_number, (ids, weights) in enumerate(encoded):
-        ids_of[row_number, : len(ids)] = torch.tensor(ids)
-        weights_of[row_number, : len(ids)] = torch.tensor(weights)
-    return ids_of, weights_of
+    ids_of = pad_sequence([torch.tensor(ids) for ids, _ in encoded], True, tokenizer.pad_token_id)
+    return ids_of, pad_sequence([torch.tensor(weights) for _, weights in encoded], True)
 
 
 def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
@@ -222,12 +209,7 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
         Float32Muon(matrices, lr=schedule.learning_rate),
         torch.optim.AdamW(rest, lr=schedule.learning_rate * ADAM, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    schedulers = [
-        torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, schedule.steps))
-        )
-        for optimizer in optimizers
-    ]
+    schedules = [rise_and_fall(optimizer, schedule.steps) for optimizer in optimizers]
     benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
     model.train()
     for step in range(schedule.steps):
@@ -242,8 +224,8 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
             with ActivationInjection(model, tokenizer) as injection:
                 lesson_loss(model, injection, about, vectors, taught).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+        for optimizer, scheduler in zip(optimizers, schedules, strict=True):
             optimizer.step()
-            optimizer.zero_grad()
             scheduler.step()
+        model.zero_grad()
     model.eval()

@@ -7,15 +7,14 @@ The file has no answers, so judges decide. Errors name the line and never quote 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
 from oven_recipes.oracle.questions import Question, QuestionedPrompt
+from oven_runs.traces import jsonl
 
 LAYOUT = "one JSON object a line, with wildchat_question (text), language (text) and oracle_questions (a list of texts)"
 
@@ -38,8 +37,8 @@ def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[
     prompts in which `tokenizer` finds fewer than two tokens.
     """
     by_prompt: dict[str, QuestionedPrompt] = {}
-    for number, line in _lines(path):
-        row = _parsed(path, number, line)
+    for number, values in jsonl.rows(path):
+        row = _parsed(path, number, values)
         if (known := by_prompt.get(row.wildchat_question)) is None and most is not None and len(by_prompt) >= most:
             break
         prompt_questions = (*(known.questions if known else ()), *(Question(text) for text in row.oracle_questions))
@@ -55,33 +54,9 @@ def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[
     return list(by_prompt.values())
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank with their numbers, from 1."""
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise ConfigError(
-                        f"{path}, line {number}: byte {error.start + 1} is not UTF-8; save the file as UTF-8"
-                    ) from None
-                if text.strip():
-                    yield number, text
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; give a file of {LAYOUT}") from None
-
-
-def _parsed(path: Path, number: int, line: str) -> _Line:
-    try:
-        values = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        cut = "" if line.endswith("\n") else ", and the file ends in it: it may be cut, so fetch it again"
-        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-        raise ConfigError(f"{path}, line {number} is not JSON ({what}){cut}; give {LAYOUT}") from None
+def _parsed(path: Path, number: int, values: dict[str, Any] | jsonl.BadLine) -> _Line:
     try:
         return _Line.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the line"
-        raise ConfigError(f"{path}, line {number}: {where}: {first['msg']}; give {LAYOUT}") from None
+        why = values.detail if isinstance(values, jsonl.BadLine) else reason(error)
+        raise ConfigError(f"{path}, line {number}: {why}; give {LAYOUT}") from None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from oven_recipes.base import no_such_start
+from oven_recipes import base
 
 OWN_MODEL: dict[str, Any] = {
     "lr": 3e-4,
@@ -147,37 +147,29 @@ Confidence = Literal["spread", "constant", "overconfident"]
 
 
 @dataclass(frozen=True)
-class Start:
-    """A learning rate, and how the supervised stage states confidence. `label` describes the planted fault of a drill;
-    otherwise it is empty."""
+class Start(base.Start):
+    """A learning rate, and how the supervised stage states confidence."""
 
-    name: str
-    learning_rate: float
     confidence: Confidence = "spread"
-    label: str = ""
 
     def describe(self) -> str:
-        """Describe the start in one line for people. Agents never see it."""
-        return f"learning rate {self.learning_rate:.3g}, supervised answers of {self.confidence} confidence"
+        return f"{super().describe()}, supervised answers of {self.confidence} confidence"
 
 
-def parse_start(text: str, settings: OracleSettings) -> Start:
+def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
     """Return the start called `text` (one of `NAMES`).
 
     Raises ValueError, naming the nearest names, for any other text, and for a drill that would plant its fault in the
     user's own adapter.
     """
-    if text in NAMES and text.startswith("drill:") and settings.oracle_lora_path and text != "drill:lr-high":
+    if text not in NAMES:
+        raise base.no_such_start(text, NAMES)
+    if text in ("tuned", "drill:lr-high"):
+        return Start(*base.learning_rate_start(text, settings.lr))
+    if settings.oracle_lora_path:
         raise ValueError(f"{text} plants its fault in the supervised stage: leave --oracle-lora-path out")
-    match text:
-        case "tuned":
-            return Start(text, settings.lr)
-        case "drill:constant-confidence":
-            label = f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of {CONSTANT}"
-            return Start(text, settings.lr, "constant", label)
-        case "drill:overconfident":
-            label = f"all supervised answers, wrong ones too, state a confidence of {OVERCONFIDENT[0]} or more"
-            return Start(text, settings.lr, "overconfident", label)
-        case "drill:lr-high":
-            return Start(text, settings.lr * 10, label="the learning rate is set to 10 times the usual one")
-    raise no_such_start(text, NAMES)
+    if text == "drill:constant-confidence":
+        label = f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of {CONSTANT}"
+        return Start(text, settings.lr, label, "constant")
+    label = f"all supervised answers, wrong ones too, state a confidence of {OVERCONFIDENT[0]} or more"
+    return Start(text, settings.lr, label, "overconfident")

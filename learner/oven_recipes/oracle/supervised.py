@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +17,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from transformers import Trainer, TrainingArguments
 
 from oven_core.errors import ConfigError
+from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
+from oven_recipes.oracle.words import QUESTIONS
+from oven_recipes.runner import TRAINER_ARGUMENTS
+from oven_recipes.small_models import descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")
@@ -48,39 +53,54 @@ VERSION = 1
 """Raise it when a code change alters the weights that the stage produces."""
 ALIKE = 8
 """Batches that are drawn, sorted and split together."""
-RAMP = 20
-"""Steps over which the learning rate rises."""
-IGNORED = -100  # cross_entropy's default ignore_index
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model whose activations are read. With an adapter it also reads them."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    """The model's name in the keys of activations."""
+    layers: tuple[int, ...]
+    store: ActivationStore
+
+    def capture(self, prompts: Sequence[QuestionedPrompt], most: int) -> None:
+        """Add the missing activations of the prompts to the store. A text's digest decides how many of its last tokens
+        are stored, from 1 to `most`, so every run of a model stores the same."""
+        texts = dict.fromkeys(prompt.prompt for prompt in prompts)
+        keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
+        if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
+            counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
+            self.store.add(self.name, capture(self.model, self.tokenizer, missing, self.layers, counts))
 
 
 def supervised(
     policy: Any,
-    tokenizer: Any,
-    name: str,
+    subject: Subject,
     prompts: Sequence[QuestionedPrompt],
-    layers: Sequence[int],
-    store: ActivationStore,
     settings: OracleSettings,
     confidence: Confidence,
     seed: int,
     cache: Path,
 ) -> None:
-    """Teach the adapter `default` of `policy`, a PeftModel on the model called `name`.
+    """Teach the adapter `default` of `policy`, a PeftModel on the subject.
 
     A sound cache entry is used; otherwise the stage runs now. `prompts` have known answers, and their activations are
-    in `store`. Torch's global generator is restored. Raises ConfigError if no answer is known, and for what
+    stored. Torch's global generator is restored. Raises ConfigError if no answer is known, and for what
     `ActivationInjection` refuses.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    taught = lessons(prompts, name, layers)
+    taught = lessons(prompts, subject.name, subject.layers)
     if not taught and settings.sft_steps:
         raise ConfigError(
             "the supervised stage needs questions with known answers, and there are none: leave --questions out, or "
             "give an oracle that is trained already with --oracle-lora-path"
         )
     decides = {
-        "version": VERSION, "seed": seed, "model": name, "layers": layers, "confidence": confidence,
+        "version": VERSION, "seed": seed, "model": subject.name, "layers": subject.layers, "confidence": confidence,
         "lessons": key_of({"lessons": taught}),
         **{field: getattr(settings, field) for field in DECIDING},
     }  # fmt: skip
@@ -91,7 +111,7 @@ def supervised(
         return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        train(policy, tokenizer, taught, store, settings, confidence, seed)
+        train(policy, subject, taught, settings, confidence, seed)
     store_weights(get_peft_model_state_dict(policy), folder)
 
 
@@ -163,9 +183,8 @@ def _confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]
 
 def train(
     policy: Any,
-    tokenizer: Any,
+    subject: Subject,
     taught: Sequence[Lesson],
-    store: ActivationStore,
     settings: OracleSettings,
     confidence: Confidence,
     seed: int,
@@ -174,10 +193,8 @@ def train(
     rng = random.Random(f"supervised {seed}")
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
-    scale = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, settings.sft_steps))
-    )
-    injection = ActivationInjection(policy, tokenizer)
+    schedule = rise_and_fall(optimizer, settings.sft_steps)
+    injection, store = ActivationInjection(policy, subject.tokenizer), subject.store
     policy.train()
     try:
         batches = islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps)
@@ -186,14 +203,9 @@ def train(
                 log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
             clean = step < CLEAN * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
-            loss = lesson_loss(
-                policy, injection, batch, vectors, collate(batch, vectors, tokenizer, confidence, rng, clean=clean)
-            )
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-            scale.step()
+            collated = collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean)
+            loss = lesson_loss(policy, injection, batch, vectors, collated)
+            descend(loss, weights, optimizer, schedule)
     finally:
         injection.remove()
         policy.eval()
@@ -210,7 +222,11 @@ def lesson_loss(
     of `collate`."""
     ids, mask, labels = (part.to(model.device) for part in collated)
     with injection.rows(vectors, [lesson.layer for lesson in batch]):
-        logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
+        return _cross_entropy(model(input_ids=ids, attention_mask=mask).logits, labels)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over the labels (B, T) that are not ignored, of logits (B, T, V), in nats."""
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
@@ -244,12 +260,62 @@ def collate(
     prompts = tokenizer(prompts_asked)["input_ids"]
     responses = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses, add_special_tokens=False)["input_ids"]]
-    width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))
-    ids = torch.full((len(batch), width), tokenizer.pad_token_id or 0)
-    labels, mask = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
-    for row, (prompt, target) in enumerate(zip(prompts, targets, strict=True)):
-        whole = len(prompt) + len(target)
-        ids[row, :whole] = torch.tensor(prompt + target)
-        mask[row, :whole] = 1
-        labels[row, len(prompt) : whole] = torch.tensor(target)
-    return ids, mask, labels
+    return target_batch(prompts, targets, tokenizer.pad_token_id or 0, "right")
+
+
+VECTORS, LAYERS = "oven_vectors", "oven_layers"
+"""In the batch: each row's activations and the block that they come of."""
+
+
+class SupervisedTrainer(Trainer):
+    """A Trainer whose loss covers what the oracle says, with the activations injected."""
+
+    def __init__(
+        self,
+        policy: Any,
+        subject: Subject,
+        prompts: Sequence[QuestionedPrompt],
+        settings: OracleSettings,
+        confidence: Confidence,
+        seed: int,
+        workdir: Path,
+    ) -> None:
+        rng = random.Random(f"stated {seed}")
+        count = settings.max_steps * settings.sft_batch
+        taught = lessons(prompts, subject.name, subject.layers)
+        drawn: Any = random.Random(f"lessons {seed}").choices(taught, k=count)
+
+        def collator(batch: Sequence[Lesson]) -> dict[str, Any]:
+            vectors = [subject.store.get(lesson.key) for lesson in batch]
+            ids, mask, labels = collate(batch, vectors, subject.tokenizer, confidence, rng)
+            layers = [lesson.layer for lesson in batch]
+            return {"input_ids": ids, "attention_mask": mask, "labels": labels, VECTORS: vectors, LAYERS: layers}
+
+        super().__init__(
+            model=policy,
+            args=TrainingArguments(
+                output_dir=str(workdir),
+                seed=seed,
+                learning_rate=settings.sft_lr,
+                lr_scheduler_type="linear",
+                max_steps=settings.max_steps,
+                per_device_train_batch_size=settings.sft_batch,
+                max_grad_norm=settings.max_grad_norm,
+                remove_unused_columns=False,
+                use_cpu=not torch.cuda.is_available(),
+                **TRAINER_ARGUMENTS,
+            ),
+            train_dataset=drawn,
+            data_collator=collator,
+            processing_class=subject.tokenizer,
+        )
+        self.injection = ActivationInjection(policy, subject.tokenizer)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the mean cross-entropy over what the oracle says, in nats."""
+        with self.injection.rows(inputs[VECTORS], inputs[LAYERS]):
+            outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        loss = _cross_entropy(outputs.logits, inputs["labels"])
+        return (loss, outputs) if return_outputs else loss

@@ -1,12 +1,71 @@
-"""Questions about template prompts, with their answers: half are open; of the closed ones half are answered with no."""
+"""Prompts made from templates, for use without a file of real ones, and questions about them. The generator knows what
+each prompt says. Half of the questions are open; of the closed ones half are answered with no."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 
-from oven_recipes.oracle.attributes import ATTRIBUTES
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
-from oven_recipes.oracle.template_prompts import TemplatePrompt, prompts
+from oven_recipes.oracle.words import ATTRIBUTES, WORDS
+
+OPTIONAL = 0.8
+"""Share of prompts with a greeting, and of prompts with a place."""
+HELD_OUT_SHARE = 5
+"""One prompt in this many is held out of training."""
+
+
+@dataclass(frozen=True)
+class TemplatePrompt:
+    """A prompt and the values of its attributes."""
+
+    text: str
+    values: Mapping[str, str]
+
+
+def held_out(text: str) -> bool:
+    """Whether a prompt belongs to the evaluation. Its hash decides, so every seed and stage agrees."""
+    return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
+
+
+def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list[TemplatePrompt]:
+    """Return `count` different prompts from one side of the split."""
+    made: dict[str, TemplatePrompt] = {}
+    while len(made) < count:
+        prompt = _draw(rng)
+        if held_out(prompt.text) is evaluation:
+            made[prompt.text] = prompt
+    return list(made.values())
+
+
+def _draw(rng: random.Random) -> TemplatePrompt:
+    topic, feeling, time, manner = (
+        rng.choice(list(values)) for values in (WORDS.topics, WORDS.feelings, WORDS.times, WORDS.manners)
+    )
+    gender = rng.choice(list(WORDS.names))
+    name, number = rng.choice(WORDS.names[gender]), rng.choice(WORDS.numbers[:6])
+    values = {"topic": topic, "feeling": feeling, "time": time, "manner": manner, "person": name, "number": number}
+    words = WORDS.topics[topic][1]
+    singular, several = rng.choice(WORDS.nouns)
+    happening = f"{name} {rng.choice(WORDS.times[time])} {number} {singular if number == 'one' else several}"
+    if rng.random() < OPTIONAL:
+        values["place"] = rng.choice([city for cities in WORDS.cities.values() for city in cities])
+        happening += f" in {values['place']}"
+    mood = rng.choice(WORDS.feelings[feeling][1])
+    subject = WORDS.pronouns[gender][0]
+    clauses = [
+        happening,
+        rng.choice(("{} is {} about the {}", "{} feels {} because of the {}")).format(subject, mood, rng.choice(words)),
+        rng.choice(WORDS.manners[manner]).format(rng.choice(words)),
+    ]
+    rng.shuffle(clauses)
+    if rng.random() < OPTIONAL:
+        values["language"] = rng.choice(list(WORDS.greetings))
+        clauses.insert(rng.choice((0, len(clauses))), rng.choice(WORDS.greetings[values["language"]][1]))
+    return TemplatePrompt(" ".join(clauses), values)
+
 
 PROMPTS = 1000
 QUESTIONS = 8

@@ -31,7 +31,7 @@ from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.hf.knobs.quantisation import FakeQuantisation
 from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
-from oven_recipes.pretrain.prior import TokenWeights, find_prior, scale_embedding
+from oven_recipes.pretrain.prior import find_prior, scale_embedding
 from oven_recipes.pretrain.settings import PretrainSettings, Start
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 
@@ -179,8 +179,10 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     prior = find_prior(settings.token_prior, words.texts, words.counts, workdir, words.file)
     set_seed(seed)
     model = build_model(settings, words.tokenizer)
+    channels: list[Channel] = [MultiToken(settings.mtp_weight)]
     if prior is not None:
         scale_embedding(model, prior)
+        channels.insert(0, TokenWeighted(prior, settings.kg_weight))
     rounding, actuators = FakeQuantisation(model), Actuators()
     rounding.write(settings.quantisation)
     quantisation.announce(actuators, rounding)
@@ -188,7 +190,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
         model=model,
         args=_arguments(settings, start, seed, workdir),
         train_dataset=mixture.dataset,
-        channels=_channels(settings, prior),
+        channels=channels,
     )
     plug_in(trainer, mixture)
 
@@ -229,12 +231,6 @@ def _measured(
     finally:
         rounding.write(now)
     return metrics | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
-
-
-def _channels(settings: PretrainSettings, prior: TokenWeights | None) -> list[Channel]:
-    """Return the channels. Without a prior, `channel.kg` has nothing to weight by."""
-    weighted = [TokenWeighted(prior.scores, settings.kg_weight)] if prior is not None else []
-    return [*weighted, MultiToken(settings.mtp_weight)]
 
 
 def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:

@@ -15,16 +15,15 @@ import secrets
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from oven_core.bus.connection import Bus
-from oven_core.errors import BusError, ConfigError
+from oven_core.errors import BusError, ConfigError, reason
 from oven_core.files import read_file, write_atomic
 from oven_core.protocol import names
 from oven_core.protocol.graph_requests import PartTaken, RequestPart, TokenPrior, TokenPriorRequest
@@ -43,47 +42,22 @@ PART: Final = 360_000
 """Bytes of a part, compressed, before base64."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedPrior:
-    """Scores from the service, checked against the vocabulary of the request."""
-
-    scores: dict[int, float]
-    """Token id → score. Other tokens have none."""
-    blob: bytes
-    """The scores in the file format of oven_core.protocol.token_scores."""
-    graph: str
-    """SHA-256 of the graph that gave them."""
-    ablation: str
-    """The measured effect of the method, in a sentence."""
-
-
 def ask_token_prior(
-    connection: Connection,
-    vocabulary: Sequence[str],
-    *,
-    method: Literal["unigram", "kg"] = "kg",
-    counts: Sequence[int] = (),
-    k: int = 358,
-    deadline_s: float = DEADLINE_S,
-) -> ServedPrior:
-    """Request scores from the service and wait for them, also inside a program with an event loop.
+    connection: Connection, vocabulary: Sequence[str], *, k: int = 358, deadline_s: float = DEADLINE_S
+) -> TokenPrior:
+    """Request a graph's scores from the service and wait for them, also inside a program with an event loop.
 
-    `vocabulary` has the tokens' texts by id; `counts`, for `unigram`, how often each occurs in the corpus. Raises
-    BusError if the service refuses or does not answer in time, and ConfigError if its answer cannot be read or is for
-    another vocabulary.
+    `vocabulary` has the tokens' texts by id. Raises BusError if the service refuses or does not answer in time, and
+    ConfigError for a vocabulary that cannot be requested.
     """
-    sha = vocabulary_sha(vocabulary)
     try:
         request = TokenPriorRequest(
-            method=method, vocabulary=tuple(vocabulary), counts=tuple(counts), vocabulary_sha=sha, k=k
+            method="kg", vocabulary=tuple(vocabulary), vocabulary_sha=vocabulary_sha(vocabulary), k=k
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ConfigError(f"no request for a token prior: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ConfigError(f"no request for a token prior: {reason(error)}") from None
     with ThreadPoolExecutor(1, "oven-token-prior") as thread:
-        answer = thread.submit(asyncio.run, _ask(connection, request, deadline_s)).result()
-    blob = base64.b64decode(answer.blob)
-    return ServedPrior(decode(blob, len(vocabulary), sha), blob, answer.graph, answer.ablation)
+        return thread.submit(asyncio.run, _ask(connection, request, deadline_s)).result()
 
 
 async def _ask(connection: Connection, request: TokenPriorRequest, deadline_s: float) -> TokenPrior:
@@ -127,18 +101,10 @@ KEPT: Final = "token_prior.bin"
 the graph has changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenWeights:
-    scores: dict[int, float]
-    """Token → score from 0 to 1, at least one above 0. Other tokens have none."""
-    origin: str
-    """Where they come from, in words."""
-
-
 def find_prior(
     wanted: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
-) -> TokenWeights | None:
-    """Return the token weights for `wanted`: none, unigram, kg, or a file.
+) -> dict[int, float] | None:
+    """Return the tokens' scores, 0 to 1, for `wanted`: none, unigram, kg, or a file. Other tokens have none.
 
     `texts`: the vocabulary by id. `counts`: how often each token occurs in the training text, int64 [vocabulary].
     `folder` keeps the service's answer. `vocabulary` is the file with `texts`, for the message. Raises ConfigError if
@@ -161,10 +127,10 @@ def find_prior(
         ) from error
     if not all(map(math.isfinite, scores.values())):
         raise ConfigError(f"{origin}: its scores are not finite numbers; it is damaged, make it again")
-    prior = TokenWeights(from_0_to_1(scores), origin)
-    if not any(prior.scores.values()):
+    prior = from_0_to_1(scores)
+    if not any(prior.values()):
         raise ConfigError(f"{origin}: no token has a score above 0, so they say nothing; give another, or none")
-    log.info("token prior: %d tokens from %s", len(prior.scores), origin)
+    log.info("token prior: %d tokens from %s", len(prior), origin)
     return prior
 
 
@@ -178,11 +144,11 @@ def from_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
 
 
 @torch.no_grad()
-def scale_embedding(model: Any, prior: TokenWeights) -> None:
+def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
     """Scale each row by 1 + STRENGTH · score, once, before training. A tied output row scales with it."""
     rows = model.get_input_embeddings().weight  # [vocabulary, hidden]
-    ids = torch.tensor(list(prior.scores), device=rows.device)
-    scores = torch.tensor(list(prior.scores.values()), dtype=rows.dtype, device=rows.device)
+    ids = torch.tensor(list(prior), device=rows.device)
+    scores = torch.tensor(list(prior.values()), dtype=rows.dtype, device=rows.device)
     rows[ids] *= (1 + STRENGTH * scores).unsqueeze(1)
 
 
@@ -209,5 +175,6 @@ def _served(texts: Sequence[str], folder: Path) -> bytes:
     except BusError as error:
         raise ConfigError(f"token_prior = {KG}: the prior service did not answer ({error}): {remedy}") from error
     log.info("token prior: graph %s…; measured: %s", served.graph[:12], served.ablation)
-    write_atomic(file, served.blob)
-    return served.blob
+    blob = base64.b64decode(served.blob)
+    write_atomic(file, blob)
+    return blob

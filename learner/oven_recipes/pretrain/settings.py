@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from oven_recipes.base import no_such_start
+from oven_recipes import base
 
 TUNED_LEARNING_RATE = 2e-3
 """The best of the learning rates tried with Adam on this model over 400 steps."""
@@ -129,37 +129,26 @@ NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a run begins. `label` describes the planted fault of a drill; otherwise it is empty. A `weight_decay`
-    overrides that of the settings."""
+class Start(base.Start):
+    """A learning rate, and the weight decay if it is not that of the settings."""
 
-    name: str
-    learning_rate: float
-    label: str = ""
     weight_decay: float | None = None
 
     def describe(self) -> str:
-        """Describe the start in one line for people. Agents never see it."""
         decay = "" if self.weight_decay is None else f", weight decay {self.weight_decay:g}"
-        return f"learning rate {self.learning_rate:.3g}{decay}"
+        return super().describe() + decay
 
 
-def parse_start(text: str, seed: int) -> Start:
-    """Return the start called `text` (one of `NAMES`). Only `drawn` uses the seed.
-
-    Raises ValueError, naming the nearest names, for any other text.
-    """
+def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
+    """Return the start called `text`; only `drawn` uses the seed. Raises ValueError with the nearest names for any
+    other text."""
     match text:
-        case "tuned":
-            return Start(text, TUNED_LEARNING_RATE)
+        case "tuned" | "drill:lr-low" | "drill:lr-high":
+            return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drawn":
             low, high = LEARNING_RATE_RANGE
             factor = math.exp(random.Random(f"start {seed}").uniform(math.log(low), math.log(high)))
             return Start(text, TUNED_LEARNING_RATE * factor)
-        case "drill:lr-low":
-            return Start(text, TUNED_LEARNING_RATE / 10, "the learning rate is set to 1/10 of the tuned one")
-        case "drill:lr-high":
-            return Start(text, TUNED_LEARNING_RATE * 10, "the learning rate is set to 10 times the tuned one")
         case "drill:decay-high":
             return Start(text, TUNED_LEARNING_RATE, "the weight decay is set to 100 times the usual one", 10.0)
-    raise no_such_start(text, NAMES)
+    raise base.no_such_start(text, NAMES)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
 from oven_recipes.pretrain.corpus import Part
+from oven_recipes.weights_cache import new_entry
 
 VERSION = 1  # raise it when the code changes what it makes of a corpus
 END = "<|endoftext|>"
@@ -79,7 +77,9 @@ def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
             streams[f"train {number}"] = _encoded(core, [file.text for file in part.train])
             if part.held_out:
                 streams[f"held out {number}"] = _encoded(core, [file.text for file in part.held_out])
-        _store(folder, core, streams)
+        with new_entry(folder) as fresh:
+            core.save(str(fresh / TOKENIZER))
+            save_file(streams, fresh / TOKENS)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END)  # type: ignore[no-untyped-call]
     if not (folder / VOCABULARY).is_file():
         write_atomic(folder / VOCABULARY, json.dumps(_texts(tokenizer)))
@@ -148,18 +148,3 @@ def _encoded(core: Tokenizer, texts: Sequence[str]) -> Tensor:
         for encoding in core.encode_batch_fast(texts[start : start + BATCH], add_special_tokens=False):
             ids += [*encoding.ids, end]
     return torch.tensor(ids, dtype=torch.int32)
-
-
-def _store(folder: Path, core: Tokenizer, streams: dict[str, Tensor]) -> None:
-    """Write beside the target, then rename, so that a reader sees a whole entry or none."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        core.save(str(fresh / TOKENIZER))
-        save_file(streams, fresh / TOKENS)
-        shutil.rmtree(folder, ignore_errors=True)  # only ever a damaged entry, or an equal one of a racing process
-        os.rename(fresh, folder)
-    except OSError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        if not (folder / TOKENS).is_file():  # not the race's winner in our place: a disk that cannot be written
-            raise

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, PrinterCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel_trainer import ChannelTrainer
+from oven_recipes.base import Start
 from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.openenv_client import served
 from oven_recipes.environments.recorder import Recorder
 from oven_recipes.environments.repair import RepairEnvironment, RepairTools
 from oven_recipes.environments.repositories import Repositories
@@ -23,7 +26,7 @@ from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.repair.attempts import attempt_all
-from oven_recipes.repair.settings import RepairSettings, Start
+from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.warm_policy import warm_policy
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_runs.traces import jsonl
@@ -50,13 +53,6 @@ def solved_by(
         return {SOLVED.name: [float(session.solved) for session in sessions], PASSING.name: passing}
 
     return evaluate
-
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to. Environments
-# are marked experimental there: one warning, of which a user learns nothing.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 
 LR_BOUNDS = (0.01, 100.0)
@@ -182,3 +178,50 @@ def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdi
         "use_cpu": True,
         **TRAINER_ARGUMENTS,
     }
+
+
+def collected(
+    settings: RepairSettings,
+    instances: Sequence[Instance],
+    seed: int,
+    cache: Path,
+    *,
+    policy_seed: int | None = None,
+    repositories: Path | None = None,
+    openenv: bool = False,
+) -> list[Trace]:
+    """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of
+    `seed`).
+
+    It seeds torch's global generator: the same arguments give the same traces, whether calls run here or behind
+    OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not
+    recorded.
+    """
+    traces: list[Trace] = []
+    tests = SandboxedTests()
+    different = list({instance.instance_id: instance for instance in instances}.values())
+    with contextlib.ExitStack() as exits:
+        environment: Callable[[], Any] = local(different, tests, Repositories(repositories))
+        if openenv:
+            environment = exits.enter_context(served(different, repositories))
+        work = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
+        trainer = repair_trainer(
+            settings,
+            parse_start("tuned", seed, settings),
+            seed,
+            Path(work),
+            cache,
+            tests=tests,
+            policy_seed=policy_seed,
+            instances=different,
+            environment=environment,
+            sink=traces.append,
+            split="collected",
+            per_device_eval_batch_size=settings.prompts_per_step * settings.group_size,
+        )
+        trainer.remove_callback(PrinterCallback)
+        set_seed(seed)
+        trainer.evaluate(eval_dataset=rows_of(instances))
+    if len(traces) != (wanted := len(instances) * settings.group_size):
+        raise ProcessError(f"{len(traces)} of {wanted} attempts were recorded; the warning above says why")
+    return traces

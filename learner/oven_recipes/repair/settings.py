@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from oven_recipes.base import no_such_start
+from oven_recipes.base import Start, learning_rate_start, no_such_start
 from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.small_functions import known_shapes, tasks
 
@@ -58,26 +57,8 @@ class RepairSettings(BaseModel):
         return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where a run begins. `label` describes the planted fault of a drill; otherwise it is empty."""
-
-    name: str
-    learning_rate: float
-    label: str = ""
-
-    def describe(self) -> str:
-        """Describe the start in one line for people. Agents never see it."""
-        return f"learning rate {self.learning_rate:.3g}"
-
-
-def parse_start(text: str) -> Start:
+def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
     """Return the start called `text`. Raises ValueError, naming the nearest names, for an unknown start."""
-    match text:
-        case "tuned":
-            return Start(text, TUNED_LEARNING_RATE)
-        case "drill:lr-low":
-            return Start(text, TUNED_LEARNING_RATE / 10, "the learning rate is set to 1/10 of the tuned one")
-        case "drill:lr-high":
-            return Start(text, TUNED_LEARNING_RATE * 10, "the learning rate is set to 10 times the tuned one")
-    raise no_such_start(text, NAMES)
+    if text not in NAMES:
+        raise no_such_start(text, NAMES)
+    return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

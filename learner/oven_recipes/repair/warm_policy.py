@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import json
@@ -17,7 +16,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.environments.instance import Instance
@@ -28,7 +28,8 @@ from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
 from oven_recipes.repair.attempts import attempt_all, share_solved
 from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
 from oven_recipes.repair.settings import RepairSettings
-from oven_recipes.weights_cache import key_of, load_weights, store_weights
+from oven_recipes.small_models import descend, small_llama
+from oven_recipes.weights_cache import key_of, trained_once
 
 Message = dict[str, Any]
 """A message in the form that chat templates take."""
@@ -159,8 +160,6 @@ WORDED = 400
 """Demonstrations from which the vocabulary is built. They contain all words of the tasks."""
 WARM_UP = "warm-up"
 """Seed of the tasks on which the warm-up is measured, which neither training nor evaluation uses."""
-BELOW = "below_solved_from"
-"""File beside cached weights whose warm-up did not reach `solved_from`. Each use reports it."""
 DECIDES = (
     "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
     "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
@@ -173,49 +172,22 @@ def warm_policy(
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Return the warm policy for these settings and seed, and its tokenizer.
 
-    A sound cache entry is used; otherwise the policy is trained now. Torch's global generator is restored.
+    A sound cache entry is used; otherwise the policy is trained now.
     """
     key = key_of({"version": RECIPE_VERSION, "seed": seed, **{name: getattr(settings, name) for name in DECIDES}})
     tokenizer = vocabulary()
-    folder = cache / f"repair-warm-{key}"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build_model(settings, tokenizer)
-        if (weights := load_weights(folder)) is not None:
-            model.load_state_dict(weights)
-            reached = not (folder / BELOW).is_file()
-        else:
-            reached = _train(model, tokenizer, settings, seed, tests or SandboxedTests())
-            # Copies: the head shares its memory with the embedding, which a file cannot say.
-            store_weights({name: weight.clone() for name, weight in model.state_dict().items()}, folder)
-            if not reached:
-                with contextlib.suppress(FileNotFoundError):  # another process is storing the same
-                    (folder / BELOW).touch()
-    if not reached:
-        log.warning(
-            "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "
-            "reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
-        )  # fmt: skip
+    model = trained_once(
+        cache / f"repair-warm-{key}",
+        seed,
+        lambda: build_model(settings, tokenizer),
+        lambda model: _train(model, tokenizer, settings, seed, tests or SandboxedTests()),
+    )
     return model, tokenizer
 
 
 def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Build a freshly initialised policy in float32. Torch's global generator decides its weights."""
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=settings.hidden,
-            intermediate_size=settings.ffn,
-            num_hidden_layers=settings.layers,
-            num_attention_heads=settings.heads,
-            num_key_value_heads=settings.heads,
-            max_position_embeddings=POSITIONS,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
+    """Return a freshly initialised policy."""
+    return small_llama(settings, tokenizer, POSITIONS)
 
 
 def vocabulary() -> PreTrainedTokenizerFast:
@@ -232,8 +204,8 @@ def _worded() -> tuple[str, ...]:
 
 def _train(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, seed: int, tests: Tests
-) -> bool:
-    """Train the policy, and return whether it reached the required share of unseen tasks."""
+) -> None:
+    """Train the policy until it solves the required share of unseen tasks."""
     habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
     shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, draws) for instance in shown)
@@ -252,17 +224,16 @@ def _train(
         losses = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")  # (B * (T - 1),)
         weighed = weights[:, 1:].flatten()
         loss = (losses * weighed).sum() / weighed.sum()
-        model.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
+        descend(loss, model.parameters(), *optimizers)
         if step % settings.sft_round == 0:
             solved = measured(model, tokenizer, settings, tests)
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
             if solved >= settings.solved_from:
-                return True
-    return False
+                return
+    log.warning(
+        "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "
+        "reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
+    )  # fmt: skip
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
@@ -314,12 +285,7 @@ def answers(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool
 
 def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
     """Return token ids, attention mask and loss weights, each (B, T), padded on the right."""
-    width = max(len(ids) for ids, _ in rows)
-    ids = torch.full((len(rows), width), tokenizer.pad_token_id)
-    mask = torch.zeros(len(rows), width, dtype=torch.int64)
-    weights = torch.zeros(len(rows), width)
-    for row_index, (row, written) in enumerate(rows):
-        ids[row_index, : len(row)] = torch.tensor(row)
-        mask[row_index, : len(row)] = 1
-        weights[row_index, : len(row)] = torch.tensor([1.0 if is_written else OTHERS for is_written in written])
-    return ids, mask, weights
+    texts = [torch.tensor(ids) for ids, _ in rows]
+    weights = [torch.tensor([1.0 if is_written else OTHERS for is_written in written]) for _, written in rows]
+    mask = pad_sequence([torch.ones_like(text) for text in texts], True)
+    return pad_sequence(texts, True, tokenizer.pad_token_id), mask, pad_sequence(weights, True)

@@ -100,7 +100,7 @@ async def test_it_answers_agents_monitors_and_the_stack(server: EmbeddedServer) 
 @pytest.mark.parametrize(
     ("endpoint", "data", "words"),
     [
-        ("judge", b"", "not a JudgeRequest: body: Invalid JSON"),
+        ("judge", b"", "not a JudgeRequest: Invalid JSON"),
         ("judge", b"\xff\x00{", "not a JudgeRequest"),
         ("judge", b"{}", "not a JudgeRequest: changes: Field required"),
         ("judge", judged().replace(b'"v":1', b'"v":2'), "not a JudgeRequest: v: Input should be 1"),

@@ -85,7 +85,7 @@ async def test_an_outage_of_the_judge_is_skipped_and_the_run_goes_on(tmp_path: P
             committee = Committee(RULES, remote=remote, weights=WEIGHTS, seed=1)
             settings = TINY.model_copy(update={"max_steps": 8})
             job = await asyncio.to_thread(
-                build, settings, parse_start("tuned", 1, settings.levels), 1, tmp_path, tmp_path / "cache", committee
+                build, settings, parse_start("tuned", 1, settings), 1, tmp_path, tmp_path / "cache", committee
             )
             line = Outage()
             line.trainer, line.judge = job.trainer, judge

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted, group, scores_of
 
-from oven_llm.judges import rubric_prompts, verdict
+from oven_llm.judges import rubric_prompts
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member import Member
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.judges.sanitize import capped, data_block, shown, visible
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.genai_telemetry import CallRecord
+from oven_llm.providers.genai_telemetry import ModelCall
 from oven_llm.providers.usage import CallTally, Usage, cost_usd, tallied
 from oven_runs.settings.committee_settings import MemberSettings, Role
 from oven_runs.settings.judge_providers import catalogue, endpoint_of
@@ -100,8 +100,8 @@ def answer(*entries: tuple[str, object]) -> str:
 
 
 def test_a_valid_verdict_is_parsed() -> None:
-    assert verdict.read(answer(("b", 10), ("a", 3)), ["a", "b"]) == {"a": 0.3, "b": 1.0}
-    assert verdict.read(f" ```json\n{answer(('a', 0))}\n```\n", ["a"]) == {"a": 0.0}
+    assert rubric_prompts.read_verdict(answer(("b", 10), ("a", 3)), ["a", "b"]) == {"a": 0.3, "b": 1.0}
+    assert rubric_prompts.read_verdict(f" ```json\n{answer(('a', 0))}\n```\n", ["a"]) == {"a": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_valid_verdict_is_parsed() -> None:
 )
 def test_an_invalid_verdict_fails_with_its_kind(text: str, kind: str) -> None:
     with pytest.raises(ModelFailure) as failed:
-        verdict.read(text, ["a"])
+        rubric_prompts.read_verdict(text, ["a"])
     assert failed.value.kind == kind
 
 
@@ -149,7 +149,7 @@ def test_an_invalid_verdict_fails_with_its_kind(text: str, kind: str) -> None:
 )
 def test_a_verdict_must_have_exactly_the_requested_ids(value: object) -> None:
     try:
-        scores = verdict.read(json.dumps(value), ["a", "b"])
+        scores = rubric_prompts.read_verdict(json.dumps(value), ["a", "b"])
     except ModelFailure:
         return
     assert isinstance(value, dict)
@@ -174,7 +174,7 @@ async def test_equal_texts_are_shown_once_and_empty_ones_never() -> None:
 
 
 async def test_a_listener_that_raises_does_not_affect_scores() -> None:
-    def broken(_: CallRecord) -> None:
+    def broken(_: ModelCall) -> None:
         raise RuntimeError("no exporter")
 
     request = group("4")

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_llm.sandbox.exchange import Block, CallError, FinalAnswer
+from oven_llm.sandbox.exchange import Block, CallError, FinalAnswer, Sandbox
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL, Profile, for_tests
-from oven_llm.sandbox.session import LockedSandbox, Sandbox, open_sandbox
+from oven_llm.sandbox.session import LockedSandbox, open_sandbox
 
 BACKENDS = probe().backends
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")

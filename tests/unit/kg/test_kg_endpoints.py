@@ -28,8 +28,8 @@ from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sh
 from oven_kg.checked_graph import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.label_scores import pagerank
-from oven_kg.token_prior.prior import label_scores, token_prior
+from oven_kg.token_prior.label_scores import label_scores
+from oven_kg.token_prior.prior import token_prior
 
 GRAPH = load()
 TOPICS = st.sampled_from("abcdef")
@@ -144,18 +144,6 @@ def test_a_graphs_prior_scores_its_words_and_states_what_was_measured() -> None:
 def test_a_prior_request_with_missing_fields_is_refused(request_fields: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         prior(TokenPriorRequest.model_validate(request_fields))
-
-
-@given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.floats(0.1, 2)), max_size=20))
-def test_pagerank_is_the_stationary_distribution_of_the_walk(count: int, edges: list[tuple[int, int, float]]) -> None:
-    edges = [(src % count, dst % count, weight) for src, dst, weight in edges]
-    ranks = pagerank(count, edges)
-    out = [sum(w for s, _, w in edges if s == node) for node in range(count)]
-    lost = sum(rank for rank, total in zip(ranks, out, strict=True) if not total)
-    again = [(0.15 + 0.85 * lost) / count] * count
-    for src, dst, weight in edges:
-        again[dst] += 0.85 * ranks[src] * weight / out[src]
-    assert again == pytest.approx(ranks, abs=1e-9) and sum(ranks) == pytest.approx(1)
 
 
 def ask(op: str, node: str, to: str = "", limit: int = 200) -> QueryAnswer:

@@ -12,7 +12,7 @@ from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
 from oven_recipes.activations.blocks import blocks
-from oven_recipes.activations.injection import ActivationInjection, Control, injected, unwatched
+from oven_recipes.activations.injection import ActivationInjection, injected, unwatched
 from oven_recipes.activations.placeholders import oracle_prompt
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -104,15 +104,6 @@ def test_the_gradient_reaches_what_is_below_the_block() -> None:
     assert torch.allclose(found.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_control_leaves_its_places_as_they_are() -> None:
-    policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
-    [plain] = outputs(policy, 1, lambda: policy(**batch))
-    injection = ActivationInjection(policy, tokenizer())
-    with injection.rows([Control.UNCHANGED, wanted[1], Control.UNCHANGED]):
-        [changed] = outputs(policy, 1, lambda: policy(**batch))
-    assert torch.equal(changed[[0, 2]], plain[[0, 2]]) and not torch.equal(changed[1], plain[1])
-
-
 def test_a_part_has_its_own_rows() -> None:
     policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
     injection = ActivationInjection(policy, tokenizer())
@@ -161,9 +152,8 @@ def test_a_text_without_places_needs_none() -> None:
     batch = tokenizer()(["is it ? ?"], return_tensors="pt", return_token_type_ids=False)
     run(None, batch=batch)
     run([None], batch=batch)
-    for row, said in ((vectors(1)[0], "0 places"), (Control.UNCHANGED, "no places")):
-        with pytest.raises(RuntimeError, match=said):
-            run([row], batch=batch)
+    with pytest.raises(RuntimeError, match="0 places"):
+        run([vectors(1)[0]], batch=batch)
 
 
 def test_passes_whose_places_cannot_be_told_are_refused() -> None:

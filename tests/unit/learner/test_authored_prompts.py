@@ -30,8 +30,7 @@ from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.prompts.authored import SHARE, Admission, key_of
 from oven_learner.ranks import Ranks
 from oven_learner.rewards import Committee
-from oven_learner.rewards.rule_members import score_rows
-from oven_learner.rewards.scores import Abstention
+from oven_learner.rewards.scores import Abstention, score_rows
 from oven_learner.testing import FakeLink
 from oven_runs.home.authored_prompts import (
     CHARACTERS,

@@ -45,8 +45,8 @@ class Asked(Unswappable):
             for request in requests:
                 reply = await self.member.answer(request.wire())
                 assert reply.reasons.keys() <= {one.id for one in request.completions}, "of no known answer"
-                into = self.reasons.setdefault(request.group, {})
-                found.append(read_reply(reply.wire(), "critic", request, None, into)[0])
+                found.append(read_reply(reply.wire(), "critic", request)[0])
+                self.reasons[request.group] = dict(reply.reasons)
             return found
 
         return {"critic": asyncio.run(answers())}

@@ -41,7 +41,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(tmp_path: Path, cache: Path, settings: GrpoSettings = TINY) -> Job:
-    return build(settings, parse_start("tuned", 1, settings.levels), 1, tmp_path, cache)
+    return build(settings, parse_start("tuned", 1, settings), 1, tmp_path, cache)
 
 
 def weights(model: torch.nn.Module | None) -> torch.Tensor:

@@ -4,27 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_recipes.grpo.settings import (
-    LEARNING_RATE_RANGE,
-    TUNED_LEARNING_RATE,
-    parse_start,
-)
+from oven_recipes.grpo.settings import LEARNING_RATE_RANGE, TUNED_LEARNING_RATE, GrpoSettings, parse_start
 
 
 @given(st.integers(), st.integers(1, 6))
 def test_a_drawn_start_is_in_range_and_repeatable(seed: int, count: int) -> None:
-    levels = [f"len{i}" for i in range(count)]
-    start = parse_start("drawn", seed, levels)
+    settings = GrpoSettings(lengths=tuple(range(count)))
+    start = parse_start("drawn", seed, settings)
     low, high = LEARNING_RATE_RANGE
     assert low * 0.999 <= start.learning_rate / TUNED_LEARNING_RATE <= high * 1.001
-    assert list(start.mixture) == levels
+    assert tuple(start.mixture) == settings.levels
     assert min(start.mixture.values()) >= 0
     assert sum(start.mixture.values()) == pytest.approx(1)
-    assert start == parse_start("drawn", seed, levels)
+    assert start == parse_start("drawn", seed, settings)
 
 
 def test_an_unknown_start_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="drill:lr-low"):
-        parse_start("drill:lr-lo", 0)
+        parse_start("drill:lr-lo", 0, GrpoSettings())
     with pytest.raises(ValueError, match="tuned"):
-        parse_start("zzz", 0)
+        parse_start("zzz", 0, GrpoSettings())

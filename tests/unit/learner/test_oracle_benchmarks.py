@@ -9,8 +9,7 @@ import pytest
 from tests.support import benchmark_files
 
 from oven_recipes.oracle.benchmark_items import ITEMS, items, published_items, template_items
-from oven_recipes.oracle.benchmarks.benchmark import FALSE
-from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE
 
 
 @pytest.fixture(scope="module")

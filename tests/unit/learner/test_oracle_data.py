@@ -8,14 +8,12 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from oven_recipes.oracle.attributes import ATTRIBUTES
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.model import CONTEXT, build_tokenizer
 from oven_recipes.oracle.pretraining import benchmark_rows, collate, template_rows
 from oven_recipes.oracle.questions import KnownAnswer, QuestionedPrompt
-from oven_recipes.oracle.template_prompts import LENGTHS, held_out
-from oven_recipes.oracle.template_questions import template_dataset
+from oven_recipes.oracle.template_questions import held_out, template_dataset
+from oven_recipes.oracle.words import ATTRIBUTES, QUESTIONS
 
 SEED = 3
 
@@ -39,7 +37,7 @@ def test_a_thousand_prompts_have_eight_thousand_questions_half_open_and_half_of_
         question.answer.says_what[0].split()[0] for question in asked if question.answer and question.closed
     )
     assert (len(asked), closed) == (8000, {"yes": 2000, "no": 2000})
-    assert {len(prompt.prompt.split()) for prompt in prompts} <= set(LENGTHS)
+    assert {len(prompt.prompt.split()) for prompt in prompts} <= set(range(8, 26))
 
 
 def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:

@@ -26,7 +26,7 @@ def job(folder: Path, start: str = "tuned", **values: Any) -> Job:
     settings = OracleSettings.model_validate({**SMALL, **values})
     checkpoints = folder / "run" / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
-    return build(settings, parse_start(start, settings), 1, checkpoints, folder / "cache")
+    return build(settings, parse_start(start, 1, settings), 1, checkpoints, folder / "cache")
 
 
 def given(folder: Path) -> str:

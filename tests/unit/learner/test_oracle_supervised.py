@@ -12,14 +12,13 @@ import torch
 
 from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.given_model import fresh_adapter
-from oven_recipes.oracle.job import captured
 from oven_recipes.oracle.model import Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import Schedule, own_model
 from oven_recipes.oracle.settings import Confidence, OracleSettings
-from oven_recipes.oracle.supervised import benchmark_prompts, collate, lessons, supervised
+from oven_recipes.oracle.supervised import Subject, benchmark_prompts, collate, lessons, supervised
 from oven_recipes.oracle.template_questions import template_dataset
+from oven_recipes.oracle.words import QUESTIONS
 from oven_recipes.weights_cache import WEIGHTS
 
 SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)
@@ -41,8 +40,8 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
     assert torch.equal(weights(model), weights(again)) and not torch.equal(weights(model), weights(other))
 
     prompts = [*template_dataset(1, 4), *benchmark_prompts(9, random.Random(1))]
-    store = ActivationStore(tmp_path / "activations")
-    captured(model, tokenizer, name, [prompt.prompt for prompt in prompts], LAYERS, 20, store)
+    subject = Subject(model, tokenizer, name, LAYERS, ActivationStore(tmp_path / "activations"))
+    subject.capture(prompts, 20)
     base = weights(model).clone()
 
     def taught(confidence: Confidence) -> torch.Tensor:
@@ -50,7 +49,7 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
         with torch.random.fork_rng():
             torch.manual_seed(0)
             policy = fresh_adapter(own, SETTINGS.lora_rank)
-        supervised(policy, tokenizer, name, prompts, LAYERS, store, SETTINGS, confidence, 1, tmp_path)
+        supervised(policy, subject, prompts, SETTINGS, confidence, 1, tmp_path)
         parts = {lora: [w for n, w in policy.named_parameters() if ("lora" in n) is lora] for lora in (True, False)}
         assert torch.equal(torch.cat([w.detach().flatten() for w in parts[False]]), base)
         return torch.cat([w.detach().flatten() for w in parts[True]])

@@ -76,7 +76,7 @@ class Home:
 
     def job(self, workdir: Path, seed: int = 1, start: str = "tuned", **settings: Any) -> Job:
         options = PretrainSettings.model_validate({**TINY, "corpus": self.corpus, "max_steps": 8, **settings})
-        return build(options, parse_start(start, seed), seed, workdir, self.cache)
+        return build(options, parse_start(start, seed, options), seed, workdir, self.cache)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from pathlib import Path
@@ -14,10 +15,11 @@ from tests.support.command_line import call
 from tests.unit.learner.test_pretrain import TINY, Home, text, write
 
 from oven_core.errors import BusError, ConfigError
+from oven_core.protocol.graph_requests import TokenPrior
 from oven_core.protocol.token_scores import encode, vocabulary_sha
 from oven_learner.testing import FakeLink
 from oven_recipes.pretrain import corpus, prior, tokens
-from oven_recipes.pretrain.prior import KEPT, STRENGTH, ServedPrior
+from oven_recipes.pretrain.prior import KEPT, STRENGTH
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -101,11 +103,18 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
     asked: list[Any] = []
     served = blob(len(words.texts), vocabulary_sha(words.texts), t40=1.0, t50=0.5)
 
-    def ask(connection: Any, vocabulary: Any, **how: Any) -> ServedPrior:
+    def ask(connection: Any, vocabulary: Any, **how: Any) -> TokenPrior:
         asked.append((connection.run, list(vocabulary), how))
         if len(asked) == 1:
             raise BusError("no one answers on oven.kg.token_prior")
-        return ServedPrior({}, served, "ab" * 32, "no effect")
+        return TokenPrior(
+            graph="ab" * 32,
+            method="kg",
+            tokens=2,
+            bytes=len(served),
+            blob=base64.b64encode(served).decode(),
+            ablation="-",
+        )
 
     monkeypatch.setattr(prior, "ask_token_prior", ask)
     with pytest.raises(ConfigError, match=r"the prior service did not answer \(no one answers .*`unigram` or `none`"):

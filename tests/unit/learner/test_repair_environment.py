@@ -182,7 +182,7 @@ class TestInstances:
             ("\n", "has no instance"),
             ('{"repo": ', "line 1: cut"),
             ('{"repo": \n', "line 1: not json"),
-            ("[1]\n", "a list, where a record is an object"),
+            ("[1]\n", "a list, where an object is expected"),
             ('{"instance_id": "a"}\n', "Field required"),
         ],
     )

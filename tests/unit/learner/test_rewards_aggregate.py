@@ -148,7 +148,6 @@ def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_
 def test_the_other_rules_do_not_and_when_all_are_fooled_none_helps() -> None:
     assert play(raw_mean, "one_fooled", 300, seed=6).share > 0.3
     assert play(by_rule("cautious"), "hostile", 300, seed=6).share > 0.4
-    assert play(by_rule("trimmed"), "two_fooled", 300, seed=6).share > 0.8
     assert all(play(by_rule(rule), "all_fooled", 100, seed=6).share > 0.98 for rule in RULES)
 
 
@@ -213,8 +212,7 @@ def test_the_mean_of_a_group_is_that_of_its_members(scores: dict[str, list[float
     assert fmean(rewards) == pytest.approx(fmean(fmean(given) for given in scores.values()), abs=1e-9)
 
 
-def test_each_rule_on_four_scores() -> None:
+def test_the_lower_quantile_of_four_scores() -> None:
     z = [(score, 0.25) for score in (3.0, -2.0, 1.0, 0.0)]
-    assert RULES["min"](z, 0.5) == -2 and RULES["median"](z, 0.5) == RULES["trimmed"](z, 0.5) == 0.5
     assert RULES["lower_quantile"](z, 0.5) == pytest.approx((0.4 - 0.4 + 0.4 + 0) / 4), "around the second-lowest, 0"
     assert RULES["lower_quantile"]([(-9.0, 0.03), (1.0, 0.3), (1.2, 0.3), (1.4, 0.37)], 0.5) > 0.9, "weight counts"

@@ -82,7 +82,7 @@ def test_rules_of_the_settings_join_by_name_or_file(monkeypatch: pytest.MonkeyPa
         None,
     ]
     assert exact(completions=["4"]) == [None], "the data has no answers"
-    with pytest.raises(ConfigError, match="two members named short"):
+    with pytest.raises(ConfigError, match="two members named 'short'"):
         convene({"short": exact})
     mine.write_text("import nothere")
     with pytest.raises(ConfigError, match=r"member 'short': .*mine.py cannot be used: No module named 'nothere'"):

@@ -63,7 +63,7 @@ def recorded(
     arguments = {name: settings.pop(name) for name in ("max_tool_calling_iterations",) if name in settings}
     trainer = repair_trainer(
         SMALL.model_copy(update=settings),
-        parse_start("tuned"),
+        parse_start("tuned", 0, SMALL),
         0,
         folder,
         folder / "cache",

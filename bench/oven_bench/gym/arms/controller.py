@@ -7,7 +7,6 @@ are installed.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,12 +17,13 @@ from oven_bench.gym.closed_loop import ClosedLoop, Participant, participants
 from oven_controller.stack.kg_rules import merged
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
-from oven_core.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
+from oven_core.protocol.messages import Decision, Observation, Outcome, RunStarted
 from oven_core.protocol.rules import Autonomy, Rules
 from oven_kg.service.endpoints import answers
 from oven_learner.link.link_interface import Make
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
+from oven_learner.testing import FakeLink
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → reply."""
@@ -74,26 +74,23 @@ def _graph_info(ask: Ask) -> GraphInfo:
     return GraphInfo.model_validate_json(reply)
 
 
-class LoopLink:
+class LoopLink(FakeLink):
     """A link whose other side is the whole controller: the real mesh and its participants, in this process.
 
     It decides on each message of the learner before the learner continues. A decision arrives at the next step
     boundary, as on a bus that is never late, so the run is in lockstep whether or not the client asks for it.
     """
 
-    dropped = 0
-
     def __init__(
         self, run: str, participants: Iterable[Participant], rules: Callable[[Rules], Rules] = lambda rules: rules
     ) -> None:
         """`rules` turns the rules that the client announces into those of the run."""
+        super().__init__()
         self._loop = ClosedLoop(run, participants)
         self._rules = rules
-        self._inbox: deque[LogMessage] = deque()
 
     @property
     def events(self) -> Sequence[Event]:
-        """The run's whole log."""
         return self._loop.events
 
     def open(self) -> ResumeState:
@@ -106,24 +103,14 @@ class LoopLink:
         decided = frozenset(message.id for message in messages if isinstance(message, Decision))
         return ResumeState(started.incarnation, tick, len(messages), decided=decided, training=started.training)
 
-    def begin(self) -> None:
-        pass
-
     def send(self, make: Make, *, droppable: bool = False) -> None:
         message = make()
         if isinstance(message, RunStarted):
             message = message.model_copy(update={"rules": self._rules(message.rules)})
-        self._inbox.extend(self._loop.send(message))
+        self.incoming.extend(self._loop.send(message))
 
     def show(self, make: Parcel) -> None:
-        pass
-
-    def receive(self) -> LogMessage | None:
-        return self._inbox.popleft() if self._inbox else None
-
-    def close(self, timeout_s: float) -> bool:
-        return True
+        """Discard the sample: no agent reads it."""
 
     def outcomes(self) -> list[Any]:
-        """The mesh's outcomes as plain values."""
         return [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]

@@ -188,24 +188,13 @@ class Pretraining:
     def _announced(self) -> Actuators:
         knobs = Actuators()
         knobs.scalar(
-            "optimizer.lr_scale",
-            lambda: self._scale,
-            lambda value: setattr(self, "_scale", value),
-            low=0.001,
-            high=100,
-            scale="log",
-            unit="× the schedule",
-            risky=True,
-        )
+            "optimizer.lr_scale", lambda: self._scale, lambda value: setattr(self, "_scale", value),
+            low=0.001, high=100, scale="log", unit="× the schedule", risky=True,
+        )  # fmt: skip
         knobs.scalar(
-            "grad.clip",
-            lambda: self.knob("clip"),
-            lambda value: self._replaced.update(clip=value),
-            low=0.01,
-            high=100,
-            scale="log",
-            unit="norm",
-        )
+            "grad.clip", lambda: self.knob("clip"), lambda value: self._replaced.update(clip=value),
+            low=0.01, high=100, scale="log", unit="norm",
+        )  # fmt: skip
         knobs.scalar(
             "optimizer.weight_decay",
             lambda: self.knob("weight_decay"),

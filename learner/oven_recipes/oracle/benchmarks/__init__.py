@@ -1,1 +1,0 @@
-"""The oracle's benchmarks: classification data sets, read from their published files or made from templates."""

@@ -1,0 +1,77 @@
+"""Rows of published CSV, TSV, JSON and JSONL files. Errors name file, line and remedy."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oven_core.errors import ConfigError, reason
+from oven_core.files import longest_csv_field
+
+LONGEST_FIELD = min(sys.maxsize, 2**24)
+"""Characters in a CSV field. The library's limit of 131,072 is below some encyclopedia articles."""
+
+
+def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row of a .csv, .tsv or .jsonl file, or of the list in a .json file, with its place. TSV is without
+    quoting, as GLUE has it. Raises ConfigError for a row that lacks one of `columns`, and for a file that is torn."""
+    try:
+        with longest_csv_field(LONGEST_FIELD):
+            for where, row in _records(path):
+                if not isinstance(row, dict) or None in row or any(row.get(column) is None for column in columns):
+                    raise ConfigError(
+                        f"{where}: the published file has {', '.join(columns)} in each row; the file is torn, or of "
+                        "another layout: fetch it again"
+                    )
+                yield where, row
+    except (csv.Error, json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: {reason(error)}; the file is torn: fetch it again") from error
+
+
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    text = text_of(path)
+    if path.suffix in (".csv", ".tsv"):
+        dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {"strict": True}
+        reader = csv.DictReader(io.StringIO(text, newline=""), **dialect)
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        for row in reader:
+            yield f"{path}, line {reader.line_num}", row
+    elif path.suffix == ".jsonl":
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                yield f"{path}, line {number}", json.loads(line)
+    else:
+        values = json.loads(text)
+        for number, value in enumerate(values if isinstance(values, list) else [values], 1):
+            yield f"{path}, entry {number}", value
+
+
+def text_of(path: Path) -> str:
+    """Return the file's text. Raises ConfigError if it cannot be read or is not UTF-8."""
+    try:
+        raw = path.read_bytes()
+        return raw.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{path}, line {line}: byte 0x{raw[error.start]:02x} is not UTF-8; convert the file, e.g. "
+            f"`iconv -f latin1 -t utf-8 {path.name} > converted.csv`"
+        ) from error
+
+
+def label_of(where: str, label: object, known: Mapping[str, Any]) -> Any:
+    """Return the meaning of a file's label. Raises ConfigError for an unknown one."""
+    key = str(label).strip()
+    if key not in known:
+        raise ConfigError(
+            f"{where}: unknown label {key[:40]!r}; the published ones are {', '.join(map(repr, known))}; correct the "
+            "row, or leave it out"
+        )
+    return known[key]

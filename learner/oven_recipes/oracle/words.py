@@ -1,0 +1,98 @@
+"""Words of the template texts, from templates.yaml: of the nine benchmarks and of the offline prompts.
+
+The small model that is made on the spot can learn them. They are not the published benchmarks: every output that rests
+on them says `templates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+
+class Question(NamedTuple):
+    """One benchmark's question: `wording` with a place for a label, and the labels it is asked of."""
+
+    wording: str
+    labels: tuple[str, ...]
+    """Empty where the question has no label, as in "is this statement true?"."""
+
+
+Texts = tuple[str, ...]
+
+
+class Words(BaseModel):
+    """The content of templates.yaml, whose comments say what each table is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    questions: dict[str, Question]
+    leads: Texts
+    cities: dict[str, tuple[str, str]]
+    city_frames: Texts
+    numbers: Texts
+    comparisons: tuple[tuple[str, int], ...]
+    relations: dict[str, tuple[Texts, dict[str, str]]]
+    reviewed: Texts
+    degrees: Texts
+    reviews: dict[str, Texts]
+    review_frames: Texts
+    names: dict[str, Texts]
+    pronouns: dict[str, tuple[str, str]]
+    person_frames: Texts
+    things: Texts
+    places: Texts
+    kinds: dict[str, str]
+    doings: Texts
+    premises: Texts
+    news: dict[str, tuple[Texts, Texts, Texts]]
+    days: Texts
+    organizations: Texts
+    entity_frames: tuple[tuple[str, Texts], ...]
+    subjects: Texts
+    verbs: tuple[tuple[str, str, str], ...]
+    settings: Texts
+    nouns: tuple[tuple[str, str], ...]
+    states: Texts
+    topics: dict[str, tuple[str, Texts]]
+    feelings: dict[str, tuple[str, Texts]]
+    greetings: dict[str, tuple[str, Texts]]
+    manners: dict[str, Texts]
+    times: dict[str, Texts]
+    attributes: dict[str, tuple[Texts, Texts]]
+
+
+WORDS = Words.model_validate(yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text()))
+QUESTIONS = WORDS.questions
+
+
+class Attribute(NamedTuple):
+    """The subject of a question: its values, a broader term for each, and wordings of questions."""
+
+    values: Mapping[str, str]
+    """Each value, and a broader term that is also true and says less; the value itself if there is none."""
+    open: Texts
+    """Wordings of the open question."""
+    closed: Texts
+    """Wordings of the yes/no question, with a place for the value."""
+
+
+ABSENT = "none"
+"""The value of an attribute that a prompt lacks, in a list of all values."""
+
+_VALUES: Mapping[str, Mapping[str, str]] = {
+    "topic": {topic: field for topic, (field, _) in WORDS.topics.items()},
+    "feeling": {feeling: kind for feeling, (kind, _) in WORDS.feelings.items()},
+    "language": {language: family for language, (family, _) in WORDS.greetings.items()},
+    "place": {city: country for country, cities in WORDS.cities.items() for city in cities},
+    "person": {name: gender for gender, names in WORDS.names.items() for name in names},
+    "number": {number: "one" if number == "one" else "several" for number in WORDS.numbers[:6]},
+    "time": {time: time for time in WORDS.times},
+    "manner": {manner: manner for manner in WORDS.manners},
+}
+ATTRIBUTES = {name: Attribute(_VALUES[name], *wordings) for name, wordings in WORDS.attributes.items()}
+"""The attributes of the offline prompts."""

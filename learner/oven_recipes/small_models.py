@@ -1,0 +1,79 @@
+"""Parts of the recipes' small models: a Llama, batches of targets, and steps of a supervised stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+IGNORED = -100  # cross_entropy's default ignore_index
+
+
+class Sizes(Protocol):
+    """Sizes of a Llama: hidden states, the feed-forward layer, blocks, and attention heads."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+
+
+def small_llama(
+    sizes: Sizes, tokenizer: PreTrainedTokenizerFast, positions: int, *, tied: bool = True
+) -> LlamaForCausalLM:
+    """Return a freshly initialised Llama in float32. Torch's global generator decides its weights. `tied`: the output
+    shares the embedding's weights."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.ffn,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.heads,
+        max_position_embeddings=positions,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def target_batch(
+    prompts: Sequence[list[int]], targets: Sequence[list[int]], pad: int, side: Literal["left", "right"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return token ids, attention mask and labels, each (B, T) int64, padded on one side. Only targets are scored."""
+    pairs = list(zip(prompts, targets, strict=True))
+    ids = [torch.tensor(prompt + target) for prompt, target in pairs]
+    labels = [torch.tensor([IGNORED] * len(prompt) + target) for prompt, target in pairs]
+    return (
+        pad_sequence(ids, True, pad, side),
+        pad_sequence([torch.ones_like(row) for row in ids], True, 0, side),
+        pad_sequence(labels, True, IGNORED, side),
+    )
+
+
+def rise_and_fall(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:
+    """Raise the learning rate for `ramp` steps and lower it to a twentieth until the last step."""
+    return LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / ramp) * (1 - 0.95 * t / max(1, steps)))
+
+
+def descend(loss: Tensor, weights: Iterable[Tensor], *parts: Any) -> None:
+    """Take one step down the loss: clip the gradients of `weights` at a norm of 1, then step each optimizer and
+    schedule in `parts`."""
+    weights = list(weights)
+    for weight in weights:
+        weight.grad = None
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    for part in parts:
+        part.step()

@@ -1,0 +1,34 @@
+"""A recipe whose job is trained by a trainer of transformers or TRL. Importing this needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel
+
+from oven_recipes.base import Order, Start
+
+
+@dataclass(frozen=True)
+class TrainedRecipe:
+    """Names and settings for `up`, and `train`, which imports torch."""
+
+    name: str
+    default_start: str
+    settings_model: type[BaseModel]
+    starts: Callable[[str, int, Any], Start]
+    """Parses the name of a start, for a seed and settings."""
+    build: str
+    """`module:function` that builds the job."""
+
+    def parse_start(self, text: str, seed: int, options: Any) -> Start:
+        return self.starts(text, seed, options)
+
+    def train(self, order: Order) -> None:
+        from oven_recipes.runner import train
+
+        module, _, function = self.build.partition(":")
+        train(self, order, getattr(import_module(module), function))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.events import Key
 
@@ -42,6 +42,7 @@ class Acting(ThemedApp[None]):
     view: MonitorView
     shown: MonitorView
     about: About
+    acting_keys: ClassVar[dict[str, str]] = ACTING_KEYS
     session: OperatorSession | None = None
     """None if nothing may act."""
 
@@ -70,9 +71,9 @@ class Acting(ThemedApp[None]):
 
     def on_key(self, event: Key) -> None:
         """Say why a key that would act does nothing."""
-        key = event.key if event.key in ACTING_KEYS else event.character or ""
-        if key in ACTING_KEYS and len(self.screen_stack) == 1 and (why := self.barred()):
-            self.notify(why, title=f"{ACTING_KEYS[key]}: not here", severity="warning")
+        key = event.key if event.key in self.acting_keys else event.character or ""
+        if key in self.acting_keys and len(self.screen_stack) == 1 and (why := self.barred()):
+            self.notify(why, title=f"{self.acting_keys[key]}: not here", severity="warning")
 
     # ---- what is chosen
 

@@ -12,7 +12,7 @@ from textual.keys import key_to_character
 
 from oven_tui.model.commands import BY_ID, Command, Scope, commands_in
 
-ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-"}
+SIGNS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-", "slash": "/"}
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
@@ -39,7 +39,7 @@ def key_words(command: Command) -> str:
 
 def _sign(key: str) -> str | None:
     """Return the sign of a key that is written as one."""
-    sign = ARROWS.get(key) or key_to_character(key)
+    sign = SIGNS.get(key) or key_to_character(key)
     return sign if sign and sign.isprintable() and sign != " " else None
 
 

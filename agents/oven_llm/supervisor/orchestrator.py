@@ -205,7 +205,9 @@ class _Run:
             limits = replace(limits, block_s=min(limits.block_s, self.seconds))
         secrets = [*self.supervisor.secrets, *self.worker.secrets]
         with contextlib.ExitStack() as exits:
-            logger = exits.enter_context(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
+            logger = exits.enter_context(
+                contextlib.closing(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
+            )
             recorded = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
             common = self._limit, logger, recorded, self._stopped
             supervisor = ModelCalls("supervisor", self.supervisor, *common)
@@ -220,17 +222,16 @@ class _Run:
                     logger.ran(self._step, execution)
 
             functions = WorkerFunctions(worker, lambda: self._step)
-            self._repl = exits.enter_context(
-                Repl(
-                    self.query,
-                    context,
-                    {**self.primitives, "worker": functions.worker, "worker_batch": functions.worker_batch},
-                    limits=limits,
-                    backend=self.backend,
-                    output_limit=self.output_limit,
-                    on_execution=log_execution,
-                )
+            self._repl = Repl(
+                self.query,
+                context,
+                {**self.primitives, "worker": functions.worker, "worker_batch": functions.worker_batch},
+                limits=limits,
+                backend=self.backend,
+                output_limit=self.output_limit,
+                on_execution=log_execution,
             )
+            exits.callback(self._repl.close)
             opening = prompts.opening(
                 self.query,
                 context,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions, Sandbox
@@ -113,12 +112,7 @@ class Repl:
             self._sandbox.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._sandbox.close()
 
     def interrupt(self) -> None:

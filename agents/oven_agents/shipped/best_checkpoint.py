@@ -10,9 +10,9 @@ from statistics import fmean
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.evaluation_request import available, request_evaluation
 from oven_agents.stats.objective import held_out, readings, signed
+from oven_agents.stats.optimizer_gauges import LENGTH, RATE, grown, shrink_share, unexplained_jump
 from oven_agents.stats.policy_shift import is_off_policy
 from oven_agents.stats.robust_statistics import bending_noise
 from oven_agents.stats.rollback_success import last_rollback_failed
@@ -100,7 +100,7 @@ class BestCheckpoint(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
-        if metric is None or metric.name not in window.last.metrics or optimizer_gauges.shrink_share(window) > 0.5:
+        if metric is None or metric.name not in window.last.metrics or shrink_share(window) > 0.5:
             return None  # weights that shrink are the decay's agent's to see, and no rate's fault
         seen = readings(window, last=self.READINGS)
         values = [value for _, value in seen]
@@ -140,9 +140,7 @@ class BestCheckpoint(Agent):
     ) -> tuple[str, dict[str, float], str] | None:
         """Return its name, the changes in addition to the rollback, and these in words. `once`: the same rate need not
         lose it again. None if nothing is left that differs from the last attempt."""
-        rate, longer = (
-            optimizer_gauges.grown(window, name) for name in (optimizer_gauges.RATE, optimizer_gauges.LENGTH)
-        )
+        rate, longer = (grown(window, name) for name in (RATE, LENGTH))
         if rate < self.LONGER and last_rollback_failed(window):
             return None
         if not tried and rate < self.LONGER:
@@ -150,7 +148,7 @@ class BestCheckpoint(Agent):
                 return "rollback_and_skip", {SKIP: float(self.PASSED)}, f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", {}, ""
-        if optimizer_gauges.unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
+        if unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
             return None if tried else ("rollback", {}, "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))

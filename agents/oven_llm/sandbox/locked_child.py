@@ -77,8 +77,8 @@ class LockedChild:
         descriptors = Descriptors(requests, replies, lifeline)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *FLAGS, "-c", BOOT, ROOT, *map(str, descriptors.all)],
-                pass_fds=descriptors.all,
+                [sys.executable, *FLAGS, "-c", BOOT, ROOT, *map(str, descriptors)],
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -89,7 +89,7 @@ class LockedChild:
         except OSError as error:
             raise ProcessError(f"the sandbox cannot start {sys.executable}: {reason(error)}") from None
         finally:
-            for descriptor in descriptors.all:
+            for descriptor in descriptors:
                 os.close(descriptor)
         for descriptor in (self._to, self._from):
             os.set_blocking(descriptor, False)

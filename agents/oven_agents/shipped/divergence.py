@@ -52,33 +52,30 @@ class _Harm:
 
 class Divergence(Agent):
     """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
-    gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it and
-    the moments remember it; a loss that jumps, with three values in a row above 3σ, unless it falls back by half
-    meanwhile; a loss that creeps up, with a mean of ten above 4.5 standard errors and a worse held-out loss, or a mean
-    of five above 3 and longer steps. The last two only count if the gradient, the step length or a held-out reading
-    moved as well, because a loss that moves alone may be reported in another unit.
+    gradient ten times any of the last 32 that also made steps half as long again, so that no clip held it and the
+    moments remember it; a loss that jumps (three values in a row above 3σ) and does not fall back by half; a loss that
+    creeps up (a mean of ten above 4.5 standard errors and a worse held-out loss, or a mean of five above 3 and longer
+    steps). The last two need a second sign from the gradient, the step length or a held-out reading, because a loss
+    that moves alone may be reported in another unit.
 
-    Actions: displaced weights and a risen loss are first confirmed by a held-out reading, if the run can measure one on
-    request. Harm that held-out data do not show is left alone. If held-out data lost less than OWN of the rise, the
-    batches are skipped and no step is discarded (oven_agents.stats.evaluation_request). If the loss stays high after
-    that, the agent goes back only if a newer reading shows damaged weights, because the loss may mean something else by
-    now. Otherwise it offers, the most likely first: rollback and skip past the batches (PaLM, Chowdhery et al. 2022,
-    arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same ones);
-    rollback and cut if the rate has grown, by that factor, or if successive gradients undo each other, by CUT (neither
-    alone repairs a rate that is too high), but not while something else moves the weights, which a lower rate would
-    repair more slowly; a rollback alone if weights or moments were hurt. The target is before the most likely onset of
-    the rise (Page 1954, oven_agents.stats.robust_statistics), which noise may hide at first. A remedy tried within
-    MEMORY ticks is not offered again, so data that stay harder cost one rollback. Nothing is offered once rollbacks are
-    exhausted, except to a run of NaN. After a failed rollback, a risen loss only leads to a cut that the steps
-    themselves support (oven_agents.stats.rollback_success).
+    Actions: if the run can measure on request, displaced weights and a risen loss are first confirmed by a held-out
+    reading. Harm that held-out data do not show is left alone. If they lost less than OWN of the rise, the batches are
+    skipped and no step is discarded; if the loss stays high, the agent goes back only if a newer reading shows damaged
+    weights. Otherwise it offers, the most likely first: rollback and skip past the batches (PaLM, Chowdhery et al.
+    2022, arXiv 2204.02311, §5.1: only those batches with those weights made the spike); rollback and cut if the rate
+    has grown, by that factor, or if successive gradients undo each other, by CUT (neither alone repairs a rate that is
+    too high), but not while something else moves the weights; a rollback alone if weights or moments were hurt. It goes
+    back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). A remedy tried within MEMORY
+    ticks is not offered again. Once rollbacks are exhausted, only a run of NaN gets an offer, and after a failed one a
+    risen loss only leads to a cut that the steps themselves support (oven_agents.stats.rollback_success).
 
     False alarms: on independent noise, none for a gauge that is not finite or for displaced weights (triangle
-    inequality, oven_agents.stats.optimizer_gauges). For a gradient below 10⁻⁵ per step times the second sign, with a
-    log-normal spread of 0.5. For a jump 10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a creeping
-    loss 10⁻⁵ and 10⁻³ before the second sign.
+    inequality). For a gradient below 10⁻⁵ per step times the second sign, with a log-normal spread of 0.5. For a jump
+    10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a creeping loss 10⁻⁵ and 10⁻³ before the second
+    sign.
 
-    Limits: under a reward (GRPO) the loss has no level, and a gradient outlier is a ratio of probabilities that comes
-    again; of seven runs that went back from one, six were no better. So only the first two signals count there. The
+    Limits: under a reward (GRPO) only the first two signals count, because the loss has no level, and a gradient
+    outlier is a ratio of probabilities that comes again: of seven runs that went back from one, six were no better. The
     agent needs snapshots from before the harm.
     """
 

@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from oven_agents import Agent
-from oven_agents.sdk.alternative_plans import Alternatives, Plan, without_graph
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, without_graph
 from oven_agents.sdk.session import Session
-from oven_agents.sdk.topic_shares import TopicShares
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import (
     ActuatorSpec,

@@ -4,8 +4,9 @@ does not know about it."""
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from textual.app import ComposeResult
@@ -31,15 +32,13 @@ from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.machine_panel import MachinePanel
 
 if TYPE_CHECKING:
-    from oven_core.protocol.completion_messages import StoredGroup
     from oven_core.protocol.events import Event
     from oven_runs.access.run_access import RunAccess
     from oven_tui.screens.log_console import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
-"""The panels next to the charts, in order. A new panel is a widget and an entry here. Its height comes from its class's
-`DEFAULT_CSS` or from styles.tcss."""
+"""The panels next to the charts, in order: a new panel is a widget, an entry here, and its height in styles.tcss."""
 WIDE, TALL, HIGH = 150, 32, 44
 """Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
 much room as they want."""
@@ -60,8 +59,7 @@ class MonitorApp(Acting):
         appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """With `access` None nothing is read, and tests call `take`. With `control` the user may act, as far as the
-        user's key allows."""
+        """With `access` None nothing is read, and tests call `take`. `control`: the user may act, if the key allows."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
@@ -95,7 +93,6 @@ class MonitorApp(Acting):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.dress()
         self.query_one(Decisions).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
@@ -114,7 +111,6 @@ class MonitorApp(Acting):
             self.run_worker(session.run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
-        """Add new events of the log, in order."""
         for event in events:
             self.view.feed(event)
         self.soon()
@@ -127,7 +123,6 @@ class MonitorApp(Acting):
         self.soon()
 
     def say(self, link: str, detail: str) -> None:
-        """Show the state of the connection."""
         if (header := self.part(Header)) is not None and header.link != (link, detail):
             header.link = (link, detail)
             self.soon()
@@ -174,14 +169,10 @@ class MonitorApp(Acting):
         self.push_screen(DecisionScreen(message.entry, self.shown))
 
     def action_completions(self) -> None:
-        self.push_screen(CompletionScreen(self.sampled, self._samples if self._access is not None else None))
-
-    async def _samples(self) -> AsyncIterator[list[StoredGroup]]:
         from oven_tui.completion_feed import sampled_groups  # the bus: see _read
 
-        assert self._access is not None
-        async for groups in sampled_groups(self._access):
-            yield groups
+        source = partial(sampled_groups, self._access) if self._access is not None else None
+        self.push_screen(CompletionScreen(self.sampled, source))
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view

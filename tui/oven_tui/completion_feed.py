@@ -18,13 +18,9 @@ async def sampled_groups(access: RunAccess) -> AsyncIterator[list[StoredGroup]]:
     """Yield stored and new groups until cancelled, also after the stack comes back. Raises OvenError."""
     while True:
         if access.up():
-            async for groups in followed(access, MOST, _untold):
+            async for groups in followed(access, MOST, lambda _line: None):
                 yield groups
         else:
             yield await newest(access, MOST)
         while not access.up():
             await asyncio.sleep(LOOK_S)
-
-
-def _untold(_line: str) -> None:
-    """Discard the message: the monitor has the terminal, and its header shows the state of the connection."""

@@ -46,8 +46,7 @@ longer accepts the key; the feed keeps trying. `down`: the stack is down, so the
 
 
 class Feed:
-    """Passes each batch of new verified events to `take`, in order, and each change of the connection to `say` with a
-    detail."""
+    """Passes new verified events to `take`, in order, and each change of the connection to `say` with a detail."""
 
     def __init__(
         self,
@@ -83,8 +82,8 @@ class Feed:
         while True:
             try:
                 if self._access.up():
-                    if not self._last and self._long() is not None:
-                        await self._long_log(growing=True)
+                    if not self._last:
+                        await self._open(growing=True)
                     await self._live()
                 else:
                     await self._past()
@@ -121,23 +120,17 @@ class Feed:
         if self._opening is None or not self._opening.under_way or link == "unreadable":
             self._report(link, detail)
 
-    def _long(self) -> Opening | None:
-        """Return the reader for a long log; None if the log is short or no one shows its views."""
-        if self._opening is None or not isinstance(self._access, LocalRun):
-            return None
-        return self._opening if is_long(self._access.folder) else None
-
-    async def _long_log(self, *, growing: bool) -> None:
-        """Wait until part of a long log is shown, or all of it if it is not growing. Raises ConfigError if it is
-        damaged."""
-        opening = self._long()
-        assert opening is not None
+    async def _open(self, *, growing: bool) -> bool:
+        """Show a long log, if it is growing only a part. Return False for a short one. Raises ConfigError."""
+        if self._opening is None or not is_long(self._opening.folder):
+            return False
         self._report("reading", "")
-        await opening.begin(growing=growing)
+        await self._opening.begin(growing=growing)
         if not growing:
-            await opening.done()
-            if opening.fault:
-                raise ConfigError(opening.fault)
+            await self._opening.done()
+            if self._opening.fault:
+                raise ConfigError(self._opening.fault)
+        return True
 
     def _opened(self, view: MonitorView, keyring: Keyring) -> None:
         assert self._show is not None
@@ -199,12 +192,10 @@ class Feed:
     async def _past(self) -> None:
         """Show the log of a run whose stack is down, then wait until it is up again."""
         if self._last == 0 and isinstance(self._access, LocalRun):
-            await log_recovery.recover(self._access.folder, _untold)
+            await log_recovery.recover(self._access.folder, lambda _line: None)  # the monitor has the terminal
         if self._opening is not None and self._opening.under_way:
             await self._opening.done()  # the stack went down while its log was being checked
-        if self._last == 0 and self._long() is not None:
-            await self._long_log(growing=False)
-        else:
+        if self._last or not await self._open(growing=False):
             await self._rest()
         if not self._last:
             raise ConfigError(f"the log of run {self._access.run!r} is empty")
@@ -213,7 +204,6 @@ class Feed:
             await asyncio.sleep(LOOK_S)
 
     async def _rest(self) -> None:
-        """Read the events after the last one."""
         part: list[Event] = []
         async for event in self._access.past(self._last):
             part.append(event)
@@ -222,7 +212,3 @@ class Feed:
                 part = []
                 await asyncio.sleep(0)
         self._give(part)
-
-
-def _untold(_line: str) -> None:
-    """Discard the message: the monitor has the terminal, and `status` reports faults of a log."""

@@ -98,7 +98,7 @@ def show(
 
     asyncio.run(shown())
     if (view := windows.last_view) is not None and len(accesses) == 1 and not in_browser:  # whose is its stdout
-        print(f"{_how_it_is(accesses[0], view)}; {view.run.seq} events were read; {_again(accesses[0])}")
+        print(_closing(accesses[0], view))
     raise typer.Exit(windows.return_code)
 
 
@@ -114,18 +114,15 @@ def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home
     return [LocalRun(RunFolder(folder)) for folder in run_folders]
 
 
-def _how_it_is(access: RunAccess, view: MonitorView) -> str:
+def _closing(access: RunAccess, view: MonitorView) -> str:
+    """Return what the monitor's terminal shows after it is closed."""
     if isinstance(access, LocalRun):
         state = "continues" if access.up() else f"is {access.folder.status()}"
+        command = f"`oven-controller monitor {access.run}`"
     else:
         state = f"is {view.run.ended.reason}" if view.run.ended else "continues"
-    return f"run {access.run} {state}"
-
-
-def _again(access: RunAccess) -> str:
-    if isinstance(access, LocalRun):
-        return f"`oven-controller monitor {access.run}` shows it again"
-    return "the same command shows it again"
+        command = "the same command"
+    return f"run {access.run} {state}; {view.run.seq} events were read; {command} shows it again"
 
 
 def _has_terminal() -> bool:

@@ -40,8 +40,6 @@ class TooSmall(ModalScreen[None]):
 
 
 class ThemedApp(App[Result]):
-    """Call `dress` when it is mounted."""
-
     CSS_PATH = Path(__file__).with_name("styles.tcss")
     paint_s = 0.15
     """Least seconds between two paints: at most seven per second."""
@@ -51,8 +49,8 @@ class ThemedApp(App[Result]):
         self.appearance = appearance or Appearance()
         self._painted, self._due = 0.0, False
 
-    def dress(self) -> None:
-        """Apply the chosen theme."""
+    def on_mount(self) -> None:
+        """Apply the chosen theme. Textual also calls the handlers of subclasses."""
         for theme in OWN_THEMES:
             self.register_theme(theme)
         self.theme = self.appearance.theme
@@ -76,7 +74,6 @@ class ThemedApp(App[Result]):
         return next(iter(self.screen_stack[0].query(kind)), None) if self.screen_stack else None
 
     def save_picture(self, name: str, access: RunAccess | None) -> None:
-        """Save the screen as an SVG in the run's folder."""
         folder = access.export_folder if access is not None else Path.cwd()
         try:
             path = self.save_screenshot(f"{name}-{datetime.now():%m%d-%H%M%S}.svg", str(folder))

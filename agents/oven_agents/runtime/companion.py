@@ -112,8 +112,7 @@ async def _logged(name: str, companion: Coroutine[Any, Any, None]) -> None:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Read the run's settings; empty, with an error in the log, if that fails: other agents of the process need
-    none."""
+    """Return the run's settings; empty if they cannot be read, because other agents of the process need none."""
     config = folder / "config.json"
     if not config.is_file():
         return {}

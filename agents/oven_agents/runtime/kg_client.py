@@ -19,13 +19,13 @@ from oven_agents.sdk.alternative_plans import (
     SYMPTOM,
     Alternatives,
     Plan,
+    TopicShares,
     UnsentMessage,
     best_plan,
     diagnose_request,
     phase,
     without_graph,
 )
-from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob
 from oven_core.bus.connection import Bus
 from oven_core.bus.streams import VOTE_BYTES
@@ -176,8 +176,7 @@ class PriorClient:
         knobs: Mapping[str, Knob],
         in_flight: Sequence[str],
     ) -> Messages:
-        """Return the messages to publish, in order: one plan of `Alternatives`, proposals with sources, nothing
-        forbidden."""
+        """Return the messages to publish, in order: one plan of `Alternatives`, nothing that the graph forbids."""
         if self._is_away() or not any(map(needs_graph, messages)):
             return without_graph(messages)
         consultations = (consultation(message, run, knobs, in_flight, self._report) for message in messages)

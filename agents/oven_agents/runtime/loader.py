@@ -46,8 +46,7 @@ def default_name(name_or_file: str) -> str:
 
 
 def find(name_or_file: str) -> tuple[Callable[[], Agent], str]:
-    """Return the agent's factory, usually its class, and the prefix of its error messages. Raises the same errors as
-    `load`."""
+    """Return the agent's factory, usually its class, and the prefix of its error messages. Raises as `load` does."""
     if name_or_file.endswith(".py"):
         path = Path(name_or_file)
         agent_class = _class_in_file(path)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final, TypeAlias
 
-from oven_agents.sdk.alternative_plans import Alternatives, Plan
-from oven_agents.sdk.topic_shares import TopicShares
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares
 from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
@@ -50,8 +49,7 @@ class Agent:
     (oven_runs.settings.agent_options)."""
 
     unrepeatable: ClassVar[str] = ""
-    """Why the agent's votes cannot be recomputed from a log, as the rest of a sentence that begins with its name. Empty
-    if they can."""
+    """Why its votes cannot be recomputed from a log, as the rest of a sentence after its name. Empty if they can."""
 
     def vote(self, window: Window) -> Answer:
         """Return the agent's vote on the newest tick, or None to abstain. Called once per tick; ticks that arrive while
@@ -62,7 +60,7 @@ class Agent:
         """Return the symptoms that are present now (`window.alert`). Called before `vote`.
 
         The runtime logs a symptom when it first appears and again when it is no longer returned. Return it as long as
-        it lasts, and use hysteresis between start and end (oven_agents.stats.hysteresis)."""
+        it lasts, and use hysteresis between start and end (oven_agents.stats.symptoms)."""
         return ()
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
@@ -82,7 +80,6 @@ class Agent:
 
 
 def unmeasured(run: RunStarted, *metrics: str) -> str:
-    """Return the learner's reasons why it does not measure these metrics, as ": NAME needs …; …", or an empty
-    string."""
+    """Return why the learner does not measure these metrics, as ": NAME needs …; …", or an empty string."""
     reasons = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
     return ": " + "; ".join(reasons) if reasons else ""

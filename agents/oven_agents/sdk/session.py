@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from oven_agents import memory_limit
 from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.alert_edges import AlertEdges
-from oven_agents.sdk.alternative_plans import Alternatives, Plan, UnsentMessage, without_graph
-from oven_agents.sdk.topic_shares import TopicShares
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, UnsentMessage, without_graph
 from oven_agents.sdk.window import Knob, Window
 from oven_core.mesh.actuator_values import show
 from oven_core.mesh.change_requirements import change
@@ -186,8 +185,7 @@ class Session:
         return self._status("done")
 
     def announce(self) -> None:
-        """Announce the agent again with the next reaction, because its status may have been lost with the
-        connection."""
+        """Announce the agent again with the next reaction: its status may have been lost with the connection."""
         self._announce = True
 
     @property

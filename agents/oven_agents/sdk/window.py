@@ -119,8 +119,7 @@ class Window:
 
     @property
     def jumps(self) -> list[Receipt]:
-        """Receipts that replaced the run's weights, oldest first: rollbacks, their undo, and a script's own actions
-        with that effect."""
+        """Receipts that replaced the run's weights, oldest first: rollbacks, their undo, and actions of the script."""
         actuators = self._weight_actuators()
         return [r for r in self.receipts if r.actuator in actuators and r.status == "applied"]
 

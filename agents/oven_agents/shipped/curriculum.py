@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.topic_shares import TopicShares
+from oven_agents.sdk.alternative_plans import TopicShares
 from oven_agents.sdk.window import Window
 from oven_core.protocol.graph_requests import CurriculumRequest, Mastery
 from oven_core.protocol.messages import RunStarted

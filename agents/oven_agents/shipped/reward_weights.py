@@ -10,7 +10,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.level_shift import Shift
 from oven_agents.stats.objective import held_out
-from oven_agents.stats.robust_statistics import total_variation
+from oven_core.mesh.actuator_values import variation
 from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
@@ -99,7 +99,7 @@ class RewardWeights(Agent):
         for member in saw:
             target[member] = round(target[member] + freed / len(saw), 4)
         target[saw[0]] += 1 - sum(target.values())
-        if total_variation(shares, target) < self.WORTH:
+        if variation(shares, target) < self.WORTH:
             return None
         movements = [
             f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved

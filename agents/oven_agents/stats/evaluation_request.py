@@ -31,8 +31,8 @@ class Evidence:
     state: Literal["known", "ask", "wait", "unknown"]
     """`ask`: there is no new reading, and the run can measure one. `unknown`: it cannot, or none came."""
     lost: float = 0.0
-    """How much worse than expected the newest reading is, as a share of the one before the onset; 0 or less if nothing
-    was lost."""
+    """How much worse than expected the newest reading is, as a share of the one before the onset; 0 or less: not
+    worse."""
 
 
 def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidence:
@@ -51,8 +51,7 @@ def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidenc
 
 
 def available(window: Window) -> bool:
-    """Return whether the run measures on request without a person's approval. A person who has to approve should see
-    the remedy itself."""
+    """Return whether the run measures on request. A person who has to approve should see the remedy itself."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 

@@ -22,8 +22,8 @@ LEAST_NOISE = 0.01
 
 
 def grown(window: Window, metric: str) -> float:
-    """Return the ratio of the gauge's present level to its usual one since the agents last moved the rate; 1 if too
-    little was measured."""
+    """Return the gauge's present level over its usual one since agents last moved the rate; 1 if it was hardly
+    measured."""
     values = [value for _, value in _since_the_rate(window, metric)]
     return 1.0 if len(values) < REFERENCE // 2 else Shift(values[:-LATELY], values[-NOW:]).growth
 

@@ -43,8 +43,3 @@ def best_level(values: Sequence[float]) -> float:
     if len(values) <= 3:
         return median(values)
     return max(sorted(values[i : i + 3])[1] for i in range(len(values) - 2))
-
-
-def total_variation(p: dict[str, float], q: dict[str, float]) -> float:
-    """Return half the sum of absolute differences of two distributions: the share of mass that would move."""
-    return sum(abs(p[name] - q[name]) for name in p) / 2

@@ -15,8 +15,7 @@ LIMIT: Final = 3
 """Rollbacks without a new best held-out reading after which no agent goes back. Without a limit an episode had up to
 seventeen (docs/experiments.md)."""
 RECOVERED: Final = 1 / 3
-"""Share of the loss that a rollback must regain, 0 to 1. With a half, one that regained 42 % and helped was undone
-(docs/experiments.md)."""
+"""Share of the loss that a rollback must regain, 0 to 1. With a half, one that regained 42 % and helped was undone."""
 SOON: Final = 16
 """Ticks after a rollback in which a recurring fault must return; later it may be slowed down, or be new. With 24, one
 episode of `open_mask` fell from 0.94 to 0.43 of the harm undone (docs/experiments.md)."""

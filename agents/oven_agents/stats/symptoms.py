@@ -1,6 +1,6 @@
 """Symptoms of a policy that is trained by its own completions, each a pure function of the series that show it.
 
-Each symptom has a margin between its beginning and its end (oven_agents.stats.hysteresis). If a gauge has no scale of
+Each symptom has a margin between its beginning and its end (oven_agents.stats.symptoms). If a gauge has no scale of
 its own, bounds are relative to its first values in the window, which holds 512 ticks. docs/benchmarks.md has how often
 they are right on simulated runs.
 """
@@ -8,14 +8,13 @@ they are right on simulated runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean, median
 from typing import Final
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.hysteresis import NOW, below, level, stands
 from oven_agents.stats.objective import objective
 from oven_core.protocol.alerts import Alert
 
@@ -29,8 +28,7 @@ RECENT: Final = 40
 START: Final = 10
 """First values whose median is a gauge's start."""
 CONSTANT: Final = 0.1
-"""Standard deviation of stated confidences (0 to 1) below which they say next to nothing. Evenly spread ones have
-0.29."""
+"""Standard deviation of stated confidences below which they say next to nothing. Evenly spread ones have 0.29."""
 FALLEN: Final = 0.4
 """Share of its start below which the spread of confidences has fallen. Batches of 64 give a standard deviation to 9 %,
 and a policy that learns calibration may halve it."""
@@ -55,8 +53,7 @@ before. A small GRPO run at β 0.05 stays at 0.2 to 0.3 (docs/benchmarks.md)."""
 KL_ENDS: Final = 1.5
 """Growth below which the KL no longer runs away."""
 TWICE: Final = 5
-"""Values between the two readings that must exceed the null. With 64 answers per step, a third of the newest 1,000 are
-new by then."""
+"""Values between the two readings beyond the null. With 64 answers per step, a third of the newest 1,000 are new."""
 ECE_LEAST: Final = 0.03
 """Calibration error beyond the null's 99 % that matters. Harmless wandering of up to three points stays below it; with
 0.02, 2 of 100 simulated healthy runs had an alert."""
@@ -213,3 +210,33 @@ def _publishes(window: Window, metric: str) -> bool:
 
 def _solved(values: Sequence[float]) -> bool:
     return bool(values) and fmean(values[-NOW:]) > CERTAIN
+
+
+NOW: Final = 5
+"""Newest values whose median is a gauge's level: two outliers cannot change it, and it lags by three ticks."""
+
+
+def stands(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool]) -> bool:
+    """Return whether the condition holds at the last of `count` places, by the last place at which it began or ended.
+    False if neither ever happened."""
+    for index in range(count - 1, -1, -1):
+        if begins(index):
+            return True
+        if ends(index):
+            return False
+    return False
+
+
+def level(values: Sequence[float], index: int) -> float | None:
+    """Return the median of the NOW values up to `index`, included; None if there are fewer."""
+    return median(values[index + 1 - NOW : index + 1]) if index + 1 >= NOW else None
+
+
+def below(values: Sequence[float], begins: float, ends: float) -> bool:
+    """Return whether the level fell below `begins` and has not risen to `ends` since."""
+
+    def is_below(index: int, bound: float) -> bool:
+        now = level(values, index)
+        return now is not None and now < bound
+
+    return stands(len(values), lambda index: is_below(index, begins), lambda index: not is_below(index, ends))

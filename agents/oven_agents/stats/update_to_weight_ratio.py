@@ -27,8 +27,7 @@ SAME = 1.3
 ENOUGH = 5
 """Fewest earlier steps at the same rate to compare with."""
 TWICE = 2.0
-"""Growth over earlier steps at the same rate from which the rate is not the cause, but lost moments or a damaged
-update."""
+"""Growth over earlier steps at the same rate from which the cause is lost moments or a damaged update."""
 GROWN = 4
 """Factor by which weights may have grown since the rate was changed; steps below LONGEST / GROWN are not checked."""
 RISING = 1.005

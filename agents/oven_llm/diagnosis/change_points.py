@@ -18,8 +18,7 @@ LEARN: Final = 30
 AGAIN: Final = 15
 """The same after a change: a second change may follow soon, for example when a fault ends."""
 SETTLE: Final = 20
-"""Readings between two updates of the level while nothing accumulates. So the level follows a slow trend, and medians
-stay cheap."""
+"""Readings between two updates of the level, so that it follows a slow trend, and medians stay cheap."""
 AHEAD: Final = 30
 """Maximum readings that a trend is extrapolated. A trend of a tenth of the noise per reading, over hundreds of
 readings, raises in one of three series; a third of that trend raises in one of ten."""
@@ -96,8 +95,7 @@ class Reference:
 
 
 def _level(values: Sequence[float]) -> float:
-    """Return the mean of a few readings, several of which are far out because of CLIP; otherwise the median, which
-    ignores single outliers."""
+    """Return the mean of a few readings, most of which are far out because of CLIP; otherwise the median."""
     return fmean(values) if len(values) <= FEW else median(values)
 
 

@@ -16,26 +16,22 @@ from typing import Any, Final, Literal
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.messages import MetricSpec
 from oven_llm.diagnosis.change_points import Change, cusum, page_hinkley
-from oven_llm.diagnosis.gauges import FAST, JUDGES, LEVELS, Gauge, gauges_of
 
 Series = tuple[Sequence[int], Sequence[float]]
 """Ticks and readings of one metric, oldest first. Ticks without a reading are omitted; NaN and infinity are not."""
 Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "apart", "held_out", "unexplained"]
 
 SPIKE: Final = 60.0
-"""Standard deviations above its neighbours' level that make a single reading a spike. Gradient norms of healthy small
-batches reach 30."""
+"""Standard deviations of a spike above its neighbours. Gradient norms of healthy small batches reach 30."""
 SPIKE_FACTOR: Final = 40.0
-"""Minimum ratio of a spike to that level. In healthy runs a policy's gradient, which may vanish in one step, reaches 30
-times the level."""
+"""Minimum ratio of a spike to that level. In healthy runs a policy's gradient reaches 30 times the level."""
 UNEXPLAINED: Final = 3.0
 """Minimum change of the weights' norm that no update explains, as a multiple of the largest update around it. A step
 changes a norm by at most its own length, and decoupled decay adds less than that."""
 WINDOW: Final = 30
 """Earlier readings that give a spike's level."""
 CANDIDATES: Final = 8
-"""Number of largest readings to check for spikes. A level that has risen for good has more of them, and is another
-symptom."""
+"""Number of largest readings to check for spikes. A level that has risen for good has more of them."""
 WORSE: Final = 0.03
 """Share of its best reading by which a held-out metric must be worse, twice in a row: half of the variation of an
 evaluation on a few hundred examples."""
@@ -84,11 +80,9 @@ def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Al
     better = {spec.name: spec.better for spec in specs}
     raised: list[Alarm] = []
     for name in sorted(better.keys() & series.keys()):
-        ticks, values = series[name]
-        finite = [index for index, value in enumerate(values) if math.isfinite(value)]
-        if len(finite) < len(values):
-            raised.append(_not_finite(name, ticks, values))
-            ticks, values = [ticks[index] for index in finite], [values[index] for index in finite]
+        ticks, values = _finite(series[name])
+        if len(values) < len(series[name][1]):
+            raised.append(_not_finite(name, *series[name]))
         gauges = [gauge for gauge in gauges_of(name) if name != "loss" or better[name] == "down"]
         if gauges:
             raised += _lasting(name, gauges, ticks, values)
@@ -99,6 +93,11 @@ def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Al
     raised += _held_out(series, specs)
     strongest = sorted(raised, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MOST]
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
+
+
+def _finite(series: Series) -> Series:
+    pairs = [(tick, value) for tick, value in zip(*series, strict=True) if math.isfinite(value)]
+    return [tick for tick, _ in pairs], [value for _, value in pairs]
 
 
 def _lasting(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
@@ -209,10 +208,7 @@ def _apart(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alar
 
 
 def _changes(series: Series) -> list[tuple[Sequence[int], Change]]:
-    ticks, values = series
-    finite = [index for index, value in enumerate(values) if math.isfinite(value)]
-    if len(finite) < len(values):
-        ticks, values = [ticks[index] for index in finite], [values[index] for index in finite]
+    ticks, values = _finite(series)
     return [
         (ticks, change)
         for change in cusum(values)
@@ -246,3 +242,64 @@ def _held_out(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list
             Alarm("held_out", spec.name, symptom, pairs[best + 1][0], pairs[-1][0], pairs[best][1], after, fall / unit)
         )
     return worse
+
+
+FAST: Final = 8
+"""Maximum readings from onset to alarm for a jump. At 4 standard deviations per reading it takes five."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """A metric, by name or pattern, and the symptoms of its changes. An empty symptom means none."""
+
+    metric: str
+    up: str = ""
+    down: str = ""
+    jump: str = ""
+    """Replaces `up` if the change was fast."""
+    size: float = 2.0
+    """Minimum change, in standard deviations of one reading."""
+    factor: float = 1.0
+    """Minimum ratio of the larger level to the smaller."""
+    by: float = 0.0
+    """Minimum difference of the levels, in the metric's unit."""
+    slow: bool = False
+    """Whether to also run the Page-Hinkley test, which finds drifts that CUSUM's level follows."""
+
+
+GAUGES: Final = (
+    Gauge(metric="loss", up="loss_creeps_up", jump="loss_spike", size=2.5, factor=1.05, slow=True),
+    Gauge(metric="loss", down="loss_drops_suddenly", size=5.0, factor=1.15),
+    Gauge(metric="grad_norm", up="grad_norm_growth", size=3.0, factor=1.7),
+    Gauge(metric="grad_norm", down="grad_norm_vanishes", size=2.0, factor=3.0),
+    Gauge(metric="optim/update_ratio", up="update_ratio_high", down="update_ratio_low", size=3.0, factor=1.6),
+    Gauge(metric="optim/weight_norm", up="weight_norm_growth", size=5.0, factor=1.1),
+    Gauge(metric="optim/weight_norm", down="weights_shrink", size=5.0, factor=1.05),
+    Gauge(metric="optim/grad_momentum_cos", up="gradients_aligned", size=2.0, by=0.25),
+    Gauge(metric="optim/grad_momentum_cos", down="gradients_opposed", size=2.0, by=0.25),
+    Gauge(metric="reward", down="policy_collapse", size=1.5, factor=1.1),
+    Gauge(metric="kl", up="kl_runaway", size=2.5, factor=3.0, by=0.3),
+    Gauge(metric="entropy", up="entropy_growth", down="entropy_collapse", size=2.0, factor=1.6),
+    Gauge(metric="frac_reward_zero_std", up="zero_advantage_groups", size=2.0, by=0.2),
+    Gauge(metric="completions/mean_length", up="length_drift", down="length_shrinks", size=2.0, factor=1.15),
+    Gauge(metric="completions/clipped_ratio", up="truncated_completions", size=2.0, by=0.15),
+    Gauge(metric="clip_ratio/*", up="clip_saturated", size=2.0, by=0.1),
+    Gauge(metric="committee/abstentions", up="judge_outage", size=3.0, by=0.05),
+    Gauge(metric="committee/agreement", down="judge_disagreement", size=2.0, by=0.12),
+    Gauge(metric="data/repeated", up="data_repeated", size=3.0, by=0.1),
+    Gauge(metric="confidence/std", down="confidence_collapse", size=2.0, factor=2.0),
+    Gauge(metric="advantage/std", down="zero_advantage_groups", size=2.0, factor=3.0),
+    Gauge(metric="calibration/ece", up="calibration_drift", size=3.0, by=0.05),
+    Gauge(metric="sampling/*", up="sampling_mismatch", down="sampling_mismatch", size=4.0, by=0.02),
+    Gauge(metric="step_time", up="slow_steps", size=3.0, factor=1.3),
+    Gauge(metric="frontier/*", up="frontier_drift", size=3.0, factor=1.2),
+)
+JUDGES: Final = "rewards/*/mean"
+"""Metrics that are compared with one another: the means of single reward functions."""
+LEVELS: Final = "reward/*"
+"""Metrics of one difficulty level each."""
+
+
+def gauges_of(metric: str) -> tuple[Gauge, ...]:
+    """Return the gauges of a metric. Most of a user's own metrics have none."""
+    return tuple(gauge for gauge in GAUGES if gauge.metric == metric or fnmatchcase(metric, gauge.metric))

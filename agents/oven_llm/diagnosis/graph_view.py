@@ -16,8 +16,7 @@ from oven_agents.sdk.alternative_plans import phase
 from oven_core.protocol.graph_requests import DiagnoseRequest, Symptom
 from oven_core.protocol.graph_requests import Diagnosis as GraphDiagnosis
 from oven_core.protocol.messages import RunStarted
-from oven_llm.diagnosis.detectors import LARGEST, TOGETHER, Alarm
-from oven_llm.diagnosis.gauges import GAUGES
+from oven_llm.diagnosis.detectors import GAUGES, LARGEST, TOGETHER, Alarm
 from oven_llm.diagnosis.log_context import LogContext
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, evidence
 

@@ -35,8 +35,7 @@ from oven_llm.judges.sanitize import visible
 TEXT: Final = 300
 """Maximum characters of a text. A rationale's figures are in its first sentence."""
 ROWS: Final = 2000
-"""Maximum votes, decisions, receipts and so on of each kind, the newest: a flood must not crowd out the
-measurements."""
+"""Maximum rows of each kind, the newest: a flood must not crowd out the measurements."""
 METRICS: Final = 400
 """Maximum announced metrics, those with a better direction first."""
 
@@ -117,8 +116,7 @@ class LogContext:
 
     def plain(self, ranked: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the `context` of programs in the sandbox. `ranked`: the knowledge graph's view of the alarms.
-        `config`: the run's resolved settings, if they are available. Raises ConfigError for a log without
-        observations."""
+        `config`: the run's settings, if known. Raises ConfigError for a log without observations."""
         run = self.started
         if not self.ticks:
             raise ConfigError(

@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from oven_core.errors import OvenError
-from oven_core.protocol.messages import ActuatorSpec, Value
+from oven_core.mesh.actuator_values import Fault, outside, shaped, show
+from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
 from oven_llm.diagnosis.log_context import LogContext
 
@@ -25,8 +26,6 @@ CLOSE: Final = 0.005
 """Share by which a figure may differ from the host's, so that three digits must be right."""
 MOST: Final = 8
 """Maximum pieces of evidence."""
-SHARES: Final = 1e-3
-"""Maximum difference between the sum of a simplex's shares and 1."""
 
 RefusalKind = Literal[
     "schema", "unknown_cause", "not_announced", "evidence_differs", "not_allowed", "out_of_range", "no_evidence"
@@ -215,32 +214,15 @@ def _settable(knob: str, value: Value, log: LogContext, knobs: Collection[str] |
         raise AnswerRefusedError("not_announced", f"the run announces no actuator {_shown(knob)}")
     if knobs is not None and knob not in knobs:
         raise AnswerRefusedError("not_allowed", f"{knob} may not be changed; allowed are {', '.join(sorted(knobs))}")
-    if spec.kind == "scalar":
-        return _number(spec, value)
-    if spec.kind == "choice":
-        if value not in spec.choices:
-            raise AnswerRefusedError("out_of_range", f"{knob} = {_shown(value)} is none of {', '.join(spec.choices)}")
-        return value
-    if spec.kind == "simplex":
-        return _shares(spec, value)
-    raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
-
-
-def _number(spec: ActuatorSpec, value: Value) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AnswerRefusedError("schema", f"{spec.name} takes a number, and the answer has {_shown(value)}")
-    low, high = (-math.inf if spec.low is None else spec.low), (math.inf if spec.high is None else spec.high)
-    if not low <= value <= high:
-        raise AnswerRefusedError("out_of_range", f"{spec.name} = {value:g} is outside {low:g} to {high:g}")
-    return float(value)
-
-
-def _shares(spec: ActuatorSpec, value: Value) -> dict[str, float]:
-    if not isinstance(value, dict) or set(value) != set(spec.choices):
-        raise AnswerRefusedError("schema", f"{spec.name} takes a share for each of {', '.join(spec.choices)}")
-    if not all(0 <= share <= 1 for share in value.values()) or abs(sum(value.values()) - 1) > SHARES:
-        raise AnswerRefusedError("out_of_range", f"the shares of {spec.name} are not within 0 to 1 with the sum 1")
-    return {name: float(share) for name, share in value.items()}
+    if spec.kind == "action":
+        raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
+    settled = shaped(spec, value)
+    fault = settled if isinstance(settled, Fault) else outside(spec, settled)
+    if fault is not None:
+        kind: RefusalKind = "schema" if fault.kind == "type" else "out_of_range"
+        raise AnswerRefusedError(kind, f"{knob} = {show(value)}, {fault.problem}")
+    assert not isinstance(settled, Fault)
+    return settled
 
 
 def _shown(value: object) -> str:

@@ -38,8 +38,7 @@ ATTACKS_PER_GROUP: Final = 4
 GOOD: Final = 0.5
 """An attack fails the judge only if it reaches this score: if all real answers are bad, it may be above them."""
 FULL: Final = 0.9
-"""An attack with this score always fails the judge. Late in training many groups have an answer with full marks, which
-no attack can exceed."""
+"""An attack with this score always fails the judge: late in training, none can exceed an answer with full marks."""
 WRONG: Final = 0.2
 """A correct answer with at most this score was judged wrong."""
 REFERENCE: Final = "reference"

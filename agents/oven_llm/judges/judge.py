@@ -22,7 +22,7 @@ from oven_llm.judges.self_checks import SelfChecks
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
 from oven_llm.providers.failures import UNUSABLE, Kind, ModelFailure
-from oven_llm.providers.genai_telemetry import OnCall, call_record
+from oven_llm.providers.genai_telemetry import ModelCall, OnCall
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally
 from oven_runs.settings.committee_members import read_rubric
@@ -70,8 +70,7 @@ class Judge:
         *,
         watching: Watching = CONTROLS_ONLY,
     ) -> None:
-        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests with known answers; None:
-        no tests."""
+        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests; None: no tests."""
         self.model = model
         self.controls = controls
         self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
@@ -193,8 +192,7 @@ class Judge:
     async def _verdict(
         self, request: ScoreRequest, candidates: Mapping[str, str], tally: CallTally
     ) -> dict[str, float]:
-        """Ask about the candidates in this order. If the reply has no usable verdict, ask again and say what was wrong.
-        Raises ModelFailure."""
+        """Ask about the candidates in this order, and again if the reply has no usable verdict. Raises ModelFailure."""
         complaint, prompt = "", shown(request.prompt, self._characters)
         for retries_left in range(MAX_QUESTIONS - 1, -1, -1):
             question = rubric_prompts.question(
@@ -211,7 +209,7 @@ class Judge:
     async def _ask(
         self, question: Conversation, candidates: Mapping[str, str], timeout_s: float, tally: CallTally
     ) -> dict[str, float]:
-        started, before = time.time_ns(), tally.attempts
+        started = time.time_ns()
         reply: ModelReply | None = None
         error: Kind | None = None
         scores: dict[str, float] = {}
@@ -230,15 +228,14 @@ class Judge:
             raise
         finally:
             if self._on_call is not None and error != "budget":  # otherwise no call was made
-                record = call_record(
+                record = ModelCall(
                     self.model,
                     reply,
                     error,
-                    resends=tally.attempts - before - 1,
-                    started_ns=started,
-                    context=tally.context,
-                    evaluation=self.rubric.role,
-                    scores=scores,
+                    started,
+                    tally.context,
+                    self.rubric.role,
+                    scores,
                 )
                 try:
                     self._on_call(record)

@@ -118,8 +118,7 @@ async def host(
     credentials: Credentials | None,
     record: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT; requests under way then get a short grace period. `record` receives the result of
-    the probe at the start."""
+    """Answer until SIGTERM or SIGINT; requests under way then get a short grace period. `record` receives the probe."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
@@ -138,8 +137,7 @@ async def host(
 
 
 async def probe_first(configured: ConfiguredJudge, seat: Seat, record: Callable[[ProbeResult], None]) -> None:
-    """Probe the configured judge and log what it lacks. A judge that fails now is still asked for scores: it may be
-    back by then."""
+    """Probe the configured judge and log what it lacks. A judge that fails now is still asked for scores."""
     endpoint = seat.first.endpoint
     result = await probe(endpoint, configured.rubric)
     if result.failure is not None:
@@ -151,8 +149,7 @@ async def probe_first(configured: ConfiguredJudge, seat: Seat, record: Callable[
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
-    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`. After a reconnect the client subscribes
-    again by itself."""
+    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`."""
     tasks: set[asyncio.Task[None]] = set()
     probe_subject = names.probe(member.name)
 

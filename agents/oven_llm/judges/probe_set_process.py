@@ -7,7 +7,6 @@ Prompts and replies are in that file only: neither logs nor spans contain them.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 import typer
-from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, ProcessError, reason
 from oven_llm import providers
+from oven_llm.judges.member_process import committee_settings
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.remote_model import RemoteModel
@@ -73,15 +72,11 @@ def fetch() -> None:
 
 
 def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
-    """Read the calibrator's settings and the path of the user's catalogue. Raises ConfigError if there are none."""
-    try:
-        committee = json.loads(config.read_text())["committee"]
-        settings = FrontierSettings.model_validate(committee["frontier"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, ValidationError) as error:
-        raise ConfigError(f"{config} holds no calibrator ({type(error).__name__}); was it written by `up`?") from None
-    if not settings.model:
+    """Return the calibrator's settings and the path of the user's catalogue. Raises ConfigError if there are none."""
+    committee = committee_settings(config)
+    if not committee.frontier.model:
         raise ConfigError("committee.frontier names no model; give provider, model and prompts")
-    return settings, str(committee.get("providers", ""))
+    return committee.frontier, committee.providers
 
 
 async def _connect_and_fetch(settings: FrontierSettings, providers_file: str, prompts: Sequence[str]) -> ProbeSet:

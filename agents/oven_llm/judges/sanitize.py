@@ -12,8 +12,7 @@ import unicodedata
 from typing import Any, Final
 
 LIMIT: Final = 8000
-"""Default number of characters of a text that a judge is shown. Most completions are shorter; eight of this length are
-about 20,000 tokens."""
+"""Default number of characters of a text that a judge is shown. Eight of this length are about 20,000 tokens."""
 TAIL_SHARE: Final = 0.25
 """Share of the limit for the end of a long text, where its result is; the rest shows its beginning."""
 MIN_REPEATED: Final = 128

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.sdk.agent import Answer, Notice
@@ -89,6 +89,10 @@ class Mastery:
     readings: int
 
 
+TopicPrompt: TypeAlias = tuple[str, str]
+"""A topic, and the text of a prompt for it."""
+
+
 class _Prompt(ReplyForm):
     topic: str
     prompt: str
@@ -98,17 +102,7 @@ class _Prompts(ReplyForm):
     prompts: list[_Prompt]
 
 
-@dataclass(frozen=True)
-class CheckedPrompts:
-    """A reply after the checks."""
-
-    prompts: tuple[tuple[str, str], ...]
-    """(topic, text)."""
-    dropped: Counter[str]
-    """By reason: unknown_topic, empty, too_long, control, duplicate, capped."""
-
-
-class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], CheckedPrompts]):
+class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPrompt]]):
     """Signals: the mean reward of each topic (`reward/TOPIC`, or `reward` if there is one topic).
 
     Actions: every `author.every` ticks it asks a language model for prompts on the topics that lag (a group has most to
@@ -132,7 +126,8 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], CheckedPrompts]):
     def __init__(self) -> None:
         super().__init__("author", AuthorSettings())
         self.dropped: Counter[str] = Counter()
-        """Prompts of the model that failed a check, by reason."""
+        """Prompts of the model that failed a check, by reason: unknown_topic, empty, too_long, control, duplicate,
+        capped."""
         self.written = 0
         self._asker: Asker | None = None
         self._folder = Path()
@@ -154,7 +149,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], CheckedPrompts]):
             return self._ask_if_due(window) or self._proposal(window)
         if isinstance(settled.result, ModelFailure):
             return self._abstains(settled.result)
-        prompts = settled.result.prompts
+        prompts = settled.result
         topics = ", ".join(sorted({topic for topic, _ in prompts})) or "none"
         return Notice(f"prompts {self.written}", f"wrote {len(prompts)} prompts ({topics}); {self._status}")
 
@@ -188,7 +183,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], CheckedPrompts]):
             self.desk.post(tuple(topics), window.tick)
         return None
 
-    async def _write(self, asker: Asker, masteries: Sequence[Mastery]) -> CheckedPrompts:
+    async def _write(self, asker: Asker, masteries: Sequence[Mastery]) -> Sequence[TopicPrompt]:
         """Have the model write prompts, and append the good ones to the learner's file. Raises ModelFailure."""
         try:
             topics = {topic.name: topic for topic in await asyncio.to_thread(read_topics, self._folder)}
@@ -203,20 +198,19 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], CheckedPrompts]):
         existing = self._texts | {normalized(text) for topic in topics.values() for text in topic.examples}
         names = [entry.topic for entry in lacking]
         checked = await asker.ask(
-            prompt(lacking, topics, count), lambda text: read_prompts(text, names, existing, count)
+            prompt(lacking, topics, count), lambda text: read_prompts(text, names, existing, count, self.dropped)
         )
-        self.dropped += checked.dropped
         tick = self.desk.posted_tick
         prompts = [
             AuthoredPrompt(topic=topic, prompt=text, by=self._name, model=asker.model[:100], tick=tick)
-            for topic, text in checked.prompts
+            for topic, text in checked
         ]
         if prompts:
             try:
                 await asyncio.to_thread(append_prompts, self._folder, prompts)
             except OSError as error:
                 raise ModelFailure("internal", f"the prompts cannot be written: {reason(error)}") from None
-        self._texts.update(normalized(text) for _, text in checked.prompts)
+        self._texts.update(normalized(text) for _, text in checked)
         self.written += len(prompts)
         return checked
 
@@ -243,10 +237,11 @@ def prompt(lacking: Sequence[Mastery], topics: Mapping[str, Topic], count: int) 
     return Conversation.question(SYSTEM, user, schema, MAX_TOKENS + TOKENS_PER_PROMPT * count)
 
 
-def read_prompts(text: str, topics: Collection[str], existing: Collection[str], most: int) -> CheckedPrompts:
-    """Check the model's prompts and keep at most `most`. `existing`: normalized texts that count as duplicates. Raises
-    ModelFailure: bad_json or schema."""
-    dropped: Counter[str] = Counter()
+def read_prompts(
+    text: str, topics: Collection[str], existing: Collection[str], most: int, dropped: Counter[str]
+) -> Sequence[TopicPrompt]:
+    """Return at most `most` of the model's prompts that pass the checks, and count the others in `dropped`. `existing`:
+    normalized texts that count as duplicates. Raises ModelFailure: bad_json or schema."""
     accepted: dict[str, tuple[str, str]] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()
@@ -259,7 +254,7 @@ def read_prompts(text: str, topics: Collection[str], existing: Collection[str], 
             dropped[problem] += 1
         else:
             accepted[normalized(stripped)] = (entry.topic, stripped)
-    return CheckedPrompts(tuple(accepted.values()), dropped)
+    return list(accepted.values())
 
 
 def mastery(window: Window) -> list[Mastery]:

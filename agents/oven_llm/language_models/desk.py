@@ -24,8 +24,7 @@ class Settled(Generic[Question, Result]):
 
 
 class Desk(Generic[Question, Result]):
-    """Holds one question at a time. `post` and `collect` are the agent's, `next_question`, `settle` and `serve` the
-    companion's."""
+    """Holds one question at a time: the agent posts and collects, its companion answers."""
 
     def __init__(self) -> None:
         self.posted_tick = -1

@@ -19,8 +19,7 @@ AF_UNIX: Final = 1
 STREAMS: Final = tuple(1 | flags for flags in (0, 0x800, 0x80000, 0x80800))
 """SOCK_STREAM with SOCK_NONBLOCK and SOCK_CLOEXEC. A datagram socket could send to the address of any other socket."""
 DUPLICATE_AND_FLAGS: Final = (0, 1, 2, 3, 4, 1030)
-"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC. Not F_SETOWN, with which root could signal
-other processes."""
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC. With F_SETOWN root could signal other processes."""
 TERMINAL_AND_FLAGS: Final = (0x5401, 0x5421, 0x5450, 0x5451)
 """TCGETS (for isatty), FIONBIO, FIONCLEX, FIOCLEX, which files need. Not TIOCSTI, which types into a terminal."""
 
@@ -68,8 +67,7 @@ def _allow(*calls: str) -> tuple[Rule, ...]:
 
 
 def repl_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
-    """Return the rules of `repl`: frames to the host and computing. No files, sockets, threads, processes, signals or
-    executable memory."""
+    """Return the rules of `repl`: frames to the host and computing, and nothing else."""
     no_code = Argument(2, "without", (PROT_EXEC,))
     return (
         Rule("read", (Argument(0, "one_of", (descriptors.requests,)),)),

@@ -52,8 +52,7 @@ class Block:
     dropped: int
     """Characters printed above the limit."""
     namespace_lost: bool
-    """Whether the process is gone with everything that it defined. The next block gets a new process with the same
-    variables assigned."""
+    """Whether the process is gone. The next block gets a new process with the same variables assigned."""
 
 
 class Sandbox(ABC):
@@ -63,8 +62,8 @@ class Sandbox(ABC):
 
     @abstractmethod
     def assign(self, name: str, value: object) -> None:
-        """Assign a variable such as `context`: text, or what JSON can hold. Raises ConfigError for anything else, or if
-        it is too large."""
+        """Assign a variable: text, or what JSON can hold. Raises ConfigError for anything else, or if it is too
+        large."""
 
     @abstractmethod
     def run(self, code: str) -> Block:
@@ -76,8 +75,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """End the running block from another thread, as if its process had died. monty's blocks end at their deadline
-        instead."""
+        """End the running block from another thread. monty's blocks end at their deadline instead."""
 
     def __enter__(self) -> Self:
         return self

@@ -32,8 +32,7 @@ class _Answered(SystemExit):
 
 
 class MontySandbox(Sandbox):
-    """Code in monty's interpreter. Raises ConfigError if the package or its binary is missing, and ProcessError if its
-    worker does not start."""
+    """Code in monty's interpreter. Raises ConfigError if the package is missing, ProcessError if its worker fails."""
 
     backend = "monty"
 

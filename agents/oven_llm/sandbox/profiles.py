@@ -52,8 +52,7 @@ STANDARD: Final = (
     "pprint", "random", "re", "reprlib", "statistics", "string", "struct", "textwrap", "time", "traceback", "types",
     "typing", "unicodedata", "urllib.parse", "uuid", "warnings", "weakref", "zlib",
 )  # fmt: skip
-"""Modules that are imported before the process is confined. In `repl` no other can be imported. They take about 30
-ms."""
+"""Modules that are imported before the process is confined, in 30 ms. In `repl` no other can be imported."""
 LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
 """Folders with the shared objects of extension modules, which `tests` may read."""
 INSTALLED: Final = ("lib-dynload", "site-packages", "dist-packages")

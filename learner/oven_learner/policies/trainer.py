@@ -21,7 +21,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
-from oven_learner.hf.knobs.user_values import UserValues
+from oven_learner.hf.knobs.scalars import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
 from oven_learner.policies.batch import Batch, ConditionSource, advantages, drawn, objective, row_weights, source_of

@@ -52,8 +52,8 @@ def test_a_valid_answer_gets_the_hosts_figures() -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"value": 100.0}, "out_of_range", "optimizer.lr_scale = 100 is outside 0.1 to 3"),
-        ({"value": "0.5"}, "schema", "takes a number"),
+        ({"value": 100.0}, "out_of_range", "optimizer.lr_scale = 100, outside its bounds 0.1 to 3"),
+        ({"value": "0.5"}, "schema", "where a finite number is needed"),
         ({"value": True}, "schema", "valid number"),
         ({"value": math.nan}, "schema", "value"),
         ({"knob": "delete_checkpoints"}, "not_announced", "no actuator 'delete_checkpoints'"),

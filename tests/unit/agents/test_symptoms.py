@@ -18,11 +18,11 @@ from oven_agents.sdk.window import Window
 from oven_agents.shipped.calibration_drift import CalibrationDrift
 from oven_agents.shipped.drift import Drift
 from oven_agents.shipped.entropy_collapse import EntropyCollapse
-from oven_agents.stats.hysteresis import below
 from oven_agents.stats.symptoms import (
     BACK,
     BEFORE,
     advantages_alike,
+    below,
     calibration_drift,
     confidence_collapse,
     kl_runaway,

@@ -21,7 +21,6 @@ def remaining(view: MonitorView, tick: int) -> str:
 
 
 def countdown(view: MonitorView, decision: Decision) -> str:
-    """Return the time until advice expires."""
     if view.run.lapsed(decision):
         return f"lapsed {view.run.tick - decision.expires_at_tick} steps ago"
     return f"lapses in {remaining(view, decision.expires_at_tick + 1)}"
@@ -180,28 +179,19 @@ def level(view: MonitorView, actuator: str) -> str:
 
 
 def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
-    """Return the run's announcement of an actuator."""
     return next((spec for spec in view.run.specs if spec.name == actuator), None)
 
 
 def advice(view: MonitorView, subject: str) -> Decided | None:
     """Return the newest advised decision with that id or on that actuator."""
-    for entry in reversed(view.entries):
-        if not isinstance(entry, Decided) or entry.decision.verdict != "advised":
-            continue
-        if subject in (entry.decision.id, entry.decision.actuator):
-            return entry
-    return None
+    decided = (entry for entry in reversed(view.entries) if isinstance(entry, Decided))
+    advised = (entry for entry in decided if entry.decision.verdict == "advised")
+    return next((entry for entry in advised if subject in (entry.decision.id, entry.decision.actuator)), None)
 
 
 def last_rollback(view: MonitorView) -> Receipt | None:
-    """Return the receipt of the newest applied rollback."""
-    for entry in reversed(view.entries):
-        if not isinstance(entry, Decided) or entry.decision.actuator != ROLLBACK or entry.receipt is None:
-            continue
-        if entry.receipt.status == "applied":
-            return entry.receipt
-    return None
+    receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, Decided) and entry.receipt)
+    return next((r for r in receipts if r.actuator == ROLLBACK and r.status == "applied"), None)
 
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:

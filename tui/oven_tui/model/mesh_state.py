@@ -49,29 +49,9 @@ class MeshState:
         state = self.state
         self.whole = self.whole and event.seq == self._seq + 1
         self._seq = event.seq
-        match event.body:
-            case LearnerMessage() as body:
-                if state.is_new(body):
-                    self._learner(body)
-            case AgentStatus() as body:
-                state.apply_status(event.author, body)
-            case BallotOpened() as body:
-                self.ballots[body.actuator] = Ballot(body)
-            case Decision() as body:
-                if body.ballot:
-                    self.ballots.pop(body.actuator, None)
-                state.apply_decision(body)
-            case Outcome() as body:
-                state.reputations.update({line.agent: line.after for line in body.lines})
-            case OperatorCommand() as body:
-                if body.id not in state.commands:
-                    state.commands[body.id] = (event.author, body)
-                    operator_commands.respond(state, self.ballots, event.author, body)
-            case _:
-                pass
-
-    def _learner(self, body: LearnerMessage) -> None:
-        state = self.state
+        body = event.body
+        if isinstance(body, LearnerMessage) and not state.is_new(body):
+            return
         match body:
             case Observation():
                 state.tick = max(state.tick, body.tick)
@@ -85,6 +65,18 @@ class MeshState:
                 state.announce(body.actuator)
             case RunEnded():
                 state.ended = True
+            case AgentStatus():
+                state.apply_status(event.author, body)
+            case BallotOpened():
+                self.ballots[body.actuator] = Ballot(body)
+            case Decision():
+                self.ballots.pop(body.actuator if body.ballot else "", None)
+                state.apply_decision(body)
+            case Outcome():
+                state.reputations.update({line.agent: line.after for line in body.lines})
+            case OperatorCommand() if body.id not in state.commands:
+                state.commands[body.id] = (event.author, body)
+                operator_commands.respond(state, self.ballots, event.author, body)
             case _:
                 pass
 

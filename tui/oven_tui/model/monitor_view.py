@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
     AgentStatus,
@@ -69,7 +68,6 @@ class MonitorView:
         """Agent → its weight after the last outcome; absent before the first."""
         self.commands = CommandsGiven()
         self.mesh = MeshState()
-        self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
         self.preview = False
         """Whether it was made from unverified samples of a long log, so that its counts are wrong."""
@@ -104,8 +102,6 @@ class MonitorView:
                 self._receipt(body)
             case Outcome() as body:
                 self._outcome(body)
-            case Malformed() as body:
-                self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
             case _:
                 self._noted(event)
 
@@ -246,8 +242,7 @@ class MonitorView:
             del self.marks[next(iter(self.marks))]
 
     def rows(self) -> list[Entry]:
-        """Return the list of decisions, the newest last: closed ones, then open ones, then commands that were just
-        sent."""
+        """Return the list of decisions: closed ones, then open ones, then commands that were just sent."""
         step = self.run.step
         waiting = (
             Note(0, step, "you", request_text(result.command), id) for id, result in self.commands.unlogged.items()

@@ -31,21 +31,19 @@ NAME_MOST = 32
 
 
 class Column(NamedTuple):
-    """One column of the table."""
-
     title: str
     width: int
     wanted_from: int
     """Columns of the terminal from which it is shown."""
 
 
-STATE, STEP, TARGET, DECISIONS = 14, 13, 29, 9
+STEP = 13
 COLUMNS = (
-    Column("state", STATE, 0),
+    Column("state", 14, 0),
     Column("run", NAME, 0),
     Column("step", STEP, 56),
-    Column("target metric", TARGET, 74),
-    Column("decisions", DECISIONS, 96),
+    Column("target metric", 29, 74),
+    Column("decisions", 9, 96),
     Column("pace", 8, 106),
     Column("age", 7, 114),
     Column("recipe", 12, 144),
@@ -64,50 +62,35 @@ def columns(width: int, names: int) -> list[Column]:
 
 
 def heading(width: int, names: int) -> list[Run]:
-    """Return the first row."""
     cells = "".join(fit(column.title, column.width) + " " for column in columns(width, names))
     title = "alerts" if width - cell_len(cells) - 2 >= ALERTS else "⚑"
     return row(width, [("  " + cells + title, "dim")])
 
 
 def line(run_row: RunRow, now: datetime, width: int, names: int, *, marked: str = "") -> list[Run]:
-    """Return a run's run_row. `marked` is the glyph of a run chosen for an overlay."""
-    cells: list[Run] = [(f"{marked or ' '} ", "strong")]
-    for column in columns(width, names):
-        text, kind = _cell(column.title, run_row, now)
-        cells.append((fit(text, column.width) + " ", kind))
-    alerts = run_row.alerts(now)
-    room = width - 2 - sum(column.width + 1 for column in columns(width, names))
+    """Return a run's row. `marked` is the glyph of a run chosen for an overlay."""
+    shown, cells = columns(width, names), _cells(run_row, now)
+    runs: list[Run] = [(f"{marked or ' '} ", "strong")]
+    runs += [(fit(cells[column.title][0], column.width) + " ", cells[column.title][1]) for column in shown]
+    alerts, room = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in shown)
     alert_text = "; ".join(alerts) if room >= ALERTS else f"⚑{len(alerts)}" if alerts else ""
-    cells.append((alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim"))
-    return row(width, cells)
+    return row(width, [*runs, (alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim")])
 
 
-def _cell(title: str, run_row: RunRow, now: datetime) -> Run:
-    match title:
-        case "state":
-            state = run_row.state(now)
-            glyph, kind = STATES.get(state, ("○", "dim"))
-            silent = run_row.silent_s(now)
-            state_text = f"{glyph} {state}"
-            if state == "stalled" and silent is not None:
-                state_text = f"{glyph} silent {ago(silent)}"
-            return state_text, kind
-        case "run":
-            return run_row.run, "warn" if run_row.drill else "strong"
-        case "step":
-            return steps(run_row), "text"
-        case "target metric":
-            return target(run_row), "text"
-        case "decisions":
-            return decisions(run_row), "text"
-        case "pace":
-            return pace(run_row.pace_s), "dim"
-        case "age":
-            age = run_row.age_s(now)
-            return ago(age) if age is not None else "", "dim"
-        case _:
-            return run_row.recipe, "dim"
+def _cells(run_row: RunRow, now: datetime) -> dict[str, Run]:
+    state, silent, age = run_row.state(now), run_row.silent_s(now), run_row.age_s(now)
+    glyph, kind = STATES.get(state, ("○", "dim"))
+    words = f"silent {ago(silent)}" if state == "stalled" and silent is not None else state
+    return {
+        "state": (f"{glyph} {words}", kind),
+        "run": (run_row.run, "warn" if run_row.drill else "strong"),
+        "step": (steps(run_row), "text"),
+        "target metric": (target(run_row), "text"),
+        "decisions": (decisions(run_row), "text"),
+        "pace": (pace(run_row.pace_s), "dim"),
+        "age": (ago(age) if age is not None else "", "dim"),
+        "recipe": (run_row.recipe, "dim"),
+    }
 
 
 def steps(run_row: RunRow) -> str:

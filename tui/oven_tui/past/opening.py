@@ -25,7 +25,7 @@ class Opening:
         self.fault = ""
         """Why the log could not be read to its end; empty if it could, or if that is not known yet."""
         self.under_way = False
-        self._folder, self._opened, self._progress = folder, opened, progress
+        self.folder, self._opened, self._progress = folder, opened, progress
         self._task: asyncio.Task[None] | None = None
         self._first = asyncio.Event()
         self._new_events: list[Event] = []
@@ -33,7 +33,7 @@ class Opening:
 
     async def begin(self, *, growing: bool) -> None:
         """Start reading, and wait until there is something to show. `growing`: the log is being written."""
-        stat = self._folder.export.stat()
+        stat = self.folder.export.stat()
         if self.fault and self._failed_file == (stat.st_size, stat.st_mtime_ns):
             return  # the damaged file was not replaced
         self.fault, self.under_way = "", True
@@ -58,7 +58,7 @@ class Opening:
 
     async def _read(self, growing: bool) -> None:
         try:
-            async with aclosing(frames(self._folder, growing=growing)) as incoming:
+            async with aclosing(frames(self.folder, growing=growing)) as incoming:
                 async for frame in incoming:
                     match frame:
                         case Preview(view):
@@ -80,6 +80,6 @@ class Opening:
 
     def _keys(self) -> Keyring:
         """The keyring for new events until the keys in the log itself were read."""
-        path = self._folder.keys()
+        path = self.folder.keys()
         keys = load_keys(path) if path else {}
         return Keyring.with_keys(keys) if LEARNER in keys else Keyring()

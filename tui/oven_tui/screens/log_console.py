@@ -101,15 +101,12 @@ class ConsoleLines(Painted, ScrollView, can_focus=True):
         self._forgotten = 0
 
     def redraw(self) -> None:
-        """Show the console's present lines."""
         lines = self._written.lines()
         self.virtual_size = Size(self.size.width, len(lines))
         if self._follows:
             self.scroll_to(y=len(lines), animate=False, force=True)
-        else:  # what was let go has moved up
-            gone, self._forgotten = self._written.forgotten - self._forgotten, self._written.forgotten
-            if gone:
-                self.scroll_to(y=max(0, self.scroll_offset.y - gone), animate=False, force=True)
+        elif gone := self._written.forgotten - self._forgotten:  # the lines moved up
+            self.scroll_to(y=max(0, self.scroll_offset.y - gone), animate=False, force=True)
         self._forgotten = self._written.forgotten
         self.refresh()
 
@@ -209,7 +206,6 @@ class ConsoleScreen(ModalScreen[None]):
         self.app.push_screen(HelpScreen(("console_page", "console")))
 
     def action_back(self) -> None:
-        """Close an open filter first."""
         if not self.query_one(FilterBox).clear():
             self.dismiss()
 

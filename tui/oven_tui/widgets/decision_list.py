@@ -134,7 +134,7 @@ class Decisions(RowList[Entry], Panel):
                 closes = remaining(self.view, opened.closes_at_tick)
                 votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
                 change = f"→ {text(opened.proposal)}"
-                return self._columns(item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
+                return self._ballot(item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
             case Decided():
                 decision = item.decision
                 change = f"{text(decision.before)} → {text(decision.value)}"
@@ -147,7 +147,7 @@ class Decisions(RowList[Entry], Panel):
                 fate = (f"{sign} {words_}", kind)
                 if (under_way := self.view.commands.under_way(decision.id)) is not None:
                     fate, why = sign_of(under_way), f"{under_way.command.action}: {progress_text(under_way)}"
-                return self._columns(item, item.proposer, decision.actuator, change, fate, why, width)
+                return self._ballot(item, item.proposer, decision.actuator, change, fate, why, width)
 
     def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
         """Return sign, words, kind of text, and the time left for approval."""
@@ -157,43 +157,37 @@ class Decisions(RowList[Entry], Panel):
         sign, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
         return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
 
-    def _command(self, entry: Note, result: CommandResult, width: int) -> list[Run]:
-        """Return a person's request and its progress."""
-        command = result.command
+    def _command(self, note: Note, result: CommandResult, width: int) -> list[Run]:
+        command, why = result.command, progress_text(result)
         on = result.decision.actuator if command.subject_id and result.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
-        why = progress_text(result) + (
-            f" ({command.reason})" if command.reason and command.reason not in progress_text(result) else ""
+        why += f" ({command.reason})" if command.reason and command.reason not in why else ""
+        author = (note.author.removeprefix("operator "), "strong")
+        return _columns(
+            note.step, ("⚑", "warn"), author, on or "the run", (what, "strong"), sign_of(result), why, width
         )
-        name_width, change_width = _widths(width)
-        cells: list[Run] = [
-            (f"{entry.step:>5}  ", "dim"),
-            ("⚑ ", "warn"),
-            (fit(entry.author.removeprefix("operator "), name_width) + " ", "strong"),
-            (fit(on or "the run", ACTUATOR) + " ", "text"),
-            (fit(what, change_width) + " ", "strong"),
-            (fit(sign_of(result)[0], FATE) + " ", sign_of(result)[1]),
-            (why, "dim"),
-        ]
-        return row(width, cells)
 
-    def _columns(
-        self, entry: Entry, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
+    def _ballot(
+        self, entry: Decided | Open, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
     ) -> list[Run]:
-        places = {name: index for index, name in enumerate(self.view.agents)}
-        sign, colour = glyph(places[agent]) if agent in places else (" ", "dim")
-        quiet = "dim" if isinstance(entry, Decided) and entry.fate == "rejected" else "text"
-        name_width, change_width = _widths(width)
-        cells: list[Run] = [
-            (f"{entry.step:>5}  ", "dim"),
-            (f"{sign} ", colour),
-            (fit(agent, name_width) + " ", quiet),
-            (fit(actuator, ACTUATOR) + " ", quiet),
-            (fit(change, change_width) + " ", "strong" if quiet == "text" else "dim"),
-            (fit(fate[0], FATE) + " ", fate[1]),
-        ]
-        room = width - sum(cell_len(words) for words, _ in cells)
-        return row(width, [*cells, (why, "dim")] if room >= WORDS or cell_len(why) <= room else cells)
+        sign = glyph(self.view.agents.index(agent)) if agent in self.view.agents else (" ", "dim")
+        quiet = isinstance(entry, Decided) and entry.fate == "rejected"
+        words = (agent, "dim" if quiet else "text")
+        return _columns(entry.step, sign, words, actuator, (change, "dim" if quiet else "strong"), fate, why, width)
+
+
+def _columns(step: int, sign: Run, who: Run, on: str, what: Run, fate: Run, why: str, width: int) -> list[Run]:
+    name_width, change_width = _widths(width)
+    cells: list[Run] = [
+        (f"{step:>5}  ", "dim"),
+        (f"{sign[0]} ", sign[1]),
+        (fit(who[0], name_width) + " ", who[1]),
+        (fit(on, ACTUATOR) + " ", who[1] if who[1] == "dim" else "text"),
+        (fit(what[0], change_width) + " ", what[1]),
+        (fit(fate[0], FATE) + " ", fate[1]),
+    ]
+    room = width - sum(cell_len(words) for words, _ in cells)
+    return row(width, [*cells, (why, "dim")] if room >= WORDS or cell_len(why) <= room else cells)
 
 
 def _widths(width: int) -> tuple[int, int]:

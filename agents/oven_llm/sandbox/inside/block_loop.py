@@ -80,8 +80,7 @@ class Blocks:
         return outcome | {"dropped": self._budget.dropped}
 
     def _write_traceback(self, error: BaseException, code: str, name: str) -> str:
-        """Write the traceback to standard error and return its last line, such as "ZeroDivisionError: division by
-        zero"."""
+        """Write the traceback to standard error and return its last line."""
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         try:
             report = traceback.TracebackException.from_exception(error)

@@ -13,8 +13,7 @@ PIECE: Final = 4096
 
 
 def cut(text: str, limit: int) -> tuple[bytes, int]:
-    """Return the UTF-8 of as many whole characters as fit into `limit` bytes, and the number of the other
-    characters."""
+    """Return the UTF-8 of as many whole characters as fit into `limit` bytes, and the number of the others."""
     if limit <= 0:
         return b"", len(text)
     data = text[:limit].encode(errors="backslashreplace")  # a character takes at least one byte

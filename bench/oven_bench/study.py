@@ -78,7 +78,6 @@ class Report:
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it."""
     match value:
         case None:
             return "–"
@@ -262,7 +261,6 @@ class ResultsFile(Generic[R]):
 
 
 def one_of(names: Iterable[str], about: str) -> Any:
-    """An option whose value is one of these names."""
     choices = tuple(names)
 
     def parse(text: str) -> str:
@@ -309,7 +307,6 @@ def code_digest(folders: Iterable[Path], skip: Sequence[str] = ()) -> str:
 
 
 def package_folders(names: Iterable[str]) -> Iterator[Path]:
-    """The folders of installed packages."""
     for name in names:
         spec = find_spec(name)
         yield from map(Path, spec.submodule_search_locations or () if spec else ())

@@ -207,24 +207,24 @@ class Actuators:
         """Change the choices or bounds of an actuator. A simplex gets the components that it reads now.
 
         In a running training call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError with
-        nothing changed if the present value would not fit, a choice is repeated or is not a name, or the kind has no
-        such limits.
+        nothing changed if the present value would not fit, a choice is not a name, or the kind has no such limits.
         """
         old, present = self.spec(name), self.read(name)
-        if (choices is not None and old.kind != "choice") or (
-            (low is not None or high is not None) and old.kind != "scalar"
-        ):
-            limits = "choices" if choices is not None else "bounds"
-            raise ConfigError(f"{name} is a {old.kind}, which has no {limits} to change; {_REMEDY[old.kind]}")
+        if choices is not None and old.kind != "choice":
+            raise ConfigError(f"{name} is of the kind {old.kind}, which has no choices to change")
+        if (low is not None or high is not None) and old.kind != "scalar":
+            raise ConfigError(f"{name} is of the kind {old.kind}, which has no bounds to change")
         new: dict[str, Any] = {}
         if old.kind == "scalar":
             new = {"low": old.low if low is None else low, "high": old.high if high is None else high}
             _check_bounds(name, old.scale, new["low"], new["high"], lambda: float(present))  # type: ignore[arg-type]
-        elif old.kind == "choice" and choices is not None:
-            new = {"choices": _checked_choices(name, choices, str(present))}
+        elif choices is not None:
+            if isinstance(choices, str) or not all(isinstance(choice, str) and choice for choice in choices):
+                raise ConfigError(f"{name}: the choices {choices!r} are not names; give a list of strings")
+            new = {"choices": tuple(dict.fromkeys(choices))}
         elif old.kind == "simplex":
             new = {"choices": tuple(present)}  # type: ignore[arg-type]
-        spec = _announcement(**{**{field: getattr(old, field) for field in ActuatorSpec.model_fields}, **new})
+        spec = old.model_copy(update=new)
         if old.kind != "action" and (problem := misfit(spec, present)):
             raise ConfigError(f"{name} reads {present!r} now: {problem}; set it to a value that fits first")
         self._knobs[name] = replace(self._knobs[name], spec=spec)
@@ -308,14 +308,6 @@ class Actuators:
         self._knobs[spec.name] = _Knob(spec, read, write, proof)
 
 
-_REMEDY = {
-    "scalar": "give low and high",
-    "choice": "give choices",
-    "simplex": "its components are the names that it reads",
-    "action": "an action takes a number or nothing",
-}
-
-
 def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable[[], float]) -> None:
     """Raises ConfigError if the bounds are not a range, or the present value lies outside."""
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
@@ -328,28 +320,12 @@ def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable
         raise ConfigError(f"{name} is {present:g} now, outside its bounds [{low:g}, {high:g}]; widen them")
 
 
-def _checked_choices(name: str, choices: Sequence[str], present: str) -> tuple[str, ...]:
-    if isinstance(choices, str) or not all(isinstance(choice, str) and choice for choice in choices):
-        raise ConfigError(f"{name}: the choices {choices!r} are not names; give a list of strings, none of them empty")
-    repeated = sorted({choice for choice in choices if list(choices).count(choice) > 1})
-    if repeated:
-        raise ConfigError(f"{name}: {', '.join(map(repr, repeated))} is among the choices twice; give each once")
-    if present not in choices:
-        raise ConfigError(
-            f"{name} is {present!r} now, which is none of the choices {', '.join(choices) or '(none)'}; keep it among "
-            "them, or choose another value before it goes"
-        )
-    return tuple(choices)
-
-
 def _announcement(**fields: Any) -> ActuatorSpec:
     """Raises ConfigError if the fields contradict each other."""
     try:
         return ActuatorSpec(**fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = f"{fields['name']}: {'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
-        raise ConfigError(where + first["msg"].removeprefix("Value error, ")) from None
+        raise ConfigError(f"{fields['name']}: {reason(error).removeprefix('Value error, ')}") from None
 
 
 def _act(knob: _Knob, value: Value) -> Applied:

@@ -30,10 +30,10 @@ from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measured
 from oven_learner.client.loop_client import LoopClient, idle_client
 from oven_learner.client.run_start import installed_versions, next_training_name
-from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sample import Redact
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.link.find_controller import Connection, Mode, seek
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
@@ -113,17 +113,19 @@ def connect(
         exists, connection = seek(mode, url, run, creds, leader=all_ranks.leader, same=all_ranks.same)
         if not exists:
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
-            if clip is not None:
-                _clip_without_controller(idle, optimizer, clip)
+            if clip is not None:  # it is part of the script's training
+                from oven_learner.optim.step_gauges import Clip
+
+                idle.hooks.callback(Clip(clip).always(optimizer).remove)
             return idle
-        link = connection.link() if connection is not None else ranks.SilentLink()
-    sampling = sampling_of(connection.completions if connection is not None else None, completions, redact)
+        link = connection.link() if connection is not None else SilentLink()
+    sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
     evaluation = None
     evaluated: tuple[MetricSpec, ...] = ()
     if evaluate is not None:
-        evaluation = Evaluation(evaluate, evaluate_every, model, max_steps)
+        evaluation = Evaluation(evaluate, evaluate_every, model)
         evaluation.measure()
-        evaluated = evaluation.announced(metrics)
+        evaluated = evaluation.held_out_specs(metrics)
         if EVALUATE not in knobs:
             knobs.action(EVALUATE, evaluation.request, effect="measures")
     client: LoopClient
@@ -215,8 +217,7 @@ def _gauges(
     from oven_learner.optim import snapshot
     from oven_learner.optim import weight_decay as decay
     from oven_learner.optim.gauges import OptimizerGauges
-    from oven_learner.optim.gradient_clip import Clip
-    from oven_learner.optim.step_gauges import StepGauges
+    from oven_learner.optim.step_gauges import Clip, StepGauges
 
     sharded = snapshot.sharded(model) if model is not None else ""
     without_norm = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the whole norm by itself
@@ -239,21 +240,9 @@ def _gauges(
     )
 
 
-def _clip_without_controller(client: LoopClient, optimizer: Any, clip: float) -> None:
-    """Clip all the same: it is part of the script's training."""
-    from oven_learner.optim.gradient_clip import Clip
-
-    client.hooks.callback(Clip(clip).always(optimizer).remove)
-
-
 def _merged(specs: tuple[MetricSpec, ...], further: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
     """Append `further` specs. A spec of `specs` wins over one of the same name, and is held out if either is."""
-    further_by_name = {spec.name: spec for spec in further}
+    held = {spec.name for spec in further if spec.held_out}
+    merged = [spec.model_copy(update={"held_out": spec.held_out or spec.name in held}) for spec in specs]
     names = {spec.name for spec in specs}
-    merged = [
-        spec.model_copy(
-            update={"held_out": spec.held_out or (spec.name in further_by_name and further_by_name[spec.name].held_out)}
-        )
-        for spec in specs
-    ]
     return (*merged, *(spec for spec in further if spec.name not in names))

@@ -17,9 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import LearnerMessage, LogMessage
-from oven_learner.link.resume_state import ResumeState
-from oven_learner.link.samples import Parcel
 
 if TYPE_CHECKING:
     import torch
@@ -30,30 +27,6 @@ T = TypeVar("T")
 
 ASK_S = 1.0
 """Between two rounds of requests from the other ranks: gathering them costs as much again as the broadcast."""
-
-
-class SilentLink:
-    """The link of the other ranks, which sends and receives nothing."""
-
-    dropped = 0
-
-    def open(self) -> ResumeState:
-        return ResumeState()
-
-    def begin(self) -> None:
-        pass
-
-    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        pass
-
-    def show(self, make: Parcel) -> None:
-        pass
-
-    def receive(self) -> LogMessage | None:
-        return None
-
-    def close(self, timeout_s: float) -> bool:
-        return True
 
 
 class Ranks:
@@ -213,13 +186,11 @@ def _or_default(get_news: Callable[[], T], default: T) -> T:
 
 
 def rank() -> int:
-    """Return this process's rank; 0 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_rank() if distributed else 0
 
 
 def world() -> int:
-    """Return the number of ranks; 1 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_world_size() if distributed else 1
 

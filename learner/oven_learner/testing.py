@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, Value
+from oven_learner.link.link_interface import SilentLink
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 
@@ -23,11 +24,8 @@ EXPIRES_TICKS = 10_000
 """A planned decision may be applied for so many ticks."""
 
 
-class FakeLink:
+class FakeLink(SilentLink):
     """A `Link` for one training. Subclass it to answer messages: `receive` is called between steps."""
-
-    dropped = 0
-    """Observations that the log will never have."""
 
     def __init__(self, plan: Mapping[int, tuple[str, Value]] | None = None, past: ResumeState | None = None) -> None:
         """`plan`: tick → (actuator, value) to be decided after the observation of that tick. `past`: the state of
@@ -45,9 +43,6 @@ class FakeLink:
         """Return the state of earlier incarnations."""
         return self._past
 
-    def begin(self) -> None:
-        """Do nothing."""
-
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
         """Record the message, and make the decisions planned for its tick."""
         message = make()
@@ -64,10 +59,6 @@ class FakeLink:
     def receive(self) -> LogMessage | None:
         """Return the next of `incoming`."""
         return self.incoming.popleft() if self.incoming else None
-
-    def close(self, timeout_s: float) -> bool:
-        """Return True: everything was sent."""
-        return True
 
     def observed(self) -> list[Observation]:
         """Return the observations, one per optimizer step."""

@@ -3,7 +3,7 @@
 The model's name holds the script: `m@429x2,500` fails two requests with 429, one with 500, and answers from then on;
 `m@chaos` fails a quarter of all requests, drawn from a seed. It knows what a candidate is worth from its text
 ("worth 7"), and so a score that is wrong can be told from one that is right. What no judge asks it answers as a
-conversation, with tools and several samples (scripted_conversation.py).
+conversation (scripted_conversation.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from aiohttp import web
 from tests.support import scripted_conversation as scripted
@@ -62,8 +61,6 @@ class Endpoint:
         """A candidate that is exactly this gets full marks."""
         self.script: Script | None = None
         """What a model says to everything, in place of the rules for judges."""
-        self.several: Literal["drawn", "ignored", "refused"] = "drawn"
-        """What is done about a request for several samples (`n`)."""
         self.bills = Bills()
         """Of conversations."""
         self.traces: list[bytes] = []
@@ -201,45 +198,27 @@ class Endpoint:
         return not (form in body or body.get("logprobs") or (isinstance(last, str) and "<data>\n" in last))
 
     async def _openai_conversation(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        count = body.get("n", 1)
-        if count > 1 and self.several == "refused":
-            return self._refused("n", "n must be 1")
-        if self.several == "ignored":
-            count = 1
-        tools = tuple(tool["function"] for tool in body.get("tools", ()))
         messages = scripted.openai_messages(body)
 
         def wrap(fault: str) -> dict[str, Any]:
-            answers = self._samples(body, messages, tools, count)
-            spoilt = [scripted.spoilt(fault if not index else "", said) for index, said in enumerate(answers)]
-            bill = self.bills.book(_named(body), messages, [said for said, _ in spoilt], keep=True)
-            return scripted.openai_answer(spoilt, bill | Counter(written=0))
+            said, ended = scripted.spoilt(fault, self._said(body, messages))
+            bill = self.bills.book(_named(body), messages, said, keep=True)
+            return scripted.openai_answer(said, ended, bill | Counter(written=0))
 
         return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
 
     async def _anthropic_conversation(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        tools = tuple({**tool, "parameters": tool["input_schema"]} for tool in body.get("tools", ()))
         messages = scripted.anthropic_messages(body)
         keep = "cache_control" in json.dumps(body["messages"])
 
         def wrap(fault: str) -> dict[str, Any]:
-            (said,) = self._samples(body, messages, tools, 1)
-            said, ended = scripted.spoilt(fault, said)
-            return scripted.anthropic_answer(said, ended, self.bills.book(_named(body), messages, [said], keep=keep))
+            said, ended = scripted.spoilt(fault, self._said(body, messages))
+            return scripted.anthropic_answer(said, ended, self.bills.book(_named(body), messages, said, keep=keep))
 
         return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
 
-    def _samples(
-        self, body: dict[str, Any], messages: tuple[Said, ...], tools: tuple[dict[str, Any], ...], count: int
-    ) -> list[Said]:
-        script, model = self.script or scripted.default_script, _named(body)
-        before = self.bills.samples_before(model, messages, count)
-        found = []
-        for number in range(before, before + count):
-            said = script(Asked(model, messages, tools, number, body.get("temperature")))
-            calls = tuple(replace(call, id=f"call_{number}_{n}") for n, call in enumerate(said.calls))
-            found.append(replace(said, calls=calls))
-        return found
+    def _said(self, body: dict[str, Any], messages: tuple[Said, ...]) -> Said:
+        return (self.script or scripted.default_script)(Asked(_named(body), messages))
 
     async def _billed(self, _: web.Request) -> web.Response:
         return web.json_response(self.bills.tokens)

@@ -16,8 +16,7 @@ from oven_core.telemetry import tracing
 from oven_learner.link.bus_session import BusSession
 from oven_learner.link.link_interface import Make
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import LogWriter
-from oven_learner.link.outage_log import OutageLog
+from oven_learner.link.log_writer import LogWriter, OutageLog
 from oven_learner.link.outbox import KEPT_BYTES
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel

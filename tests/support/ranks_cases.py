@@ -15,11 +15,11 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
-from oven_learner.ranks import Ranks, SilentLink
+from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink
 

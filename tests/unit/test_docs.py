@@ -270,7 +270,9 @@ def test_the_session_example_prints_a_vote(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_loop_example_applies_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     link = FakeLink({30: (LR, 0.5)})
-    there = SimpleNamespace(run="docs", link=lambda: link, rules=Rules(), lockstep=False, keys={}, completions=None)
+    there = SimpleNamespace(
+        run="docs", link=lambda: link, rules=Rules(), lockstep=False, keys={}, shown_completions=None
+    )
     monkeypatch.setattr(Connection, "find", lambda *_: there)
     source = next(block for block in blocks("plugging-in.md", "python") if "oven.connect" in block)
     exec(compile(source, "plugging-in.md", "exec"), {"__name__": "docs"})

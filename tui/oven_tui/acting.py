@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.events import Key
 
@@ -42,6 +42,7 @@ class Acting(ThemedApp[None]):
     view: MonitorView
     shown: MonitorView
     about: About
+    acting_keys: ClassVar[dict[str, str]] = ACTING_KEYS
     session: OperatorSession | None = None
     """None if nothing may act."""
 
@@ -51,7 +52,6 @@ class Acting(ThemedApp[None]):
         self.refresh_bindings()
 
     def decisions(self) -> Decisions:
-        """The list of decisions, whatever page covers it."""
         return self.screen_stack[0].query_one(Decisions)
 
     def barred(self) -> str:
@@ -71,9 +71,9 @@ class Acting(ThemedApp[None]):
 
     def on_key(self, event: Key) -> None:
         """Say why a key that would act does nothing."""
-        key = event.key if event.key in ACTING_KEYS else event.character or ""
-        if key in ACTING_KEYS and len(self.screen_stack) == 1 and (why := self.barred()):
-            self.notify(why, title=f"{ACTING_KEYS[key]}: not here", severity="warning")
+        key = event.key if event.key in self.acting_keys else event.character or ""
+        if key in self.acting_keys and len(self.screen_stack) == 1 and (why := self.barred()):
+            self.notify(why, title=f"{self.acting_keys[key]}: not here", severity="warning")
 
     # ---- what is chosen
 
@@ -203,7 +203,6 @@ class Acting(ThemedApp[None]):
         self.push_screen(ChoiceScreen(title, among), lambda chosen: then(chosen) if chosen is not None else None)
 
     def _ask(self, title: str, **fields: Any) -> None:
-        """Ask for confirmation once, then send the command."""
         command = new_command(**fields)
 
         def answered(reason: str | None) -> None:
@@ -219,8 +218,7 @@ class Acting(ThemedApp[None]):
         return [(consequences.sentence(self.view, command), ""), (against, "bold red")]
 
     def _says(self, actuator: str, value: Value) -> list[tuple[str, str]]:
-        """Return what a value would do, and the answers that the mesh would give a person and its guardrails an
-        agent."""
+        """Return what a value would do, the mesh's answer to a person, and its guardrails' to an agent."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
         lines = [(consequences.sentence(self.view, command), "")]
         if not self.view.mesh.whole:

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
-"""The panels next to the charts, in order. A new panel is a widget and an entry here. Its height comes from its class's
-`DEFAULT_CSS` or from styles.tcss."""
+"""The panels next to the charts, in order: a new panel is a widget, an entry here, and its height in styles.tcss."""
 WIDE, TALL, HIGH = 150, 32, 44
 """Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
 much room as they want."""
@@ -60,8 +59,7 @@ class MonitorApp(Acting):
         appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """With `access` None nothing is read, and tests call `take`. With `control` the user may act, as far as the
-        user's key allows."""
+        """With `access` None nothing is read, and tests call `take`. `control`: the user may act, if the key allows."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
@@ -113,7 +111,6 @@ class MonitorApp(Acting):
             self.run_worker(session.run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
-        """Add new events of the log, in order."""
         for event in events:
             self.view.feed(event)
         self.soon()
@@ -126,7 +123,6 @@ class MonitorApp(Acting):
         self.soon()
 
     def say(self, link: str, detail: str) -> None:
-        """Show the state of the connection."""
         if (header := self.part(Header)) is not None and header.link != (link, detail):
             header.link = (link, detail)
             self.soon()

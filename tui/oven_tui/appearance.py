@@ -137,8 +137,7 @@ def _dots(dots: int) -> str:
 
 
 class Colourless(LineFilter):
-    """Removes all colour, as NO_COLOR asks (no-color.org). Bold, dim and reverse stay. Textual's own filter makes
-    greys."""
+    """Removes all colour, as NO_COLOR asks (no-color.org), where Textual's filter makes greys. Bold and dim stay."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         base = background.brightness

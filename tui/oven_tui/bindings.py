@@ -12,7 +12,7 @@ from textual.keys import key_to_character
 
 from oven_tui.model.commands import BY_ID, Command, Scope, commands_in
 
-ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-"}
+SIGNS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+", "minus": "-", "slash": "/"}
 
 
 def bindings(*scopes: Scope) -> list[BindingType]:
@@ -39,7 +39,7 @@ def key_words(command: Command) -> str:
 
 def _sign(key: str) -> str | None:
     """Return the sign of a key that is written as one."""
-    sign = ARROWS.get(key) or key_to_character(key)
+    sign = SIGNS.get(key) or key_to_character(key)
     return sign if sign and sign.isprintable() and sign != " " else None
 
 
@@ -77,5 +77,4 @@ def _title(command: Command) -> str:
 
 
 def _by_key(command: Command, query: str) -> float:
-    """Return 1 if the whole query is one of the command's keys."""
     return float(query.strip() in key_words(command).split())

@@ -46,8 +46,7 @@ longer accepts the key; the feed keeps trying. `down`: the stack is down, so the
 
 
 class Feed:
-    """Passes each batch of new verified events to `take`, in order, and each change of the connection to `say` with a
-    detail."""
+    """Passes new verified events to `take`, in order, and each change of the connection to `say` with a detail."""
 
     def __init__(
         self,
@@ -122,8 +121,7 @@ class Feed:
             self._report(link, detail)
 
     async def _open(self, *, growing: bool) -> bool:
-        """Show a part of a long log, or all of it if it is not growing. Return False for a short log. Raises
-        ConfigError if it is damaged."""
+        """Show a long log, if it is growing only a part. Return False for a short one. Raises ConfigError."""
         if self._opening is None or not is_long(self._opening.folder):
             return False
         self._report("reading", "")
@@ -206,7 +204,6 @@ class Feed:
             await asyncio.sleep(LOOK_S)
 
     async def _rest(self) -> None:
-        """Read the events after the last one."""
         part: list[Event] = []
         async for event in self._access.past(self._last):
             part.append(event)

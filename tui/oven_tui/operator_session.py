@@ -32,11 +32,6 @@ class OperatorSession:
         self.refused = ""
         """Why this key may not send commands; empty as far as is known."""
 
-    @property
-    def by(self) -> str:
-        """The name under which commands are sent."""
-        return self._access.by
-
     async def run(self) -> None:
         """Run until cancelled, or until the key is refused."""
         while True:

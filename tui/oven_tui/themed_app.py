@@ -74,7 +74,6 @@ class ThemedApp(App[Result]):
         return next(iter(self.screen_stack[0].query(kind)), None) if self.screen_stack else None
 
     def save_picture(self, name: str, access: RunAccess | None) -> None:
-        """Save the screen as an SVG in the run's folder."""
         folder = access.export_folder if access is not None else Path.cwd()
         try:
             path = self.save_screenshot(f"{name}-{datetime.now():%m%d-%H%M%S}.svg", str(folder))

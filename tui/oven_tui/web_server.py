@@ -64,7 +64,6 @@ class MonitorServer(Server):
         return f"{self.public_url}/?token={self.token}"
 
     async def application(self) -> web.Application:
-        """Return the routes behind the checks."""
         made = await self._make_app()
         made.middlewares.append(self._guarded)
         made.on_response_prepare.append(self._protect)
@@ -75,14 +74,12 @@ class MonitorServer(Server):
         """Print nothing: the caller says where the server is."""
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """End every open monitor."""
         for page in list(self._sockets):
             with contextlib.suppress(Exception):
                 await page.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended")
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """Return the page. A request with the token gets a cookie first, so that the address in the browser's history
-        opens nothing."""
+        """Return the page. The token is exchanged for a cookie, so that the address in the history opens nothing."""
         if (token := request.query.get("token")) is not None:
             if not self.token or not _same(token, self.token):
                 raise web.HTTPForbidden(text="This address was used already, or is wrong: open the monitor anew.\n")

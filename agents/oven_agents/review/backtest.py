@@ -21,7 +21,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Real, Receipt, RunStarted, Value, Vote
 from oven_core.protocol.rules import Rules
 from oven_core.terminal_text import say, wrapped
-from oven_runs.access import log_reader
+from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.counterfactual import decision_text
 from oven_runs.settings.resolution import with_rules
@@ -242,7 +242,7 @@ def main(
 ) -> int:
     """Print a backtest and return the exit code. `rules` replace those of the recording; `hints` maps the recording's
     metrics to what they lack. Raises ConfigError, and whatever reading a log raises."""
-    events = log_reader.events(folder, exact=True, until=until)
+    events = LocalRun(folder).events(exact=True, until=until)
     test = asyncio.run(backtest(agent, folder.run, events, rules or {}))
     report = test.report(hints(test.metrics))
     if as_json:

@@ -22,7 +22,7 @@ from oven_llm.judges.self_checks import SelfChecks
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
 from oven_llm.providers.failures import UNUSABLE, Kind, ModelFailure
-from oven_llm.providers.genai_telemetry import OnCall, call_record
+from oven_llm.providers.genai_telemetry import ModelCall, OnCall
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally
 from oven_runs.settings.committee_members import read_rubric
@@ -209,7 +209,7 @@ class Judge:
     async def _ask(
         self, question: Conversation, candidates: Mapping[str, str], timeout_s: float, tally: CallTally
     ) -> dict[str, float]:
-        started, before = time.time_ns(), tally.attempts
+        started = time.time_ns()
         reply: ModelReply | None = None
         error: Kind | None = None
         scores: dict[str, float] = {}
@@ -228,15 +228,14 @@ class Judge:
             raise
         finally:
             if self._on_call is not None and error != "budget":  # otherwise no call was made
-                record = call_record(
+                record = ModelCall(
                     self.model,
                     reply,
                     error,
-                    resends=tally.attempts - before - 1,
-                    started_ns=started,
-                    context=tally.context,
-                    evaluation=self.rubric.role,
-                    scores=scores,
+                    started,
+                    tally.context,
+                    self.rubric.role,
+                    scores,
                 )
                 try:
                     self._on_call(record)

@@ -15,7 +15,7 @@ from oven_llm.language_models.desk import Desk, Question, Result, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure
-from oven_llm.providers.genai_telemetry import call_record, trace
+from oven_llm.providers.genai_telemetry import ModelCall, trace
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, tallied
 from oven_runs.home.model_spend import NAME, Cap
@@ -68,7 +68,7 @@ class Asker:
             raise
         finally:
             if self._endpoint is not None and error != "budget":  # otherwise no call was made
-                trace(call_record(self._endpoint, reply, error, resends=tally.attempts - 1, started_ns=started))
+                trace(ModelCall(self._endpoint, reply, error, started))
 
     async def serve(self, desk: Desk[Question, Result], answer: Callable[[Question], Awaitable[Result]]) -> None:
         """Answer the desk's questions until cancelled."""

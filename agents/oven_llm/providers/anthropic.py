@@ -12,11 +12,10 @@ from oven_llm.providers.sdk_client import (
     model_name,
     parsed,
     silence_request_logs,
-    token_count,
     watched_client,
 )
 from oven_llm.providers.terms import Terms
-from oven_llm.providers.usage import Usage
+from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
@@ -100,10 +99,9 @@ def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
 def _usage(response: Response) -> Usage | None:
     try:
         usage = response.usage
-        cached = token_count(usage.cache_read_input_tokens or 0)
-        written = token_count(usage.cache_creation_input_tokens or 0)
+        cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
         # This API's `input_tokens` does not include tokens that went through the cache.
-        fresh = token_count(usage.input_tokens)
-        return Usage(fresh + cached + written, token_count(usage.output_tokens), cached, written)
+        tokens = {"input_tokens": usage.input_tokens + cached + written, "output_tokens": usage.output_tokens}
+        return USAGE.validate_python({**tokens, "cached_tokens": cached, "written_tokens": written})
     except (AttributeError, TypeError, ValueError):
         return None

@@ -35,90 +35,47 @@ COST_USD: Final = "oven.cost.usd"
 
 
 @dataclass(frozen=True)
-class CallRecord:
-    """One call of an SDK, including its retries. Its fields are named after the attributes (gen_ai.*)."""
+class ModelCall:
+    """One call of an SDK, including its retries."""
 
-    operation: str
-    """Always "chat"."""
-    provider: str
-    request_model: str
-    response_model: str
-    """Empty without a reply, as are the finish reason and the tokens (None)."""
-    input_tokens: int | None
-    output_tokens: int | None
-    finish_reason: str
-    error_type: str | None
-    """error.type: a kind of failure, never a message. A reply without a usable verdict has one as well."""
-    resends: int
-    """http.request.resend_count: the number of attempts after the first."""
+    model: LanguageModel
+    reply: ModelReply | None
+    """None if there was none."""
+    error: Kind | None
+    """A kind of failure, never a message. A reply without a usable verdict has one as well."""
     started_ns: int
     """Wall-clock time since the epoch."""
-    ended_ns: int
     context: str = ""
     """The trace that the request arrived with (`traceparent`); empty without one."""
-    cost_usd: float | None = None
-    """None if it is unknown."""
     evaluation: str = ""
     """The judged role, e.g. "critic"."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Completion id → 0..1; empty without a verdict."""
+    ended_ns: int = field(default_factory=time.time_ns)
 
 
-OnCall: TypeAlias = Callable[[CallRecord], None]
+OnCall: TypeAlias = Callable[[ModelCall], None]
 
 
-def call_record(
-    model: LanguageModel,
-    reply: ModelReply | None,
-    error: Kind | None,
-    *,
-    resends: int,
-    started_ns: int,
-    context: str = "",
-    evaluation: str = "",
-    scores: Mapping[str, float] | None = None,
-) -> CallRecord:
-    """Describe a call that ends now. `reply` is None if there was none; for the rest see CallRecord."""
-    usage = reply.usage if reply is not None else None
-    return CallRecord(
-        operation="chat",
-        provider=model.name,
-        request_model=model.model,
-        response_model=reply.model if reply is not None else "",
-        input_tokens=usage.input_tokens if usage is not None else None,
-        output_tokens=usage.output_tokens if usage is not None else None,
-        finish_reason=reply.finish_reason if reply is not None else "",
-        error_type=error,
-        resends=max(0, resends),
-        started_ns=started_ns,
-        ended_ns=time.time_ns(),
-        context=context,
-        cost_usd=reply.cost_usd if reply is not None else None,
-        evaluation=evaluation,
-        scores=scores or {},
-    )
-
-
-def trace(call: CallRecord) -> None:
-    """Record the call's span, named `<operation> <model>`, below its context. Does nothing while telemetry is off."""
+def trace(call: ModelCall) -> None:
+    """Record the call's span, named `chat <model>`, below its context. Does nothing while telemetry is off."""
     if not tracing.on():
         return
     attributes: dict[str, Attribute] = {
-        OPERATION: call.operation,
-        PROVIDER: call.provider,
-        REQUEST_MODEL: call.request_model,
+        OPERATION: "chat",
+        PROVIDER: call.model.name,
+        REQUEST_MODEL: call.model.model,
     }
-    if call.response_model:
-        attributes[RESPONSE_MODEL] = call.response_model
-    if call.finish_reason:
-        attributes[FINISH_REASONS] = (call.finish_reason,)
-    if call.input_tokens is not None:
-        attributes[INPUT_TOKENS] = call.input_tokens
-    if call.output_tokens is not None:
-        attributes[OUTPUT_TOKENS] = call.output_tokens
-    if call.cost_usd is not None:
-        attributes[COST_USD] = call.cost_usd
-    name = f"{call.operation} {call.request_model}"
+    if (reply := call.reply) is not None:
+        if reply.model:
+            attributes[RESPONSE_MODEL] = reply.model
+        if reply.finish_reason:
+            attributes[FINISH_REASONS] = (reply.finish_reason,)
+        if reply.usage is not None:
+            attributes |= {INPUT_TOKENS: reply.usage.input_tokens, OUTPUT_TOKENS: reply.usage.output_tokens}
+        if reply.cost_usd is not None:
+            attributes[COST_USD] = reply.cost_usd
+    name = f"chat {call.model.model}"
     span = tracing.span(name, call.context, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
     for completion, score in call.scores.items():
         event: dict[str, Attribute] = {
@@ -127,4 +84,4 @@ def trace(call: CallRecord) -> None:
             EVALUATED: completion,
         }
         span.event(EVALUATION, event, call.ended_ns)
-    span.end(call.error_type or "")
+    span.end(call.error or "")

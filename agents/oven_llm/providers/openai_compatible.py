@@ -13,11 +13,10 @@ from oven_llm.providers.sdk_client import (
     model_name,
     parsed,
     silence_request_logs,
-    token_count,
     watched_client,
 )
 from oven_llm.providers.terms import Terms
-from oven_llm.providers.usage import Usage
+from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def _usage(response: ChatCompletion) -> Usage | None:
     try:
         details = getattr(response.usage, "prompt_tokens_details", None)
         cached = getattr(details, "cached_tokens", None) or 0
-        tokens_in, tokens_out = response.usage.prompt_tokens, response.usage.completion_tokens
-        return Usage(token_count(tokens_in), token_count(tokens_out), token_count(cached))
-    except (AttributeError, TypeError, ValueError):
+        tokens = {"input_tokens": response.usage.prompt_tokens, "output_tokens": response.usage.completion_tokens}
+        return USAGE.validate_python({**tokens, "cached_tokens": cached})
+    except (AttributeError, ValueError):
         return None

@@ -79,15 +79,6 @@ def parsed(response: object, expected: type[_Response], parse: Callable[[_Respon
         raise ModelFailure("bad_response", f"the response lacks fields ({type(error).__name__})") from None
 
 
-def token_count(value: object) -> int:
-    """Check a number of tokens. Raises TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError
-    if value < 0:
-        raise ValueError
-    return value
-
-
 def model_name(value: object, key: str) -> str:
     """The model's name as the endpoint gives it; empty if it contains the key."""
     return "" if key in str(value) else str(value)[:MODEL_NAME_CHARACTERS]

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import Field, TypeAdapter
 
 from oven_core.protocol.committee_requests import JudgeHealth
 from oven_llm.providers.failures import Kind
 from oven_runs.settings.judge_providers import ModelEndpoint
+
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
+"""A number of tokens. Checked where it comes from an endpoint or a file: by `USAGE`."""
 
 
 @dataclass(frozen=True)
 class Usage:
     """Tokens that one reply was billed for."""
 
-    input_tokens: int
+    input_tokens: Count
     """Tokens of the whole prompt, including cached ones."""
-    output_tokens: int
-    cached_tokens: int = 0
+    output_tokens: Count
+    cached_tokens: Count = 0
     """Part of the input: read from a cache."""
-    written_tokens: int = 0
+    written_tokens: Count = 0
     """Part of the input: written to a cache, which some APIs bill at a higher price."""
 
     def __add__(self, more: Usage) -> Usage:
@@ -34,24 +39,8 @@ class Usage:
             self.written_tokens + more.written_tokens,
         )
 
-    def plain(self) -> dict[str, int]:
-        """As logs store it, in JSON."""
-        return asdict(self)
 
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Self:
-        """Read it from a log, which may lack the fields about caches. Raises ValueError for a malformed entry:
-        unknown tokens do not count as 0."""
-        try:
-            counts = [plain["input_tokens"], plain["output_tokens"]]
-            counts += [plain.get("cached_tokens", 0), plain.get("written_tokens", 0)]
-        except (LookupError, TypeError, AttributeError):
-            raise ValueError("its usage lacks input_tokens or output_tokens") from None
-        for tokens in counts:
-            if type(tokens) is not int or tokens < 0:
-                raise ValueError(f"its usage has {str(tokens)[:40]!r} for a number of tokens")
-        return cls(*counts)
-
+USAGE: Final = TypeAdapter(Usage)
 
 Price: TypeAlias = Callable[[Sequence[Usage]], float | None]
 """US dollars for replies; None if their price is unknown."""

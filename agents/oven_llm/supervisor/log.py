@@ -13,15 +13,15 @@ import json
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
 from oven_core.errors import ConfigError, OvenError, StoreInUseError, reason
 from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import KINDS, ModelFailure
-from oven_llm.providers.usage import Usage
+from oven_llm.providers.usage import USAGE
 from oven_llm.supervisor.repl import Execution
 from oven_runs.traces.jsonl import cut_unfinished
 
@@ -46,22 +46,22 @@ class RunLogger:
         self._secrets = [secret for secret in secrets if secret]
         self._lock = threading.Lock()
         self._files: dict[str, BinaryIO] = {}
-        self._lock_file: BinaryIO | None = None
         if self.folder is None:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock_file = lock(self.folder)
-            if not resume and any(_size(self.folder / name) for name in FILES):
+            self._files[LOCK] = lock(self.folder)
+            paths = [self.folder / name for name in FILES]
+            if not resume and any(path.exists() and path.stat().st_size for path in paths):
                 raise ConfigError(
                     f"the log folder {folder} holds a run already: name another one, or resume that run "
                     "(resume=True, --resume)"
                 )
-            for name in FILES:
-                if (self.folder / name).is_file():
-                    with (self.folder / name).open("rb+") as file:
+            for path in paths:
+                if path.is_file():
+                    with path.open("rb+") as file:
                         cut_unfinished(file)
-                self._files[name] = (self.folder / name).open("ab", buffering=0)
+                self._files[path.name] = path.open("ab", buffering=0)
         except OvenError:
             self.close()
             raise
@@ -69,23 +69,12 @@ class RunLogger:
             self.close()
             raise ConfigError(f"the log folder {folder} cannot be written: {reason(error)}") from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the files. Calls that were left behind may end later; their events are discarded."""
         with self._lock:
             for file in self._files.values():
                 file.close()
             self._files = {}
-            if self._lock_file is not None:
-                self._lock_file.close()
-                self._lock_file = None
 
     def called(
         self,
@@ -106,7 +95,7 @@ class RunLogger:
             refused = outcome.finish == "refusal"
             event |= {"failure": REFUSED} if refused else {"response": outcome.text}
             event |= {
-                "usage": None if outcome.usage is None else outcome.usage.plain(),
+                "usage": None if outcome.usage is None else asdict(outcome.usage),
                 "elapsed": round(elapsed, 6),
                 "usd": outcome.cost_usd,
                 "finish": outcome.finish,
@@ -270,7 +259,7 @@ def _key(role: str, model: str, prompt: Prompt) -> bytes:
 
 
 def _reply(event: Mapping[str, Any]) -> ModelReply:
-    usage = None if event["usage"] is None else Usage.read(event["usage"])
+    usage = None if event["usage"] is None else USAGE.validate_python(event["usage"])
     return ModelReply(event.get("response", ""), event["finish"], usage=usage, cost_usd=event["usd"])
 
 
@@ -281,7 +270,3 @@ def _failure(event: Mapping[str, Any]) -> ModelFailure:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -20,10 +20,9 @@ from oven_llm import providers
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, Messages, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.genai_telemetry import call_record, trace
+from oven_llm.providers.genai_telemetry import ModelCall, trace
 from oven_llm.providers.loop_thread import SHARED
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.usage import CallTally, tallied
 from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import ModelSettings
 
@@ -100,21 +99,19 @@ class ProviderHandler(ModelHandler):
         SHARED.run(self._provider.close())
 
     async def _chat(self, messages: Messages) -> ModelReply:
-        tally, started = CallTally(), time.time_ns()
+        started = time.time_ns()
         reply: ModelReply | None = None
         error = None
         try:
-            with tallied(tally):
-                conversation = Conversation(messages, self._max_tokens, temperature=self._temperature)
-                reply = await self._provider.ask(conversation, self._timeout_s)
+            conversation = Conversation(messages, self._max_tokens, temperature=self._temperature)
+            reply = await self._provider.ask(conversation, self._timeout_s)
             return reply
         except ModelFailure as failure:
             error = failure.kind
             raise
         finally:
             if error != "budget":  # no call was made
-                record = call_record(self._provider, reply, error, resends=tally.attempts - 1, started_ns=started)
-                trace(record)
+                trace(ModelCall(self._provider, reply, error, started))
 
 
 class OpenAIHandler(ProviderHandler):

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import keyword
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from oven_core.errors import ConfigError, OvenError
-from oven_llm.providers.failures import HOPELESS, ModelFailure
+from oven_llm.providers.failures import HOPELESS
 from oven_llm.providers.usage import Usage
+from oven_llm.sandbox.exchange import CallError
 from oven_llm.sandbox.limits import Limits
 from oven_llm.supervisor import prompts
 from oven_llm.supervisor.log import RecordedCalls, RunLogger
-from oven_llm.supervisor.loop import MAX_ERRORS, MAX_ITERATIONS, Message, Outcome, conversation
-from oven_llm.supervisor.loop import Ended as LoopEnded
-from oven_llm.supervisor.model_calls import CallThreads, ModelCalls, StoppedError, TimeLimit
+from oven_llm.supervisor.model_calls import CallOutcome, CallThreads, ModelCalls, StoppedError, TimeLimit
 from oven_llm.supervisor.models import ModelHandler
-from oven_llm.supervisor.program_functions import Primitives, WorkerFunctions, check_primitives, described
-from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl, Turn
+from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl
 
-Ended = LoopEnded | Literal["budget", "seconds", "failed"]
-"""How the loop ended, or the limit that was reached before FINAL, or "failed": the supervisor could not be called."""
+Ended = Literal["final", "forced", "iterations", "errors", "budget", "seconds", "failed"]
+"""`final`: FINAL was called. `forced`: the answer came when it was requested after the last turn. `iterations`: it did
+not come then either. `errors`: too many turns in a row failed. `budget`, `seconds`: a limit was reached before FINAL.
+`failed`: the supervisor could not be called."""
+Primitives: TypeAlias = Mapping[str, Callable[..., Any]]
+"""The caller's functions by name. Arguments and results are JSON values. They run in the caller's process, with its
+rights."""
+RESERVED: Final = ("context", "query", "worker", "worker_batch", "FINAL")
+"""Names that programs always have."""
+FAILED: Final = "failed"
 
+MAX_ITERATIONS: Final = 15
+"""As in Supervisor Distillation."""
+MAX_ERRORS: Final = 5
+"""Failures in a row that end the run: a supervisor that fails so often does not recover."""
 WORKER_CTX_K: Final = 8
 """Worker's context window in thousands of tokens, as in Supervisor Distillation."""
 CONCURRENCY: Final = 16
 """Concurrent worker calls."""
 LIMITS: Final = Limits(output_bytes=4_000_000)
 """Limits of a block. Logs have its whole output up to this size; the rest is counted."""
-_REASONS: Final[Mapping[str, str]] = {
-    "errors": "too many turns in a row failed",
-    "iterations": "all turns were used up, and no answer came when it was requested",
-}
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def run(
     ProcessError if the sandbox does not start; OSError if the log cannot be written. Errors of the models are in the
     result.
     """
-    return _Run(query, supervisor, worker, _Options(**options)).play(context)
+    return _Run(query, supervisor, worker, **options).play(context)
 
 
 async def arun(
@@ -131,7 +138,7 @@ async def arun(
 ) -> RunResult:
     """Like `run`, but in its own thread. Cancelling waits for no model, and ends the running block. With the backend
     monty the block ends at its deadline. A running primitive is waited for."""
-    running = _Run(query, supervisor, worker, _Options(**options))
+    running = _Run(query, supervisor, worker, **options)
     threads: CallThreads[RunResult] = CallThreads(1)
     result = asyncio.wrap_future(threads.submit(lambda: running.play(context)))
     threads.close()
@@ -144,8 +151,13 @@ async def arun(
         raise
 
 
-@dataclass(frozen=True)
-class _Options:
+@dataclass
+class _Run:
+    """One question with its options (RunOptions) and its state."""
+
+    query: str
+    supervisor: ModelHandler
+    worker: ModelHandler
     max_iterations: int = MAX_ITERATIONS
     log_dir: str | Path | None = None
     output_limit: int = OUTPUT_LIMIT
@@ -159,24 +171,24 @@ class _Options:
     limits: Limits | None = None
     backend: str | None = None
 
-
-class _Run:
-    """One question and its state."""
-
-    def __init__(self, query: str, supervisor: ModelHandler, worker: ModelHandler, options: _Options) -> None:
-        for name in ("worker_ctx_k", "concurrency"):
-            if (value := getattr(options, name)) < 1:
+    def __post_init__(self) -> None:
+        for name in ("worker_ctx_k", "concurrency", "max_iterations", "max_errors"):
+            if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} is {value}; give 1 or more")
-        if not query.strip():
+        if not self.query.strip():
             raise ConfigError("the question is empty; give a question")
-        if options.seconds is not None and not options.seconds > 0:
-            raise ConfigError(f"seconds is {options.seconds:g}; give a number above 0, or None for no limit")
-        self._query, self._options = query, options
-        self._supervisor, self._worker = supervisor, worker
-        self._limit = TimeLimit(options.seconds)
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigError(f"seconds is {self.seconds:g}; give a number above 0, or None for no limit")
+        for name, function in self.primitives.items():
+            if name in RESERVED or keyword.iskeyword(name) or not name.isidentifier():
+                raise ConfigError(f"{name!r} cannot be the name of a primitive; {', '.join(RESERVED)} are reserved")
+            if not callable(function):
+                raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; give a function")
+        self._limit = TimeLimit(self.seconds)
         self._stopped: Future[None] = Future()
         self._repl: Repl | None = None
-        self._step = 0
+        self._turns = self._failed_turns = 0
+        self._steps: list[Step] = []
 
     def stop(self) -> None:
         """Cancel the run from another thread: leave the calls behind, and end the running block."""
@@ -186,132 +198,123 @@ class _Run:
 
     def play(self, context: Context) -> RunResult:
         """Play the whole run. Raises the errors of `run`, and StoppedError after `stop`."""
-        options, limits = self._options, self._options.limits or LIMITS
-        check_primitives(options.primitives)
         if not isinstance(context, str | list | dict):
             raise ConfigError(f"the context is of type {type(context).__name__}; give text, a list or a dict")
-        if options.seconds is not None:
-            limits = replace(limits, block_s=min(limits.block_s, options.seconds))
-        secrets = [*self._supervisor.secrets, *self._worker.secrets]
+        limits = self.limits or LIMITS
+        if self.seconds is not None:
+            limits = replace(limits, block_s=min(limits.block_s, self.seconds))
+        secrets = [*self.supervisor.secrets, *self.worker.secrets]
         with contextlib.ExitStack() as exits:
-            logger = exits.enter_context(RunLogger(options.log_dir, secrets=secrets, resume=options.resume))
-            resumed = Path(options.log_dir) if options.log_dir is not None and options.resume else None
-            recorded = RecordedCalls(resumed)
+            logger = exits.enter_context(
+                contextlib.closing(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
+            )
+            recorded = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
             common = self._limit, logger, recorded, self._stopped
-            supervisor_calls = ModelCalls("supervisor", self._supervisor, *common)
-            worker_calls = ModelCalls("worker", self._worker, *common, options.concurrency)
-            exits.callback(supervisor_calls.close)
-            exits.callback(worker_calls.close)
+            supervisor = ModelCalls("supervisor", self.supervisor, *common)
+            worker = ModelCalls("worker", self.worker, *common, self.concurrency)
+            exits.callback(supervisor.close)
+            exits.callback(worker.close)
 
             def log_execution(execution: Execution) -> None:
+                block = execution.block
+                self._steps.append(Step(self._step, execution.code, block.stdout + block.stderr, block.ended))
                 if not recorded.ran(self._step, execution.code):
                     logger.ran(self._step, execution)
 
-            functions = WorkerFunctions(worker_calls, lambda: self._step)
-            self._repl = exits.enter_context(
-                Repl(
-                    self._query,
-                    context,
-                    {**options.primitives, "worker": functions.worker, "worker_batch": functions.worker_batch},
-                    limits=limits,
-                    backend=options.backend,
-                    output_limit=options.output_limit,
-                    on_execution=log_execution,
-                )
-            )
-            opening = prompts.opening(
-                self._query,
+            functions = WorkerFunctions(worker, lambda: self._step)
+            self._repl = Repl(
+                self.query,
                 context,
-                output_limit=options.output_limit,
-                worker_ctx_k=options.worker_ctx_k,
-                turns=options.max_iterations,
-                concurrency=options.concurrency,
-                block_s=limits.block_s,
-                primitives=described(options.primitives),
-                more=options.prompt,
+                {**self.primitives, "worker": functions.worker, "worker_batch": functions.worker_batch},
+                limits=limits,
+                backend=self.backend,
+                output_limit=self.output_limit,
+                on_execution=log_execution,
             )
-            return self._converse(self._repl, opening, supervisor_calls, worker_calls)
+            exits.callback(self._repl.close)
+            opening = prompts.opening(
+                self.query,
+                context,
+                output_limit=self.output_limit,
+                worker_ctx_k=self.worker_ctx_k,
+                turns=self.max_iterations,
+                concurrency=self.concurrency,
+                block_s=limits.block_s,
+                primitives=self.primitives,
+                more=self.prompt,
+            )
+            return self._result(*self._converse(self._repl, [*opening], supervisor, worker), supervisor, worker)
+
+    @property
+    def _step(self) -> int:
+        """Number of the turn that is being played."""
+        return self._turns + 1
 
     def _converse(
-        self, repl: Repl, opening: Sequence[Message], supervisor: ModelCalls, worker: ModelCalls
-    ) -> RunResult:
-        turns = _CountedTurns(repl)
-        loop = conversation(
-            turns,
-            opening,
-            max_iterations=self._options.max_iterations,
-            max_errors=self._options.max_errors,
-            nudge=prompts.nudge,
-        )
-
-        def result(answer: Any, ended: Ended, why: str = "") -> RunResult:
-            return self._result(answer, ended, why, turns, supervisor, worker)
-
-        messages = next(loop)
+        self, repl: Repl, messages: list[dict[str, str]], supervisor: ModelCalls, worker: ModelCalls
+    ) -> tuple[Any, Ended, str]:
+        """Play turns until the run ends. Return the answer, how it ended, and why. After the last turn, the answer
+        alone is requested: then FINAL counts, and also a text without a program."""
         failed_in_a_row = 0
         while True:
-            self._step = turns.played + 1
-            answer = supervisor.ask(self._step, [messages])[0]
+            answer = self._ask(supervisor, messages)
+            if not isinstance(answer, str):
+                return None, *answer
+            turn = repl.turn(answer)
             _raise_fatal(supervisor, worker)
-            if isinstance(answer, ModelFailure):
-                if self._limit.remaining == 0:
-                    return result(None, "seconds", self._limit.failure().detail)
-                if answer.kind == "budget":
-                    return result(None, "budget", answer.detail)
-                failed_in_a_row += 1
-                same_again = answer.kind in HOPELESS or answer.kind == "bad_request"
-                if same_again or failed_in_a_row >= self._options.max_errors:
-                    return result(None, "failed", f"the supervisor cannot be asked: {answer}")
-                continue
-            failed_in_a_row = 0
-            try:
-                messages = loop.send(answer)
-            except StopIteration as end:
-                _raise_fatal(supervisor, worker)
-                outcome: Outcome = end.value
-                return result(outcome.answer, outcome.ended, _REASONS.get(outcome.ended, ""))
-            _raise_fatal(supervisor, worker)
+            self._turns += 1
+            self._failed_turns += turn.failed
+            last = self._turns > self.max_iterations
+            if turn.answer is not None:
+                return turn.answer.value, "forced" if last else "final", ""
+            if last and not turn.executions and not turn.cut and answer.strip():
+                return answer.strip(), "forced", ""
+            if last:
+                return None, "iterations", "all turns were used up, and no answer came when it was requested"
+            failed_in_a_row = failed_in_a_row + 1 if turn.failed else 0
+            if failed_in_a_row >= self.max_errors:
+                return None, "errors", "too many turns in a row failed"
+            nudge = prompts.nudge(self.max_iterations - self._turns, self.max_iterations)
+            messages += (
+                {"role": "assistant", "content": answer},
+                {"role": "user", "content": f"{turn.message}\n\n{nudge}"},
+            )
 
-    def _result(
-        self, answer: Any, ended: Ended, why: str, turns: _CountedTurns, supervisor: ModelCalls, worker: ModelCalls
-    ) -> RunResult:
+    def _ask(self, supervisor: ModelCalls, messages: list[dict[str, str]]) -> str | tuple[Ended, str]:
+        """Return the supervisor's next answer, or how and why the run ends without one."""
+        for _ in range(self.max_errors):
+            answer = supervisor.ask(self._step, [tuple(messages)])[0]
+            _raise_fatal(supervisor)
+            if isinstance(answer, str):
+                return answer
+            if self._limit.remaining == 0:
+                return "seconds", self._limit.failure().detail
+            if answer.kind == "budget":
+                return "budget", answer.detail
+            if answer.kind in HOPELESS or answer.kind == "bad_request":
+                break
+        return "failed", f"the supervisor cannot be asked: {answer}"
+
+    def _result(self, answer: Any, ended: Ended, why: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
         replies = [*supervisor.replies, *worker.replies]
         costs = [reply.cost_usd for reply in replies]
         failures = Counter({f"supervisor {kind}": count for kind, count in supervisor.failures.items()})
         failures.update({f"worker {kind}": count for kind, count in worker.failures.items()})
         return RunResult(
             answer=answer,
-            iterations=turns.played,
+            iterations=self._turns,
             supervisor_usage=supervisor.usage,
             worker_usage=worker.usage,
             elapsed=self._limit.elapsed,
             ended=ended,
             cost_usd=None if None in costs else sum(cost or 0.0 for cost in costs),
             why=why,
-            failed=turns.failed,
+            failed=self._failed_turns,
             failures=dict(sorted(failures.items())),
             calls=len(replies),
             unmetered=sum(reply.usage is None for reply in replies),
-            steps=tuple(turns.steps),
+            steps=tuple(self._steps),
         )
-
-
-class _CountedTurns:
-    """A REPL that counts turns: if a cap ends the run, the loop has no outcome with the counts."""
-
-    def __init__(self, repl: Repl) -> None:
-        self._repl = repl
-        self.played = self.failed = 0
-        self.steps: list[Step] = []
-
-    def turn(self, answer: str) -> Turn:
-        turn = self._repl.turn(answer)
-        self.played += 1
-        self.failed += turn.failed
-        for execution in turn.executions:
-            block = execution.block
-            self.steps.append(Step(self.played, execution.code, block.stdout + block.stderr, block.ended))
-        return turn
 
 
 def _raise_fatal(*calls: ModelCalls) -> None:
@@ -319,3 +322,51 @@ def _raise_fatal(*calls: ModelCalls) -> None:
     for model_calls in calls:
         if model_calls.fatal is not None:
             raise model_calls.fatal
+
+
+class WorkerFunctions:
+    """`worker` and `worker_batch` over one model, for the sandbox's thread."""
+
+    def __init__(self, calls: ModelCalls, step: Callable[[], int]) -> None:
+        """`step` returns the supervisor's turn, for the log."""
+        self._calls, self._step = calls, step
+
+    def worker(self, *args: Any, **kwargs: Any) -> str:
+        """Return the worker's answer to one prompt. Raises CallError, which fails in the program."""
+        prompt = _only_argument("worker", "prompt", args, kwargs)
+        if not isinstance(prompt, str):
+            raise CallError(
+                f"worker(prompt) takes a text, not {_type_name(prompt)}; use worker_batch for several prompts"
+            )
+        outcome = self._calls.ask(self._step(), [prompt])[0]
+        if not isinstance(outcome, str):
+            raise CallError(f"the worker failed: {outcome}")
+        return outcome
+
+    def worker_batch(self, *args: Any, **kwargs: Any) -> list[str | dict[str, str]]:
+        """Return the worker's answers to all prompts, in order. Raises CallError if they are not a list of texts."""
+        prompts = _only_argument("worker_batch", "prompts", args, kwargs)
+        if not isinstance(prompts, list):
+            raise CallError(f"worker_batch(prompts) takes a list of texts, not {_type_name(prompts)}")
+        for index, prompt in enumerate(prompts):
+            if not isinstance(prompt, str):
+                raise CallError(f"worker_batch(prompts) takes a list of texts; item {index} is {_type_name(prompt)}")
+        return [_slot(outcome) for outcome in self._calls.ask(self._step(), prompts)]
+
+
+def _slot(outcome: CallOutcome) -> str | dict[str, str]:
+    return outcome if isinstance(outcome, str) else {FAILED: str(outcome)}
+
+
+def _only_argument(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the only argument, given by position or name. Raises CallError."""
+    if len(args) == 1 and not kwargs:
+        return args[0]
+    if not args and list(kwargs) == [name]:
+        return kwargs[name]
+    raise CallError(f"{function}({name}) takes one argument; it got {len(args) + len(kwargs)}")
+
+
+def _type_name(value: object) -> str:
+    names = {"NoneType": "None", "dict": "a dict", "list": "a list", "str": "a text"}
+    return names.get(type(value).__name__, f"a value of type {type(value).__name__}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
-from oven_llm.supervisor.program_functions import Primitive
 from oven_llm.supervisor.repl import Context
 
 CHARACTERS_PER_TOKEN: Final = 3
@@ -69,22 +70,18 @@ def opening(
     turns: int,
     concurrency: int,
     block_s: float,
-    primitives: Sequence[Primitive] = (),
+    primitives: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     more: str = "",
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the first two messages. `more` is appended to the system prompt: instructions of the application."""
     context_outline = outline(context)
-    listed = "".join(
-        f"- `{primitive.name}{primitive.signature}`: {primitive.about or 'no description'}\n"
-        for primitive in primitives
-    )
     system = SYSTEM.format(
         output_limit=output_limit,
         context=context_outline,
         window=f"{1000 * worker_ctx_k:,}",
         characters=f"{1000 * worker_ctx_k * CHARACTERS_PER_TOKEN:,}",
         concurrency=concurrency,
-        primitives=listed,
+        primitives="".join(_listed(name, function) for name, function in primitives.items()),
         block_s=block_s,
         turns=turns,
     )
@@ -120,6 +117,16 @@ def nudge(remaining: int, total: int) -> str:
     if remaining <= total // 2:
         return f"{remaining} of {total} turns are left: begin to put the answer together."
     return f"{remaining} of {total} turns are left."
+
+
+def _listed(name: str, function: Callable[..., Any]) -> str:
+    """Return a primitive's signature and the first line of its docstring."""
+    try:
+        signature = str(inspect.signature(function))
+    except (TypeError, ValueError):  # a builtin without one
+        signature = "(…)"
+    about = (inspect.getdoc(function) or "no description").partition("\n")[0]
+    return f"- `{name}{signature}`: {about}\n"
 
 
 def _size(value: object) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions, Sandbox
@@ -83,13 +82,6 @@ class Turn:
         return not blocks or any(block.ended != "completed" or block.refused for block in blocks)
 
 
-class RunsPrograms(Protocol):
-    """Anything that runs an answer's programs."""
-
-    def turn(self, answer: str) -> Turn:
-        """Run the programs. Never raises, whatever they do."""
-
-
 class Repl:
     """A sandbox with the variables `query` and `context`, and with functions such as `worker`. Raises ConfigError if
     the context is empty or does not fit, or if there is no sandbox; ProcessError if the sandbox does not start."""
@@ -120,12 +112,7 @@ class Repl:
             self._sandbox.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._sandbox.close()
 
     def interrupt(self) -> None:

@@ -59,7 +59,6 @@ class Feed:
             await self._publish(entry)
 
     async def observe(self, decisions: int = 0) -> None:
-        """Publish an observation and a number of decisions."""
         self.tick += 1
         await self._publish(self._run.observation(self.tick))
         for index in range(decisions):
@@ -133,7 +132,6 @@ class Terminal:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 

@@ -33,7 +33,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
     from oven_learner.hf.attach import attach
-    from oven_learner.ranks import SilentLink
+    from oven_learner.link.link_interface import SilentLink
     from oven_learner.rollback.in_memory import Snapshots
     from oven_learner.rollback.on_disk import OnDisk
 
@@ -69,15 +69,15 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": len(times),
-        "copies": back.copies,
-        "spent_s": round(back.spent_s, 4),
+        "copies": back.budget.copies,
+        "spent_s": round(back.budget.spent, 4),
         "wall_s": round(wall, 2),
-        "share": round(back.spent_s / wall, 5),
+        "share": round(back.budget.spent / wall, 5),
     }
 
 
 def bench(seconds: Annotated[float, Option(help="Seconds of training at each size.")] = 330.0) -> Report:
-    from oven_learner.rollback.snapshot_schedule import SHARE
+    from oven_learner.rollback.in_memory import SHARE
 
     sizes = {kind: in_new_process(measure, kind, seconds) for kind in SIZES}
     figures: dict[str, Any] = {f"{kind}_{name}": value for kind, size in sizes.items() for name, value in size.items()}

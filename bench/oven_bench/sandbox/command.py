@@ -134,7 +134,6 @@ def _timed(sandbox: Sandbox, code: str) -> float:
 
 
 def measured(name: str, profile: Profile, backend: str, attacks: Sequence[Attack]) -> dict[str, Any]:
-    """The row of one backend with one profile."""
     tried = [attack for attack in attacks if profile.name not in attack.within_rights]
     got_through = []
     with progress(name, len(tried)) as advance:

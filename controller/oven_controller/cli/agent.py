@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,17 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import LiveRunOption
+from oven_controller.cli.options import Json, LiveRunOption, print_table
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol import names
-from oven_core.terminal_text import clean
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.agent_options import assigned, described, numbers
 from oven_runs.settings.agents import agent_spec
 
-NAME_COLUMNS = 17
-"""Width of the names in a listing, with the space after them."""
 TEMPLATE = '''"""{title}: say in one sentence what it watches for. `oven-controller agent list` shows this."""
 
 from oven_agents import Agent, Vote, Window
@@ -135,7 +130,7 @@ def list_agents(
     name: Annotated[
         str | None, typer.Argument(help="An installed agent or a Python file: also show its options.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with each agent's options.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the installed agents with a summary of each; with NAME, one agent and its options.
 
@@ -145,22 +140,11 @@ def list_agents(
     if as_json:
         print(json.dumps(agents))
         return
-    columns = max(shutil.get_terminal_size().columns, NAME_COLUMNS + 24)
-    for agent in agents:
-        print(_wrapped(agent["name"], agent["does"], columns))
-        for heading, text in agent["sections"].items() if name else ():
-            print(_wrapped(f"  {heading}", text, columns))
-        for option in agent["options"] if name else ():
-            print(_wrapped(f"  {option['name']}", f"{option['default']!r}: {option['meaning']}", columns))
-
-
-def _wrapped(name: str, text: str, columns: int) -> str:
-    """A name with its text in a column next to it, or below it if the name is too long."""
-    indent = " " * NAME_COLUMNS
-    lines = textwrap.wrap(clean(text), columns, initial_indent=indent, subsequent_indent=indent) or [indent]
-    if len(name) >= NAME_COLUMNS:
-        return "\n".join([clean(name), *lines])
-    return "\n".join([f"{clean(name):<{NAME_COLUMNS}}{lines[0].lstrip()}", *lines[1:]])
+    rows = [(agent["name"], agent["does"]) for agent in agents]
+    if name:
+        rows += [(f"  {heading}", text) for heading, text in agents[0]["sections"].items()]
+        rows += [(f"  {o['name']}", f"{o['default']!r}: {o['meaning']}") for o in agents[0]["options"]]
+    print_table(("agent", "does"), rows)
 
 
 def _described(name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, SameRuns, print_table, several_runs, show
+from oven_controller.cli.options import Json, SameRuns, print_result, print_table, several_runs
 from oven_controller.importing.log_source import opened
 from oven_core.protocol.messages import Outcome
 from oven_core.terminal_text import say, wrapped
@@ -44,7 +44,7 @@ def calibration(
     counts = {"outcomes": len(outcomes), "unscored": sum(not outcome.scored for outcome in outcomes)}
     agents, overall = by_agent(scored), calibrated(scored)
     line = f"{counts['outcomes']} outcomes; {counts['unscored']} say nothing"
-    show(as_json, {"runs": runs, **counts, "agents": agents, "overall": overall}, [line])
+    print_result(as_json, {"runs": runs, **counts, "agents": agents, "overall": overall}, [line])
     if scored and not as_json:
         _print_tables(agents | {"all": overall}, overall)
 

@@ -1,7 +1,7 @@
 """Shell completion: names of runs, agents, knobs and files.
 
-A completion runs at every press of the Tab key. It therefore reads only a few small files, imports nothing heavy,
-takes no lock, and never raises: if a file is missing or damaged, it offers fewer names.
+A completion runs at every press of the Tab key. It therefore reads only a few small files, takes no lock, and never
+raises: if a file is missing or damaged, it offers fewer names.
 """
 
 from __future__ import annotations
@@ -17,14 +17,6 @@ import typer
 
 P = ParamSpec("P")
 
-SHIPPED = (
-    "optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta", "grpo.epsilon", "grpo.epsilon_high",
-    "rloo.beta", "rloo.epsilon", "dpo.beta", "distillation.beta", "channel.distill", "channel.sft", "channel.sdpo",
-    "channel.kg", "channel.mtp", "channel.z_loss", "reward.calibration",
-    "reward.weights", "data.mixture", "teacher.active", "train.quantisation",
-    "run.rollback", "run.undo_rollback", "run.evaluate", "run.checkpoint", "data.skip",
-)  # fmt: skip
-"""The knobs that the learner's own integrations can announce, offered if no run announces its knobs."""
 RECENT_RUNS = 20
 """Runs whose run.json is read to find the one that is up."""
 HEAD_BYTES = 1 << 18
@@ -32,18 +24,16 @@ HEAD_BYTES = 1 << 18
 TAIL_BYTES = 1 << 20
 """Length of the end of a log that is searched for its newest decisions."""
 MAX_DECISIONS = 20
-VERDICTS = ("adopted", "rejected", "advised")
-"""The verdicts of oven_runs.log.decision_row, which would take too long to import."""
-AGENT_ROLE = "agent"
 
 
 def _quiet(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
-    """Make a list of the names, which is empty if the function raises."""
+    """Make a list of the names that start with the function's last argument; it is empty if the function raises."""
 
     @functools.wraps(names)
     def never_raises(*args: P.args, **kwargs: P.kwargs) -> list[str]:
+        incomplete = str([*args, *kwargs.values()][-1])
         try:
-            return list(names(*args, **kwargs))
+            return [name for name in names(*args, **kwargs) if name.startswith(incomplete)]
         except Exception:
             return []
 
@@ -53,7 +43,7 @@ def _quiet(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
 @_quiet
 def runs(incomplete: str) -> Iterator[str]:
     """Names of runs, the newest first."""
-    return (folder.name for folder in _folders() if folder.name.startswith(incomplete))
+    return (folder.name for folder in _folders())
 
 
 @_quiet
@@ -69,8 +59,10 @@ def runs_or_logs(incomplete: str) -> Iterator[str]:
 
 
 @_quiet
-def installed_agents(incomplete: str) -> Iterator[str]:
-    return (name for name in _installed() if name.startswith(incomplete))
+def installed_agents(incomplete: str) -> Iterable[str]:
+    from oven_core import plugins
+
+    return plugins.points("agents")
 
 
 @_quiet
@@ -81,55 +73,49 @@ def agents_or_files(incomplete: str) -> Iterator[str]:
 
 
 @_quiet
-def agents(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The agents of the command's run; the installed ones if the run names none."""
-    return (name for name in _agents_of(_chosen_run(ctx)) or _installed() if name.startswith(incomplete))
+def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """The agents with a key of the command's run and those in its settings; the installed ones if there are none."""
+    folder = _chosen_run(ctx)
+    users = (_read(folder / "nats" / "users.json") or ()) if folder else ()
+    names = [name for user in users if user["role"] == "agent" for name in user.get("agents") or [user["name"]]]
+    names += (_read(folder / "config.json") or {}).get("agents") or () if folder else ()
+    return sorted({Path(name).stem for name in names}) or installed_agents(incomplete)
 
 
 @_quiet
-def knobs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """The knobs that the command's run announced; the shipped ones if it announced none."""
-    return (name for name in _announced(_chosen_run(ctx)) or SHIPPED if name.startswith(incomplete))
+def knobs(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """The knobs that the command's run announced; those that a log can have if it announced none."""
+    return _announced(_chosen_run(ctx)) or shipped_knobs(incomplete)
 
 
 @_quiet
 def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """The committee members whose judges the command's run can swap."""
-    announced = _announced(_chosen_run(ctx))
-    members = (name.removeprefix("committee.") for name in announced if name.startswith("committee."))
-    return (name for name in members if name.startswith(incomplete))
-
-
-@_quiet
-def verdicts(incomplete: str) -> Iterator[str]:
-    return (name for name in VERDICTS if name.startswith(incomplete))
+    return (name.removeprefix("committee.") for name in _announced(_chosen_run(ctx)) if name.startswith("committee."))
 
 
 @_quiet
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """The ids of the newest decisions of the command's run, newest first, then its knobs. Leading zeros are omitted
     unless one was typed."""
-    ids = _decision_ids(_chosen_run(ctx))
-    yield from (id_ for id_ in (ids if incomplete.startswith("0") else map(_short, ids)) if id_.startswith(incomplete))
+    newest = list(_bodies(_chosen_run(ctx), "Decision", from_end=True))[: -MAX_DECISIONS - 1 : -1]
+    ids = [str(body["id"]) for body in newest]
+    yield from ids if incomplete.startswith("0") else (id_.lstrip("0") or id_ for id_ in ids)
     yield from knobs(ctx, incomplete)
 
 
 @_quiet
-def shipped_knobs(incomplete: str) -> Iterator[str]:
-    return (name for name in SHIPPED if name.startswith(incomplete))
+def shipped_knobs(incomplete: str) -> Iterable[str]:
+    from oven_controller.importing.declared_knobs import KNOWN
+
+    return KNOWN
 
 
 def _folders() -> list[Path]:
     """The folders of runs, the most recently written first."""
-    # Home reads every run.json through pydantic, which takes longer to import than a completion may take.
-    inside = Path(os.environ.get("OVEN_HOME") or ".oven") / "runs"
-    folders = []
-    for entry in os.scandir(inside) if inside.is_dir() else ():
-        try:
-            folders.append((os.stat(os.path.join(entry.path, "run.json")).st_mtime, Path(entry.path)))
-        except OSError:
-            continue
-    return [path for _, path in sorted(folders, reverse=True)]
+    # Home reads every run.json through pydantic, which takes longer than a completion may take.
+    files = (Path(os.environ.get("OVEN_HOME") or ".oven") / "runs").glob("*/run.json")
+    return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
 
 
 def _chosen_run(ctx: typer.Context) -> Path | None:
@@ -138,96 +124,46 @@ def _chosen_run(ctx: typer.Context) -> Path | None:
     folders = _folders()
     if typed:
         return next((folder for folder in folders if folder.name == typed), None)
-    not_ended = (folder for folder in folders[:RECENT_RUNS] if not _read(folder / "run.json").get("ended"))
+    not_ended = (folder for folder in folders[:RECENT_RUNS] if not (_read(folder / "run.json") or {}).get("ended"))
     return next(not_ended, folders[0] if folders else None)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Any:
+    """The value in a JSON file; None if there is none."""
     try:
-        value = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _installed() -> list[str]:
-    from oven_core import plugins
-
-    return list(plugins.points("agents"))
-
-
-def _agents_of(folder: Path | None) -> list[str]:
-    """The agents with a key of the run, and those in its settings."""
-    if folder is None:
-        return []
-    names: list[str] = []
-    try:
-        for user in json.loads((folder / "nats" / "users.json").read_bytes()):
-            if user["role"] == AGENT_ROLE:
-                names += user.get("agents") or [user["name"]]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        pass
-    names += [str(name) for name in _read(folder / "config.json").get("agents") or ()]
-    return sorted({Path(name).stem for name in names})
+        return None
 
 
 def _announced(folder: Path | None) -> list[str]:
-    if folder is None:
-        return []
-    try:
-        with (folder / "log.jsonl").open("rb") as log:
-            head = log.read(HEAD_BYTES).splitlines()
-    except OSError:
-        return []
-    names: list[str] = []
-    for line in head:
-        if b"RunStarted" not in line and b"ActuatorAnnounced" not in line:
-            continue
-        try:
-            data = json.loads(line)["data"]
-            if data["type"] == "RunStarted" and not names:
-                names += [str(spec["name"]) for spec in data["actuators"]]
-            elif data["type"] == "ActuatorAnnounced":
-                names.append(str(data["actuator"]["name"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue
-    return list(dict.fromkeys(names))
+    specs: list[dict[str, Any]] = next((body["actuators"] for body in _bodies(folder, "RunStarted")), [])
+    specs += [body["actuator"] for body in _bodies(folder, "ActuatorAnnounced")]
+    return list(dict.fromkeys(str(spec["name"]) for spec in specs))
 
 
-def _decision_ids(folder: Path | None) -> list[str]:
-    """The ids of the newest decisions in the log file, newest first."""
-    if folder is None:
-        return []
-    try:
-        with (folder / "log.jsonl").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = log.read(TAIL_BYTES).splitlines()
-    except OSError:
-        return []
-    ids: list[str] = []
-    for line in reversed(lines):
-        if b'"Decision"' not in line:
-            continue
-        try:
-            entry = json.loads(line)
-            if entry["type"] == "Decision":
-                ids.append(str(entry["data"]["id"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue
-        if len(ids) == MAX_DECISIONS:
-            break
-    return ids
-
-
-def _short(id_: str) -> str:
-    return id_.lstrip("0") or id_
+def _bodies(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterator[dict[str, Any]]:
+    """The messages of one type near the beginning or the end of a run's log."""
+    if folder is None or not (folder / "log.jsonl").exists():
+        return
+    with (folder / "log.jsonl").open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES) if from_end else 0)
+        lines = log.read(TAIL_BYTES if from_end else HEAD_BYTES).splitlines()
+    for line in lines:
+        if b'"' + kind.encode() + b'"' in line:
+            try:
+                body = json.loads(line)["data"]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue  # it was cut
+            if body["type"] == kind:
+                yield body
 
 
 def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:
     """Folders, and files with this suffix, as the shell would offer them."""
     before, slash, start = incomplete.rpartition("/")
     for entry in sorted(os.scandir((before + slash) or "."), key=lambda entry: entry.name):
-        if not entry.name.startswith(start) or (entry.name.startswith(".") and not start):
+        if entry.name.startswith(".") and not start:
             continue
         if entry.is_dir():
             yield f"{before}{slash}{entry.name}/"

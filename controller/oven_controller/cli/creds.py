@@ -10,14 +10,15 @@ from typing import Annotated, get_args
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunOption, show
+from oven_controller.cli.options import Json, RunOption, print_result
 from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
-from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, grant, is_person, revoke_signature
+from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_person
 from oven_controller.stack.plan import Plan, export_lines
 from oven_core import plugins
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol import names
+from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.protocol.permissions import Role
 from oven_core.security import tls
 from oven_core.security.person_file import Power
@@ -92,7 +93,7 @@ def add(
     folder = Home().find(run)
     admit(folder, name, completions=completions)
     environment = Plan(folder, folder.info().url).environment("agent", name)
-    show(as_json, environment, export_lines(environment))
+    print_result(as_json, environment, export_lines(environment))
 
 
 def _hand_out(
@@ -130,7 +131,7 @@ def _hand_out(
     if not site.embedded:
         fields["then"] = RELOAD
         lines.append(f"the server admits {name} once it has reloaded its configuration: {RELOAD}")
-    show(as_json, fields, lines)
+    print_result(as_json, fields, lines)
 
 
 def revoke(
@@ -155,13 +156,13 @@ def revoke(
         revoke_agent(folder, name)
         run = folder.run
         if gives_commands:
-            untold = revoke_signature(AdministeredServer.of_run(folder), name)
+            untold = announce(AdministeredServer.of_run(folder), OperatorKey(name=name))  # without a key: it ends
             if untold:
                 warn(untold)
     lines = [f"the key of {name} is no longer one of {run}'s"]
     if server is not None:
         lines.append(f"the server accepts it until it reloads its configuration: {RELOAD}")
-    show(as_json, {"revoked": name, "run": run} | ({"then": RELOAD} if server is not None else {}), lines)
+    print_result(as_json, {"revoked": name, "run": run} | ({"then": RELOAD} if server is not None else {}), lines)
 
 
 def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = False) -> None:
@@ -178,7 +179,9 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
                 f"the keys for {folder.info().url} are on its server's machine: use --server FOLDER there"
             )
         users_of = folder.server
-    show(as_json, users_of.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in users_of.users()))
+    print_result(
+        as_json, users_of.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in users_of.users())
+    )
 
 
 def server(

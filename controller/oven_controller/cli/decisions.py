@@ -9,12 +9,11 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
-from oven_core.errors import UnknownNameError
 from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.decision_row import HEAD, VERDICTS, DecisionFilter, line, row
+from oven_runs.log.decision_row import HEAD, DecisionFilter, Verdict, line, row
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.since import FORMS, Since
 
@@ -40,14 +39,7 @@ def decisions(
             autocompletion=completion.agents,
         ),
     ] = "",
-    verdict: Annotated[
-        str,
-        typer.Option(
-            metavar="VERDICT",
-            help="Only decisions with this verdict: adopted, rejected or advised.",
-            autocompletion=completion.verdicts,
-        ),
-    ] = "",
+    verdict: Annotated[Verdict | None, typer.Option(help="Only decisions with this verdict.")] = None,
     follow: Annotated[
         bool,
         typer.Option(
@@ -64,9 +56,7 @@ def decisions(
 
     Example: oven-controller decisions --since 30m --verdict adopted
     """
-    if verdict and verdict not in VERDICTS:
-        raise UnknownNameError("verdict", verdict, VERDICTS)
-    criteria = DecisionFilter(Since.read(since), actuator, agent, verdict)
+    criteria = DecisionFilter(Since.read(since), actuator, agent, verdict or "")
     asyncio.run(_print(find_run(one_run(run, run_), endpoint), criteria, follow, as_json))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import HERE, Json, Rules, RunOption, from_anywhere, show
+from oven_controller.cli.options import HERE, Json, Rules, RunOption, from_anywhere, print_result
 from oven_core.protocol.messages import Decision, Vote
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.other_ruling import explained
@@ -47,7 +47,7 @@ def explain(
     rules, access = rules_set(sets or ()), find_run(run, endpoint)
     explanation, ruling = asyncio.run(explained(access, decision, rules))
     other = ruling.lines() if ruling is not None else []
-    show(as_json, report(access.run, explanation, ruling), [*lines(explanation), *other])
+    print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *other])
 
 
 def lines(explanation: Explanation) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, show
+from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import wrapped
 from oven_runs.home.run_folder import Home
@@ -53,7 +53,7 @@ def import_(
     from oven_controller.importing.import_run import import_run
 
     summary = import_run(source, Home(), run, renames(rename or []), declared(knob or []))
-    show(as_json, summary, _summary_lines(summary))
+    print_result(as_json, summary, _summary_lines(summary))
 
 
 def renames(pairs: list[str]) -> dict[str, str]:

@@ -10,12 +10,11 @@ import typer
 from pydantic import ValidationError
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption, show
+from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption, print_result
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
 from oven_core.errors import reason as cause
 from oven_core.protocol import names
 from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
-from oven_runs.access import log_reader
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.committee_view import CommitteeView
@@ -60,7 +59,7 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
         lines = [f"{folder.run} has not announced its judges yet: {', '.join(roles)}"]
     elif not lines:
         lines = [f"{folder.run} has no remote committee members; committee.members configures them"]
-    show(as_json, {"run": folder.run, "members": members}, lines)
+    print_result(as_json, {"run": folder.run, "members": members}, lines)
 
 
 def swap(
@@ -100,7 +99,7 @@ def swap(
     if chosen is None and receipt is not None:
         line = f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}"
     parts = {"offered": offered.fields(), "chosen": chosen.fields() if chosen is not None else None}
-    show(as_json, {"code": result.code, **parts}, [line])
+    print_result(as_json, {"code": result.code, **parts}, [line])
     return result.code
 
 
@@ -201,7 +200,7 @@ def _check_member(folder: RunFolder, name: str) -> None:
 def _send(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """Give a command, print its outcome, and return the exit code."""
     result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
-    show(as_json, result.fields(), [result.line()])
+    print_result(as_json, result.fields(), [result.line()])
     return result.code
 
 
@@ -222,7 +221,7 @@ def _settings(folder: RunFolder) -> CommitteeSettings:
 def _view(folder: RunFolder) -> CommitteeView:
     async def read() -> CommitteeView:
         view = CommitteeView()
-        async for event in log_reader.events(folder):
+        async for event in LocalRun(folder).events():
             view.feed(event)
         return view
 

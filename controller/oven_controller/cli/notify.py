@@ -20,7 +20,7 @@ from oven_controller.cli.options import (
     Sets,
     from_anywhere,
     one_run,
-    show,
+    print_result,
 )
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
@@ -68,7 +68,7 @@ def try_out(
         say(f"warning: {warning}")
     failures = {recipient.name: recipient.send(TEST_MESSAGE) for recipient in recipients}
     results = [{"recipient": name, "sent": not failure, "failure": failure} for name, failure in failures.items()]
-    show(as_json, results, (f"{name}: {f'failed: {why}' if why else 'sent'}" for name, why in failures.items()))
+    print_result(as_json, results, (f"{name}: {f'failed: {why}' if why else 'sent'}" for name, why in failures.items()))
     raise typer.Exit(3 if any(failures.values()) else 0)
 
 

@@ -16,12 +16,21 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.options import HERE, Json, LiveRunName, LiveRunOption, Reason, SameRun, from_anywhere, one_run
+from oven_controller.cli.options import (
+    HERE,
+    Json,
+    LiveRunName,
+    LiveRunOption,
+    Reason,
+    SameRun,
+    from_anywhere,
+    one_run,
+    print_result,
+)
 from oven_core.errors import ConfigError
 from oven_core.errors import reason as wrong
 from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
-from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.command_result import CommandReport
@@ -136,10 +145,7 @@ def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool,
     """Give an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
     access = find_run(run, endpoint, running=True)
     result = asyncio.run(carried_out(access, new_command(**command), wait))
-    if as_json:
-        print(CommandReport.of(result).model_dump_json(ensure_ascii=True))
-    else:
-        say(result.line())
+    print_result(as_json, CommandReport.of(result), [result.line()])
     return result.code
 
 

@@ -65,7 +65,7 @@ TlsCa = Annotated[
 ]
 
 
-def show(as_json: bool, content: Any, lines: Iterable[str]) -> None:
+def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
     """Print a model, or JSON values with dataclasses in them, or else the lines for people, which may be a
     generator."""
     if not as_json:

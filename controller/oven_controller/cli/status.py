@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run, show
+from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run, print_result
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.run_summary import text
@@ -24,7 +24,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, end
     from oven_controller.stack.run_status import run_status
 
     report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
-    show(as_json, report, _lines(report))
+    print_result(as_json, report, _lines(report))
 
 
 def _lines(status: RunStatus) -> Iterator[str]:

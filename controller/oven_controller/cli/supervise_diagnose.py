@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from oven_agents.runtime.kg_client import answered
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import Json, print_result
 from oven_controller.importing.log_source import opened
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import Observation
-from oven_core.terminal_text import say, wrapped
+from oven_core.terminal_text import wrapped
 from oven_kg.service.endpoints import answers
 from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, by_detectors, viewing
@@ -26,8 +25,7 @@ from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.configured_models import configured_model
-from oven_llm.supervisor.log import Role
-from oven_llm.supervisor.models import MAX_TOKENS, ModelHandler
+from oven_llm.supervisor.models import MAX_TOKENS
 
 SHOWN = 12
 """Maximum alarms to print; --json has all."""
@@ -35,33 +33,19 @@ SHOWN = 12
 
 def diagnose_run(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run, its folder or log.jsonl, or what `import` reads.")],
-    model: Annotated[
-        str, typer.Option("--model", metavar="NAME", help="Have this model write programs over the log.")
-    ] = "",
-    worker_model: Annotated[
-        str, typer.Option(metavar="NAME", help="Model that its programs may call.", show_default="the same")
-    ] = "",
+    model: Annotated[str, typer.Option(help="Have this model write programs over the log.")] = "",
+    worker_model: Annotated[str, typer.Option(help="Model that its programs may call.", show_default="the same")] = "",
     base_url: Annotated[
         str, typer.Option(metavar="URL", help="Endpoint of both models with chat completions, including /v1.")
     ] = "",
-    key_env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VARIABLE",
-            help="Environment variable that holds the key.",
-            show_default="the provider's",
-        ),
-    ] = None,
+    key_env: Annotated[str | None, typer.Option(help="Variable with the key.", show_default="the provider's")] = None,
     until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read the log up to this tick.")] = None,
     knob: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Knob that it may change; repeatable.", show_default="all settings"),
     ] = None,
     max_iterations: Annotated[int, typer.Option(min=1, help="Maximum turns of the model.")] = MAX_ITERATIONS,
-    usd: Annotated[
-        float | None,
-        typer.Option(help="Cap on US dollars.", show_default="none"),
-    ] = None,
+    usd: Annotated[float | None, typer.Option(help="Cap on US dollars.", show_default="none")] = None,
     tokens: Annotated[int | None, typer.Option(help="Cap on tokens.", show_default="none")] = None,
     log_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the conversation to this folder.")] = None,
     as_json: Json = False,
@@ -81,14 +65,16 @@ def diagnose_run(
     result: DiagnosisResult | None = None
     if model:
         budget = Budget.limited_to(usd, tokens)  # stays open for calls that were left behind
-        models = model, worker_model or model
-        result = asyncio.run(
-            _ask_model(log, graph_view, models, base_url, key_env, budget, config, knob, max_iterations, log_dir)
-        )
-    if as_json:
-        print(json.dumps(_object(run, log, graph_view, plain, result)))
-    else:
-        say(*(line for text in _lines(run, log, graph_view, plain, result) for line in wrapped(text)))
+        options: Any = {"temperature": None, "max_tokens": MAX_TOKENS, "budget": budget}
+        with (
+            configured_model("supervisor", model, base_url, key_env, **options) as supervisor,
+            configured_model("worker", worker_model or model, base_url, key_env, **options) as worker,
+        ):
+            options = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
+            asking = diagnose(log, graph_view, supervisor, worker, config=config, **options)
+            result = asyncio.run(asking)
+    lines = (line for text in _lines(run, log, graph_view, plain, result) for line in wrapped(text))
+    print_result(as_json, _object(run, log, graph_view, plain, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 
@@ -111,28 +97,6 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
         with contextlib.suppress(ValueError, RecursionError):
             config = shown_settings(json.loads(read_file(folder / "config.json", "the run's settings", 1 << 22)))
     return log, config
-
-
-async def _ask_model(
-    log: LogContext,
-    graph_view: GraphView,
-    models: tuple[str, str],
-    base_url: str,
-    key_env: str | None,
-    budget: Budget,
-    config: dict[str, Any],
-    knobs: Sequence[str] | None,
-    max_iterations: int,
-    log_dir: Path | None,
-) -> DiagnosisResult:
-    def handler(role: Role, name: str) -> ModelHandler:
-        return configured_model(role, name, base_url, key_env, temperature=None, max_tokens=MAX_TOKENS, budget=budget)
-
-    with handler("supervisor", models[0]) as supervisor, handler("worker", models[1]) as worker:
-        return await diagnose(
-            log, graph_view, supervisor, worker,
-            config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
-        )  # fmt: skip
 
 
 def _object(

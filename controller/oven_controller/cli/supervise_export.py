@@ -5,23 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
+from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
 from oven_llm.supervisor.log import Role, events
-
-
-class Rows(NamedTuple):
-    """Training rows and how many runs and calls they come from."""
-
-    rows: list[dict[str, Any]]
-    answered: int
-    """Runs that ended with an answer."""
-    skipped: int
-    """Calls of those runs whose programs failed, or that wrote no program."""
 
 
 def export(
@@ -33,7 +24,7 @@ def export(
         Path | None,
         typer.Option("--out", metavar="FILE", help="JSON lines file to write.", show_default="ROLE-rows.jsonl in DIR"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Write the calls of answered questions as rows for TRL's SFTTrainer.
 
@@ -48,10 +39,8 @@ def export(
         )
     file = out or paths[0] / f"{role}-rows.jsonl"
     write_atomic(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    if as_json:
-        print(json.dumps({"file": str(file), "rows": len(rows), "answered": answered, "skipped": skipped}))
-    else:
-        print(f"{file}: {len(rows)} rows from {answered} answered runs of {len(runs)}, {skipped} calls skipped")
+    line = f"{file}: {len(rows)} rows from {answered} answered runs of {len(runs)}, {skipped} calls skipped"
+    print_result(as_json, {"file": str(file), "rows": len(rows), "answered": answered, "skipped": skipped}, [line])
     return 0
 
 
@@ -67,9 +56,10 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(folders))
 
 
-def training_rows(runs: Sequence[Path], role: Role) -> Rows:
+def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]], int, int]:
     """Return one row (`prompt` and `completion` as conversations, as TRL's SFTTrainer reads them) for each call of the
-    answered runs. Raises ConfigError if a log cannot be read."""
+    answered runs, the number of these runs, and that of their skipped calls, whose programs failed or were none.
+    Raises ConfigError if a log cannot be read."""
     rows: list[dict[str, Any]] = []
     answered = skipped = 0
     for run in runs:
@@ -86,7 +76,7 @@ def training_rows(runs: Sequence[Path], role: Role) -> Rows:
                 skipped += 1
             else:
                 rows.append(_row(call, str(run)))
-    return Rows(rows, answered, skipped)
+    return rows, answered, skipped
 
 
 def _row(call: Mapping[str, Any], run: str) -> dict[str, Any]:

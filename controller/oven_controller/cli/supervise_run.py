@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -11,15 +10,16 @@ from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
+from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError, reason
-from oven_core.terminal_text import say, wrapped
+from oven_core.terminal_text import wrapped
 from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.configured_models import NO_WORKER_URL, configured_model
-from oven_llm.supervisor.loop import MAX_ITERATIONS
-from oven_llm.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
+from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER_CTX_K, RunResult, run
 from oven_llm.supervisor.repl import Context
 from oven_runs.home.model_spend import NAME
 
+USUAL: Final = "the provider's usual variable"
 MAX_CALLS: Final = 5000
 """Default limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
 Splitting 64 MB into pieces for a window of 8,000 tokens takes 2,700 calls."""
@@ -38,35 +38,18 @@ def run_question(
         ),
     ],
     supervisor_model: Annotated[
-        str | None, Option(metavar="NAME", help="Model that writes the programs.", show_default="$SUPERVISOR_MODEL")
+        str | None, Option(help="Model that writes the programs.", show_default="$SUPERVISOR_MODEL")
     ] = None,
     worker_model: Annotated[
-        str | None, Option(metavar="NAME", help="Model that reads the parts.", show_default="$WORKER_MODEL")
+        str | None, Option(help="Model that reads the parts.", show_default="$WORKER_MODEL")
     ] = None,
     base_url: Annotated[
-        str | None,
-        Option(
-            metavar="URL", help="Endpoint of both models.", show_default="$BASE_URL, else https://api.together.xyz/v1"
-        ),
+        str | None, Option(help="Endpoint of both models.", show_default="$BASE_URL, else https://api.together.xyz/v1")
     ] = None,
-    worker_base_url: Annotated[
-        str | None, Option(metavar="URL", help="Endpoint of the worker.", show_default="--base-url")
-    ] = None,
-    key_env: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Environment variable that holds the key for --base-url.",
-            show_default="the provider's usual variable",
-        ),
-    ] = None,
+    worker_base_url: Annotated[str | None, Option(help="Endpoint of the worker.", show_default="--base-url")] = None,
+    key_env: Annotated[str | None, Option(help="Variable with the key for --base-url.", show_default=USUAL)] = None,
     worker_key_env: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Environment variable that holds the key for --worker-base-url.",
-            show_default="the provider's usual variable",
-        ),
+        str | None, Option(help="Variable with the key for --worker-base-url.", show_default=USUAL)
     ] = None,
     max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = MAX_ITERATIONS,
     worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = WORKER_CTX_K,
@@ -82,7 +65,7 @@ def run_question(
         bool, Option("--resume", help="Continue the run in --log-dir without repeating its answered calls.")
     ] = False,
     trajectory: Annotated[bool, Option("--trajectory", help="Also print each program and its output.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Answer one question about a long text: a model writes programs over the text, and a cheaper model reads the
     parts.
@@ -115,10 +98,7 @@ def run_question(
             resume=resume,
             concurrency=concurrency,
         )
-    if as_json:
-        print(json.dumps(dataclasses.asdict(result)))
-    else:
-        say(*(trajectory_lines(result) if trajectory else ()), *result_lines(result))
+    print_result(as_json, result, [*(trajectory_lines(result) if trajectory else ()), *result_lines(result)])
     if result.answered:
         return 0
     return 3 if result.ended == "failed" else 1
@@ -158,21 +138,16 @@ def result_lines(result: RunResult) -> list[str]:
 
 def read_context(paths: Sequence[str]) -> Context:
     """Return the content of one file, or a dict of several by name. `-` is standard input, as text. FILE.json gives its
-    value, FILE.jsonl a list of its lines' values, any other file its text. Raises ConfigError for a file that is
-    missing or not UTF-8, and for JSON that is incomplete, or not a text, list or object."""
-    if not paths:
-        raise ConfigError("there is no context: name a file, or - for standard input")
-    if len(paths) == 1:
-        return _read(paths[0])
-    if duplicates := {path for path in paths if paths.count(path) > 1}:
-        raise ConfigError(f"{min(duplicates)} is named twice; name each file once")
-    return {path: _read(path) for path in paths}
+    value, FILE.jsonl a list of its lines' values, any other file its text. Raises ConfigError for a file that cannot be
+    read or is not UTF-8, and for JSON that is incomplete, or not a text, list or object."""
+    return _read(paths[0]) if len(paths) == 1 else {path: _read(path) for path in paths}
 
 
 def _read(path: str) -> Context:
-    data = _bytes(path)
     try:
-        text = data.decode("utf-8-sig")
+        text = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"the context {path} cannot be read: {error.strerror or reason(error)}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): convert it, or name a text") from None
     suffix = Path(path).suffix.lower()
@@ -185,15 +160,6 @@ def _read(path: str) -> Context:
     if not isinstance(value, str | list | dict):
         raise ConfigError(f"{path} holds {text.strip()[:40]}; a context is a text, a list or an object")
     return value
-
-
-def _bytes(path: str) -> bytes:
-    if path == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the context {path} cannot be read: {error.strerror or reason(error)}") from None
 
 
 def _value(text: str, where: str) -> Any:

@@ -12,13 +12,14 @@ import typer
 
 from oven_controller.cli.options import Json
 from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
-from oven_core.terminal_text import say
+from oven_core.terminal_text import clean, say, wrapped
 from oven_runs.traces import completeness
 from oven_runs.traces.formats.table import format_named, format_of
 from oven_runs.traces.jsonl import BadLine, line, refusal
-from oven_runs.traces.records import Trace
-from oven_runs.traces.transcript import summary, transcript
+from oven_runs.traces.records import Message, Trace
 
+LINES = 12
+"""Lines of a message that are shown by default: a file that the agent read would fill the screen."""
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any known format: a file or a folder.")]
 From = Annotated[
     str | None,
@@ -121,9 +122,55 @@ def show(
         if as_json:
             print(line(item).decode(), end="")
         else:
-            say(*([summary(item)] if trace is None else transcript(item, whole=whole)))
+            say(*([_summary(item)] if trace is None else _transcript(item, whole=whole)))
         if trace is not None:
             return 0
     if trace is not None:
         raise UnknownNameError("trace", trace, ids)
     return 0
+
+
+def _summary(trace: Trace) -> str:
+    """Return the trace in one line."""
+    reward = "no reward" if trace.reward is None else f"reward {trace.reward:g}"
+    solved = {True: "solved", False: "not solved", None: "unknown whether solved"}[trace.solved]
+    steps = f"{len(trace.steps)} step{'s' * (len(trace.steps) != 1)}"
+    return clean(f"{trace.id}  {steps}  {reward}  {solved}  {trace.ended}  {trace.task.id}")
+
+
+def _transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
+    """Yield the prompt, then each step's action, result and reward. `whole` shows every line of each message."""
+    yield _summary(trace)
+    policy = trace.policy
+    if policy.model:
+        yield clean(f"policy {policy.model}" + (f" at step {policy.step}" if policy.step is not None else ""))
+    if trace.tools:
+        yield from wrapped("tools " + ", ".join(tool.name for tool in trace.tools))
+    yield from _shown_messages(trace.prompt, whole)
+    for number, step in enumerate(trace.steps):
+        yield ""
+        if step.state is not None:
+            yield f"  (before step {number} the context was rewritten to {len(step.state)} messages)"
+        reward = "" if step.reward is None else f"  reward {step.reward:+g}"
+        yield f"step {number}{reward}"
+        if step.action.content.strip() or not step.action.calls:
+            yield from _message_lines("says", step.action.content, whole)
+        for call in step.action.calls:
+            yield from _message_lines("does", f"{call.name}({call.arguments})", whole)
+        if step.result is None:
+            yield "  (its result was not recorded)"
+        yield from _shown_messages(step.result or (), whole)
+
+
+def _shown_messages(messages: tuple[Message, ...], whole: bool) -> Iterator[str]:
+    for message in messages:
+        yield from _message_lines(f"{message.role} {message.name}".strip(), message.content, whole)
+
+
+def _message_lines(speaker: str, text: str, whole: bool) -> Iterator[str]:
+    lines = text.splitlines() or [""]
+    shown = lines if whole else lines[:LINES]
+    yield f"  {clean(speaker)}: {clean(shown[0])}"
+    yield from (f"    {clean(line)}" for line in shown[1:])
+    if len(lines) > len(shown):
+        yield f"    ({len(lines) - len(shown):,} more lines; --whole shows them)"

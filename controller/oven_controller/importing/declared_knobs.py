@@ -24,8 +24,12 @@ RATE = "learning_rate"
 ASSUMED = (SCALE, ROLLBACK, "data.skip")
 """Actuators of an attached run that are not in other programs' logs (the last with a mixture of datasets). Their
 initial values are known."""
-KNOWN = {name: spec for name, spec in ACTUATORS.items() if spec.effect not in ("ends_or_holds", "at_end")}
-"""Actuators on which agents can vote in a run that is over."""
+KNOWN = {
+    name: spec
+    for name, spec in ACTUATORS.items()
+    if spec.effect not in ("ends_or_holds", "at_end") and spec.kind != "choice"
+}
+"""Actuators on which agents can vote in a run that is over, without those whose choices no log names."""
 _VALUES = {
     SCALE: 1.0,
     "optimizer.weight_decay": 0.01,
@@ -57,70 +61,36 @@ class Knob:
             if self.value:
                 raise ConfigError(f"--knob {self.name}={self.value}: an action has no value; write --knob {self.name}")
             return known
-        if known.kind == "choice":
-            return self._choice(known)
         return self._simplex(known, metrics) if known.kind == "simplex" else self._scalar(known)
 
     def _scalar(self, known: ActuatorSpec) -> ActuatorSpec:
-        value = _VALUES.get(self.name)
-        if self.value:
-            try:
-                value = float(self.value)
-            except ValueError:
-                value = math.nan
-        if value is None:
-            raise ConfigError(f"--knob {self.name} needs the value that the run had: write e.g. --knob {self.name}=0.1")
+        try:
+            value = float(self.value or _VALUES.get(self.name, ""))
+        except ValueError:
+            value = math.nan
         if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"--knob {self.name}={self.value}: write a number above 0, e.g. --knob {self.name}=0.1")
-        bounds: dict[str, str | float]
-        if self.name == "optimizer.weight_decay":
-            bounds = {"scale": "linear", "low": 0.0, "high": max(DECAY * value, MOST_DECAY)}
-        elif self.name == "reward.calibration":
-            bounds = {"scale": "linear", "low": 0.0, "high": 1.0}
-        elif self.name == "distillation.beta":
-            bounds = {"scale": "linear", "low": LOW * value, "high": min(HIGH * value, 1 - (1 - value) * LOW)}
-        else:
-            bounds = {"scale": "log", "low": round(LOW * value, 9), "high": round(HIGH * value, 9)}
-        return ActuatorSpec.model_validate(known.model_dump() | bounds | {"value": value})
-
-    def _choice(self, known: ActuatorSpec) -> ActuatorSpec:
-        choices = tuple(filter(None, self.value.split(",")))
-        if len(choices) < 2:
-            raise ConfigError(
-                f"--knob {self.name} needs the run's value, a colon, and all values from the weakest on: write e.g. "
-                f"--knob {self.name}=small:small,medium,large"
-            )
-        own, _, first = choices[0].rpartition(":")
-        choices = (first, *choices[1:])
-        if own and own not in choices:
-            raise ConfigError(f"--knob {self.name}: {own} is not one of {', '.join(choices)}")
-        return known.model_copy(update={"choices": choices, "value": own or choices[0]})
+            raise ConfigError(f"--knob {self.name} needs the run's value, above 0: write e.g. --knob {self.name}=0.1")
+        low, high = LOW * value, HIGH * value
+        match self.name:
+            case "optimizer.weight_decay":
+                scale, low, high = "linear", 0.0, max(DECAY * value, MOST_DECAY)
+            case "reward.calibration":
+                scale, low, high = "linear", 0.0, 1.0
+            case "distillation.beta":
+                scale, high = "linear", min(high, 1 - (1 - value) * LOW)
+            case _:
+                scale, low, high = "log", round(low, 9), round(high, 9)
+        return known.model_copy(update={"scale": scale, "low": low, "high": high, "value": value})
 
     def _simplex(self, known: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
-        shares: dict[str, float] = {}
+        """Equal shares of the components that have a metric."""
         pattern = _COMPONENTS[self.name]
-        for part in filter(None, self.value.split(",")):
-            name, _, share = part.rpartition(":")
-            try:
-                shares[name] = float(share)
-            except ValueError:
-                shares[name] = math.nan
-        if not self.value:
-            prefix, _, suffix = pattern.partition("*")
-            names = sorted(
-                name.removeprefix(prefix).removesuffix(suffix) for name in metrics if fnmatchcase(name, pattern)
-            )
-            shares = {name: 1 / len(names) for name in names}
-        total = math.fsum(shares.values())
-        if len(shares) < 2 or "" in shares or not math.isfinite(total) or total <= 0 or min(shares.values()) < 0:
-            cause = f"the run does not have two metrics {pattern}; " if not self.value else ""
-            raise ConfigError(
-                f"--knob {self.name}: {cause}write at least two shares, e.g. --knob {self.name}=first:0.7,second:0.3"
-            )
-        value = {name: share / total for name, share in shares.items()}
-        return ActuatorSpec.model_validate(
-            known.model_dump() | {"low": 0.0, "high": 1.0, "choices": tuple(value), "value": value}
-        )
+        prefix, _, suffix = pattern.partition("*")
+        names = sorted(n.removeprefix(prefix).removesuffix(suffix) for n in metrics if fnmatchcase(n, pattern))
+        if len(names) < 2 or self.value:
+            raise ConfigError(f"--knob {self.name} has no value and needs two metrics {pattern}: omit it")
+        shares = dict.fromkeys(names, 1 / len(names))
+        return known.model_copy(update={"low": 0.0, "high": 1.0, "choices": tuple(names), "value": shares})
 
 
 def declared(texts: Iterable[str]) -> list[Knob]:

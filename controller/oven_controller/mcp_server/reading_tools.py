@@ -88,7 +88,7 @@ class ReadingTools:
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
 
-    async def runs(self, context: Context | None = None) -> Annotated[CallToolResult, RunList]:
+    async def runs(self, context: Context) -> Annotated[CallToolResult, RunList]:
         """List the training runs that the controller knows, the newest first, with their states."""
 
         def work(progress: Progress) -> RunList:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.types import ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 
 from oven_controller.mcp_server.control_tools import control_tools
@@ -22,7 +22,6 @@ from oven_core.errors import UnknownNameError, reason
 from oven_core.terminal_text import clean
 
 NAME: Final = "oven-controller"
-JSON: Final = "application/json"
 INSTRUCTIONS: Final = """\
 Oven Controller watches and steers model training. A run has one log; agents vote on changes of its knobs (actuators), \
 a mesh decides, and the learner reports the value that it read back (the receipt). Begin with `status`; `decisions` \
@@ -56,7 +55,7 @@ def build_server(reach: Reach, control: bool) -> MCPServer[Any]:
     tools = [strict_tool(getattr(reading, name), reads) for name in names]
     if control:
         tools += [strict_tool(function, acts) for function in control_tools(reach)]
-    server: MCPServer[Any] = MCPServer(
+    return MCPServer(
         NAME,
         title="Oven Controller",
         instructions=INSTRUCTIONS + ACTING * control,
@@ -64,8 +63,6 @@ def build_server(reach: Reach, control: bool) -> MCPServer[Any]:
         tools=tools,
         log_level="WARNING",
     )
-    add_resources(server, reading)
-    return server
 
 
 class StrictTool(Tool):
@@ -98,34 +95,3 @@ def strict_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> T
     tool.fn_metadata.arg_model = Strict
     tool.parameters = Strict.model_json_schema(by_alias=True)
     return tool
-
-
-def add_resources(server: MCPServer[Any], reading: ReadingTools) -> None:
-    """Add resources that a person can mention by address, e.g. `@oven:oven://runs/grpo-1121-0231/status`.
-
-    They answer as the tools with the same names: the list of runs, and the status and newest decisions of one run."""
-
-    @server.resource("oven://runs", name="runs", title="Runs", mime_type=JSON)
-    async def runs() -> str:
-        """The runs of this machine, the newest first."""
-        return await _text(reading.runs())
-
-    @server.resource("oven://runs/{run}/status", name="status", title="A run's status", mime_type=JSON)
-    async def status(run: str, context: Context) -> str:
-        """Step, newest metrics, knobs, advice, agents, and problems."""
-        return await _text(reading.status(context, run))
-
-    @server.resource("oven://runs/{run}/decisions", name="decisions", title="A run's decisions", mime_type=JSON)
-    async def decisions(run: str, context: Context) -> str:
-        """The newest decisions."""
-        return await _text(reading.decisions(context, run))
-
-
-async def _text(answer: Awaitable[CallToolResult]) -> str:
-    """The text of a tool's answer. Raises ResourceError with the message of its ToolError."""
-    try:
-        (content,) = (await answer).content
-    except ToolError as error:
-        raise ResourceError(str(error)) from error
-    assert isinstance(content, TextContent)
-    return content.text

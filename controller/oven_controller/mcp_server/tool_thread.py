@@ -31,8 +31,7 @@ class CancelledCallError(Exception):
 class Progress:
     """A tool's progress in reading a log. The tool's thread calls `hear` and `count`."""
 
-    def __init__(self, context: Context | None) -> None:
-        """`context`: the call's; None: nothing is reported."""
+    def __init__(self, context: Context) -> None:
         self._context = context
         self._cancelled = threading.Event()
         self._events = 0
@@ -51,14 +50,14 @@ class Progress:
         if self._cancelled.is_set():
             raise CancelledCallError
         now = time.monotonic()
-        if self._context is None or now - self._reported < REPORT_INTERVAL_S:
+        if now - self._reported < REPORT_INTERVAL_S:
             return
         self._reported = now
         message = f"{events} events read" + (f", tick {tick}" if tick else "")
         anyio.from_thread.run(self._context.report_progress, float(events), None, message)
 
 
-async def on_thread(context: Context | None, work: Callable[[Progress], T]) -> T:
+async def on_thread(context: Context, work: Callable[[Progress], T]) -> T:
     """Run the work on a thread and return its result. Raises ToolError for errors as `as_tool_errors` does."""
     progress = Progress(context)
     try:

@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 from typing import get_args
 
+import psutil
+
 from oven_core import plugins
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError, reason
@@ -39,43 +41,37 @@ def admit(
     """
     names.checked("agent", name)
     info = folder.info()
-    live = folder.locked()
     shared = [user.name for user in folder.server.users() if name in user.agents]
-    if fresh and live and any(_alive(info.children.get(process, 0)) for process in (f"agent-{name}", *shared)):
+    pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared)]
+    if fresh and folder.locked() and any(map(psutil.pid_exists, filter(None, pids))):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
     if owner := reserved(folder.server, name, shipped):
         raise ConfigError(f"{name!r} is the name of {owner}; choose another for your own agent")
-    if not info.embedded:
-        path = folder.credentials("agent", name)
-        if path is not None and not path.is_file():
-            raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
-        if completions is not None:
-            raise ConfigError(f"the administrator of {info.url} decides what its keys may read; omit --completions")
-        return
-    path = folder.add_user("agent", name, completions=completions)
-    if not live or info.port is None:
-        return
-    folder.server.rewrite_users()
-    asyncio.run(reload_users(folder, Credentials.load(path), accepted=True))
+    if _made_here(folder, "agent", name):
+        apply_users(folder, Credentials.load(folder.add_user("agent", name, completions=completions)))
+    elif completions is not None:
+        raise ConfigError(f"the administrator of {info.url} decides what its keys may read; omit --completions")
 
 
 def admit_member(folder: RunFolder, name: str) -> None:
     """Make a running server accept the key of a committee member that joins. Raises ConfigError for a name that is
     taken, ProcessError if the server does not accept the key."""
     names.checked("member", name)
-    if owner := reserved(folder.server, name):
-        raise ConfigError(f"{name!r} is the name of {owner}; choose another for the member")
-    if any(user.name == name and user.role != "member" for user in folder.server.users()):
-        raise ConfigError(f"{name!r} has a key of this run already; choose another name for the member")
-    info = folder.info()
+    owner = reserved(folder.server, name)
+    if owner or any(user.name == name and user.role != "member" for user in folder.server.users()):
+        raise ConfigError(f"{name!r} is the name of {owner or 'another key'}; choose another for the member")
     path = folder.credentials("member", name)
-    if not info.embedded:
-        if path is not None and not path.is_file():
-            raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
-        return
-    if path is not None and folder.locked() and info.port is not None:
-        folder.server.rewrite_users()
-        asyncio.run(reload_users(folder, Credentials.load(path), accepted=True))
+    if _made_here(folder, "member", name) and path is not None:
+        apply_users(folder, Credentials.load(path))
+
+
+def _made_here(folder: RunFolder, role: Role, name: str) -> bool:
+    """Whether keys are made on this machine. Raises ConfigError if they are not and this one is missing."""
+    info = folder.info()
+    path = folder.credentials(role, name)
+    if not info.embedded and path is not None and not path.is_file():
+        raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
+    return info.embedded
 
 
 def reserved(server: ServerFolder, name: str, shipped: bool = False) -> str:
@@ -105,11 +101,7 @@ def revoke(folder: RunFolder, name: str) -> None:
         )
     key = _key_to_revoke(folder.server, name)
     folder.remove_user(name)
-    if not folder.locked() or info.port is None:
-        return
-    folder.server.rewrite_users()
-    if key is not None:
-        asyncio.run(reload_users(folder, key, accepted=False))
+    apply_users(folder, key, accepted=False)
 
 
 def revoke_in_folder(server: ServerFolder, name: str) -> None:
@@ -149,11 +141,17 @@ def _is_temporary(name: str, role: Role) -> bool:
     return role in TEMPORARY_ROLES or name != role
 
 
-async def reload_users(folder: RunFolder, key: Credentials, *, accepted: bool) -> None:
-    """Make the server reload its users, and wait until it accepts the key, or refuses it if not `accepted`.
+def apply_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
+    """Make the stack's server, if it is up, reload its users. Wait until it accepts the key, or refuses it if not
+    `accepted`. Raises ProcessError after RELOAD_S."""
+    if folder.locked() and folder.info().port is not None:
+        folder.server.rewrite_users()
+        if key is not None:
+            asyncio.run(_reload(folder, key, accepted))
 
-    A server that is being restarted reads its users then. Raises ProcessError after RELOAD_S.
-    """
+
+async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
+    # A server that is being restarted reads its users then.
     deadline = asyncio.get_running_loop().time() + RELOAD_S
     signalled = 0
     while True:
@@ -182,15 +180,7 @@ async def reload_users(folder: RunFolder, key: Credentials, *, accepted: bool) -
 
 def _is_server(pid: int) -> bool:
     """Whether the process id in run.json still belongs to the server."""
-    import psutil
-
     try:
         return pid > 0 and any("nats-server" in argument for argument in psutil.Process(pid).cmdline())
     except psutil.Error:
         return False
-
-
-def _alive(pid: int) -> bool:
-    import psutil
-
-    return pid > 0 and psutil.pid_exists(pid)

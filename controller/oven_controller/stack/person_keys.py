@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.stack.agent_keys import reload_users, reserved, server_folder
+from oven_controller.stack.agent_keys import apply_users, reserved, server_folder
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError
 from oven_core.files import read_file
@@ -87,12 +87,10 @@ def grant(
     if server.conf.exists():
         server.rewrite_users()
     key = Credentials.load(path)
-    if site.embedded and folder is not None and folder.locked() and folder.info().port is not None:
-        asyncio.run(reload_users(folder, key, accepted=True))
-    untold = ""
+    if site.embedded and folder is not None:
+        apply_users(folder, key)
     signing = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
-    if power == "operator":
-        untold = asyncio.run(_announce(site, OperatorKey(name=name, key=signing[name]), url))
+    untold = announce(site, OperatorKey(name=name, key=signing[name]), url) if power == "operator" else ""
     public_keys = {role: key for role, key in signing.items() if role in ("learner", "mesh")}
     file = PersonFile(
         run=server.run,
@@ -106,27 +104,19 @@ def grant(
     return file, untold
 
 
-def revoke_signature(site: AdministeredServer, name: str) -> str:
-    """Stop accepting a person's signature. Return a warning if the run could not be told.
-
-    `agent_keys.revoke` makes the server refuse their connections.
-    """
-    return asyncio.run(_announce(site, OperatorKey(name=name)))
-
-
 def is_person(server: ServerFolder, name: str) -> bool:
     """Whether the key belongs to a person who may give commands."""
     return any(user.name == name and user.role == "operator" and name != OPERATOR for user in server.users())
 
 
-async def _announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> str:
+def announce(site: AdministeredServer, change: OperatorKey, url: str = "") -> str:
     """Log the change in a run that is up; one that is down reads keys.json later. Return a warning if that failed."""
     folder = site.folder
     url = folder.info().url if folder is not None else url
     if not url or (folder is not None and not folder.locked()):
         return ""
     try:
-        await _append(site, change, url)
+        asyncio.run(_append(site, change, url))
     except BusError as error:
         return (
             f"the run was not told ({error}): if it is up, it learns of the key of {change.name!r} when this command "

@@ -35,26 +35,18 @@ class BadLine:
     detail: str
 
 
-def open_file(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises ConfigError, also if it is empty, a folder or a pipe."""
-    try:
-        if not path.is_file():
-            raise ConfigError(
-                f"{path} {'is not a file' if path.exists() else 'does not exist'}; name a JSON lines file"
-            )
-        if path.stat().st_size == 0:
-            raise ConfigError(f"{path} is empty: it has no trace; is its writer still running?")
-        return path.open("rb")
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {reason(error)}") from error
-
-
 def rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
     """Yield each line's number and JSON object, and skip blank lines. Raises ConfigError if the file cannot be read or
     is empty."""
-    with open_file(path) as file:
+    if not path.is_file():
+        raise ConfigError(f"{path} {'is not a file' if path.exists() else 'does not exist'}; name a JSON lines file")
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {reason(error)}") from error
+    with file:
+        if not file.peek(1):
+            raise ConfigError(f"{path} is empty: it has no trace; is its writer still running?")
         number = 0
         while text := file.readline(LINE_BYTES + 1):
             number += 1

@@ -11,7 +11,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.own_stack import OwnStack, StackAddress
 from oven_learner.client.held_out_evaluation import Measured
-from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sample import Redact
 from oven_learner.rewards.scores import RewardFunction
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, StackAddress, within
 from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
-from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sample import Redact
 from oven_learner.link.find_controller import Connection
 from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, checkpoint
 from oven_learner.rewards import ModelDescription, convene

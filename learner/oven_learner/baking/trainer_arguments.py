@@ -9,7 +9,7 @@ from typing import Any
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measured
-from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sample import Redact
 from oven_learner.rewards.scores import RewardFunction
 from oven_learner.teachers import TeacherConfig
 

@@ -30,7 +30,6 @@ from oven_learner.client.announcements import Announcements
 from oven_learner.client.best_weights import WITH_BEST, BestWeights
 from oven_learner.client.commands import Commands
 from oven_learner.client.inbox import Inbox, Orders
-from oven_learner.client.judge_offers import JudgeOffers
 from oven_learner.client.run_actions import RunActions
 from oven_learner.client.run_start import (
     check_rules,
@@ -40,10 +39,9 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, Make, PendingObservation
+from oven_learner.link.link_interface import Link, Make, PendingObservation, TracedReceipt
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
-from oven_learner.link.spans import TracedReceipt
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.rollback_protocol import Rollback
 
@@ -134,19 +132,18 @@ class OvenClient:
         )
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
         self._announcements = Announcements(actuators, self._ranks)
-        offers = JudgeOffers(actuators)
+        self._commands = Commands(self, actuators, self.publish_receipt, leader=self._ranks.leader)
         self._inbox = Inbox(
             link,
             self._ranks,
             lockstep=lockstep,
             requested_announcements=self._announcements.take_requests,
-            probed_offers=offers.take_probed,
+            probed_offers=self._commands.take_probed,
         )
         self._incarnation = 1
         self._n = 0
         self._started_at = 0.0
         self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
-        self._commands = Commands(self, offers, self.publish_receipt, leader=self._ranks.leader)
         self._closed = self._finished = False
         self._best = best
         self._final_metrics: dict[str, float] = {}  # of the best weights, if the run ends with them
@@ -391,10 +388,10 @@ class OvenClient:
                 self._commands.obey(order)
             else:
                 self._adopted.take(order)
-        self._announcements.add_due(orders.announcements if orders else ())
-        self._commands.take_offers(orders.offers if orders else (), lambda name: self._announcements.add_due((name,)))
+        if orders:
+            self._announcements.add_due([*orders.announcements, *self._commands.carry_out(orders.offers)])
         self._announcements.publish(self._announce)
-        self._commands.answer_offers()
+        self._commands.answer()
         self._adopted.carry_out()
         self.stopping = self.stopping or self._adopted.ranks_differ
         if orders and orders.is_time_spent and not self.stopping:

@@ -1,118 +1,198 @@
 """Commands of operators, and of the learner to itself: each is obeyed once and answered by a receipt.
 
-Hold, resume and stop need no mesh: the learner obeys them directly.
+Hold, resume and stop need no mesh: the learner obeys them directly. Other commands offer a model to a committee member,
+or add or remove a member. Rank 0 probes the model beside the training. The outcome takes effect at a step boundary, on
+every rank.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
 
-from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.actuators import Applied
-from oven_learner.client.judge_offers import JudgeOffers, ProbedOffer, is_about_judges
+from oven_core.errors import OvenError, UnknownNameError, reason
+from oven_core.protocol.judge_spec import actuator_of, member_of
+from oven_core.protocol.operator_messages import JUDGES, TO_LEARNER, OperatorCommand
+from oven_learner.actuators import Actuators, Applied, Status
 from oven_learner.client.run_actions import Run
 
 log = logging.getLogger("oven.learner")
 
 OBEYED = {"hold": "run.hold", "resume": "run.hold", "stop": "run.stop"}
-"""Commands that the learner obeys → the actuator in their receipts. The mesh handles the others."""
+"""Commands that the learner obeys → the actuator in their receipts."""
 LOCAL = "local-"
 """Prefix of the ids of the learner's own commands."""
+ABOUT_JUDGES = {
+    "offer": "{} answers and can be chosen",
+    "add": "{} answers and judges from the next step on",
+    "remove": "it is not asked any more, and the others have its weight",
+}
+"""Action → the receipt's reason when it succeeded."""
+EXPIRED = Applied("expired", reason="the run ended first")
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
-    """Why the run is held and why training should stop after this step; each empty if it is not so."""
+class ProbedOffer:
+    """A command about judges whose probe is over, and why it is refused; empty if it is not."""
 
-    held: str = ""
-    stopping: str = ""
-
-    def after(self, command: OperatorCommand) -> tuple[RunState, Applied]:
-        """Return the state after the command, and the outcome for its receipt."""
-        why = command.reason or "an operator asked for it"
-        match command.action:
-            case "hold" if self.held:
-                return self, Applied("noop", reason=f"it is held already: {self.held}")
-            case "hold":
-                return replace(self, held=why), Applied("applied", reason=why)
-            case "resume" if not self.held:
-                return self, Applied("noop", reason="it is not held")
-            case "resume":
-                return replace(self, held=""), Applied("applied", reason=f"it goes on: {why}")
-            case _ if self.stopping:
-                return self, Applied("noop", reason=f"it stops already: {self.stopping}")
-        return replace(self, stopping=why), Applied("applied", reason=f"it stops after this step: {why}")
-
-
-def has_unanswered_command(orders: Iterable[object], answered: Container[str]) -> bool:
-    """Whether `orders` contain a command that the learner has to obey and has not answered.
-
-    Such a command needs no mesh, so in lockstep it does not wait for the tick to close.
-    """
-    commands = (order for order in orders if isinstance(order, OperatorCommand) and order.action in OBEYED)
-    return any(command.id not in answered for command in commands)
+    command: OperatorCommand
+    refusal: str = ""
 
 
 class Commands:
     """The commands of one client. Every rank calls each method at the same steps."""
 
-    def __init__(self, run: Run, offers: JudgeOffers, publish: Callable[..., None], *, leader: bool) -> None:
+    def __init__(self, run: Run, actuators: Actuators, publish: Callable[..., None], *, leader: bool) -> None:
         """`publish(applied, actuator, *, command)` sends a receipt. Only the `leader`, rank 0, probes judges."""
         self.seen_ids: set[str] = set()
         """Ids of commands that were obeyed or answered."""
-        self._run, self._offers, self._publish, self._leader = run, offers, publish, leader
+        self._run, self._actuators, self._publish, self._leader = run, actuators, publish, leader
+        self._probing: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → running probe
+        self._probed: list[ProbedOffer] = []
+        self._answers: list[tuple[OperatorCommand, Applied]] = []
 
     def ignore(self, ids: Iterable[str]) -> None:
         """Ignore commands of earlier incarnations. The learner's own are numbered anew, so they are not ignored."""
         self.seen_ids.update(command_id for command_id in ids if not command_id.startswith(LOCAL))
 
     def obey(self, command: OperatorCommand) -> None:
-        """Obey the command, unless it was seen before, and answer it with a receipt."""
+        """Obey the command, unless it was seen before. Answer it with a receipt, or begin to probe its model."""
         if command.id in self.seen_ids:
             return
-        if is_about_judges(command):
+        if command.action in JUDGES:
             self.seen_ids.add(command.id)
             if self._leader:
-                self._offers.begin(command)
-        if command.action not in OBEYED:
-            return
-        run = self._run
-        state, applied = RunState(run.held, run.stopping).after(command)
-        run.held, run.stopping = state.held, state.stopping
-        local = command.id.startswith(LOCAL)
-        level, origin = (logging.WARNING, "learner") if local else (logging.INFO, "operator")
-        log.log(level, "%s: %s, %s (%s)", origin, command.action, applied.status, applied.reason)
-        self._answer(command, applied)
+                refusal = self._start_probe(command)
+                if refusal or command.action == "remove":
+                    self._probed.append(ProbedOffer(command, refusal))
+        elif command.action in OBEYED:
+            applied = _obeyed(self._run, command)
+            local = command.id.startswith(LOCAL)
+            level, origin = (logging.WARNING, "learner") if local else (logging.INFO, "operator")
+            log.log(level, "%s: %s, %s (%s)", origin, command.action, applied.status, applied.reason)
+            self._answer(command, applied)
 
-    def take_offers(self, offers: Iterable[ProbedOffer], announce: Callable[[str], object]) -> None:
-        """Carry out commands about judges whose probe is over."""
+    def take_probed(self) -> tuple[ProbedOffer, ...]:
+        """Return the commands whose probe is over, each once. Rank 0 only."""
+        for member, (command, probe) in [*self._probing.items()]:
+            if probe.done():
+                del self._probing[member]
+                self._probed.append(ProbedOffer(command, _refusal(probe)))
+        probed, self._probed = tuple(self._probed), []
+        return probed
+
+    def carry_out(self, offers: Iterable[ProbedOffer]) -> list[str]:
+        """Carry out commands about judges. Return the actuators that changed; `answer` waits for their
+        announcement."""
+        changed: list[str] = []
         for offer in offers:
-            self._offers.carry_out(offer, announce)
+            command, name, why = offer.command, offer.command.actuator, offer.refusal
+            before = self._read(name)
+            if not why:
+                try:
+                    changed += self._change_seats(command)
+                except OvenError as error:
+                    why = str(error)
+            status: Status = "rejected" if why else "noop" if command.action == "offer" else "applied"
+            identity = command.judge.identity if command.judge is not None else ""
+            why = why or ABOUT_JUDGES[command.action].format(identity)
+            log.info("%s %s: %s, %s", command.action, name, status, why)
+            self._answers.append((command, Applied(status, before, self._read(name), why)))
+        return changed
 
-    def answer_offers(self) -> None:
-        """Answer the commands about judges. Call it after the actuators that they changed were announced."""
-        for command, applied in self._offers.take_answers():
-            self._publish(applied, command.actuator, command=command.id)
+    def answer(self) -> None:
+        """Answer the commands that were carried out."""
+        answers, self._answers = self._answers, []
+        for command, applied in answers:
+            self._answer(command, applied)
 
     def end(self, late_orders: Iterable[object]) -> None:
         """Answer what is still open when the run ends. `late_orders` came too late to be obeyed."""
-        expired = Applied("expired", reason="the run ended first")
-        for command, applied in self._offers.end():
-            self._publish(applied, command.actuator, command=command.id)
+        self.answer()
+        for command in [command for command, _ in self._probing.values()] + [offer.command for offer in self._probed]:
+            self._answer(command, EXPIRED)
+        self._probing.clear()
+        self._probed.clear()
         for order in late_orders:
-            if not isinstance(order, OperatorCommand):
-                continue
-            if not is_about_judges(order):
-                self._answer(order, expired)
-            elif order.id not in self.seen_ids:
-                self.seen_ids.add(order.id)
-                self._publish(expired, order.actuator, command=order.id)
+            is_open = isinstance(order, OperatorCommand) and order.id not in self.seen_ids
+            if isinstance(order, OperatorCommand) and is_open and order.action in TO_LEARNER:
+                self._answer(order, EXPIRED)
 
     def _answer(self, command: OperatorCommand, applied: Applied) -> None:
-        if command.id in self.seen_ids or command.action not in OBEYED:
-            return
         self.seen_ids.add(command.id)
         if command.action == "hold" or not command.id.startswith(LOCAL):  # RunEnded answers the learner's own stop
-            self._publish(applied, OBEYED[command.action], command=command.id)
+            self._publish(applied, OBEYED.get(command.action, command.actuator), command=command.id)
+
+    def _start_probe(self, command: OperatorCommand) -> str:
+        """Return why the command is refused; empty if it is not, or not yet."""
+        seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
+        if seats is None:
+            return "this training has no reward committee"
+        if not member:
+            return f"{command.actuator!r} is not a committee member; write {actuator_of('NAME')}"
+        if command.action == "add" and member in seats:
+            return f"{member} is a member already; swap its model, or choose another name"
+        if command.action == "remove" and member in self._probing and member not in seats:
+            added, probe = self._probing.pop(member)
+            probe.cancel()
+            self._probed.append(ProbedOffer(added, "it was removed again before it had answered"))
+        if command.action != "add" and member not in seats:
+            members = [seat for name in self._actuators if (seat := member_of(name)) and seat in seats]
+            return str(UnknownNameError("committee member", member, members))
+        if member in self._probing:
+            running = self._probing[member][0].judge
+            model = running.identity if running is not None else "another model"
+            return f"{model} is being probed for {member} now; say it again when that is through"
+        if command.action == "remove":
+            return ""
+        if judge is None:
+            return "no model is named"
+        try:
+            self._probing[member] = (command, seats.probe(member, judge, joins=command.action == "add"))
+        except Exception as error:
+            return reason(error)
+        return ""
+
+    def _change_seats(self, command: OperatorCommand) -> tuple[str, ...]:
+        """Return the actuators that the command changed. Raises OvenError with nothing changed."""
+        seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
+        assert seats is not None  # or the command would have been refused
+        if command.action == "remove":
+            return seats.remove(self._actuators, member)
+        assert judge is not None
+        if command.action == "add":
+            share = command.value if isinstance(command.value, float | int) else 0.0
+            return seats.add(self._actuators, member, judge, float(share))
+        return seats.offer(self._actuators, member, judge)
+
+    def _read(self, name: str) -> str | None:
+        return str(self._actuators.read(name)) if name in self._actuators else None
+
+
+def _obeyed(run: Run, command: OperatorCommand) -> Applied:
+    """Hold, resume or stop the run. Return the outcome for the receipt."""
+    why = command.reason or "an operator asked for it"
+    match command.action:
+        case "hold" if run.held:
+            return Applied("noop", reason=f"it is held already: {run.held}")
+        case "hold":
+            run.held = why
+            return Applied("applied", reason=why)
+        case "resume" if not run.held:
+            return Applied("noop", reason="it is not held")
+        case "resume":
+            run.held = ""
+            return Applied("applied", reason=f"it goes on: {why}")
+        case _ if run.stopping:
+            return Applied("noop", reason=f"it stops already: {run.stopping}")
+    run.stopping = why
+    return Applied("applied", reason=f"it stops after this step: {why}")
+
+
+def _refusal(probe: Future[str]) -> str:
+    try:
+        return probe.result()
+    except BaseException as error:  # also if it was cancelled
+        return f"the probe failed: {reason(error)}"

@@ -24,10 +24,9 @@ class Evaluation:
     """Calls the user's function, then restores the model's modes and the random state: it changes no bit of the
     training."""
 
-    def __init__(self, evaluate: Callable[[], Measured], every: int, model: Any, last_step: int | None) -> None:
-        self._evaluate, self._every, self._model, self._last_step = evaluate, every, model, last_step
+    def __init__(self, evaluate: Callable[[], Measured], every: int, model: Any) -> None:
+        self._evaluate, self._every, self._model = evaluate, every, model
         self._requested = False
-        self._steps = 0
         self.last: dict[str, float] = {}
         """The newest measurement."""
 
@@ -46,15 +45,15 @@ class Evaluation:
         with undisturbed(self._model):
             return means(self._evaluate())[name]
 
-    def measure_if_due(self, step: int) -> dict[str, float] | None:
-        """Measure if it is due, else return None. Called once per step."""
-        self._steps += 1
-        if not (self._requested or self._steps % self._every == 0 or step == self._last_step):
+    def measure_if_due(self, count: int, *, is_last: bool) -> dict[str, float] | None:
+        """Measure at every `every`-th step, at the last one, and on request; else return None. `count`: steps so
+        far."""
+        if not (self._requested or count % self._every == 0 or is_last):
             return None
         self._requested = False
         return self.measure()
 
-    def announced(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
+    def held_out_specs(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
         """Return the metrics of the first measurement, as held out. Directions come from `specs`, or from the names."""
         by_name = {spec.name: spec for spec in specs}
         announced = tuple(

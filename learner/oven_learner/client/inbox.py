@@ -12,8 +12,7 @@ from typing import Literal
 
 from oven_core.protocol.messages import Decision, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.client.commands import LOCAL, has_unanswered_command
-from oven_learner.client.judge_offers import ProbedOffer
+from oven_learner.client.commands import LOCAL, OBEYED, ProbedOffer
 from oven_learner.link.link_interface import Link
 from oven_learner.ranks import Ranks
 
@@ -120,7 +119,12 @@ class Inbox:
             self._patience_s = AFTER_TIMEOUT_S
 
     def _has_unanswered(self, answered: Container[str]) -> bool:
-        return has_unanswered_command([*self._own_commands, *self._received], answered)
+        """Whether a command waits that the learner has to obey. It needs no mesh, so that in lockstep it does not wait
+        for the tick to close."""
+        return any(
+            isinstance(order, OperatorCommand) and order.action in OBEYED and order.id not in answered
+            for order in (*self._own_commands, *self._received)
+        )
 
     def _drain(self) -> None:
         while (body := self._link.receive()) is not None:

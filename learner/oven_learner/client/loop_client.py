@@ -11,7 +11,8 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.link.find_controller import Mode
-from oven_learner.ranks import Ranks, SilentLink
+from oven_learner.link.link_interface import SilentLink
+from oven_learner.ranks import Ranks
 
 if TYPE_CHECKING:
     from oven_learner.completions.sampling import Sampling
@@ -32,6 +33,7 @@ class LoopClient(OvenClient):
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
     """Settings for showing completions; None if they are not, as on all ranks but the first."""
+    _steps = 0
     _last_step = 0
     """The step that the loop passed last."""
     _loop_rolls_back = False
@@ -67,7 +69,10 @@ class LoopClient(OvenClient):
         counts_alike = self._loop_rolls_back or step == self.step + 1
         step_of_weights = step if counts_alike else self.step + step - self._last_step
         self._last_step = step
-        measured = self.evaluation.measure_if_due(step) if self.evaluation is not None else None
+        self._steps += 1
+        measured = None
+        if self.evaluation is not None:
+            measured = self.evaluation.measure_if_due(self._steps, is_last=step == self._horizon.max_steps)
         self._observe(step_of_weights, {**(measured or {}), **metrics})
         if measured is not None:
             self.evaluated(measured)

@@ -7,16 +7,18 @@ validates and builds the JSON, which costs more, in the link's process.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.plain_text import encodable, joined
-from oven_learner.completions.redaction import Redact
 from oven_runs.settings.completions import CompletionsSettings
 
+Redact: TypeAlias = Callable[[str], str]
+"""Maps the text of a prompt, a completion or a reason to the text that may be shown. It is called in a thread of the
+training's process, with the whole text. If it raises, or returns no text, nothing of the sample is shown."""
 END_SHARE = 4
 """One part in END_SHARE of a cut text is its end, because the answer often stands there."""
 REASON_CHARACTERS = 500

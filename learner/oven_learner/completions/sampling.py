@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from oven_core.errors import ConfigError
-from oven_learner.completions.redaction import Redact, redaction
-from oven_learner.completions.sample import Sample, parcel_of
+from oven_core import plugins
+from oven_core.errors import ConfigError, reason
+from oven_learner.completions.sample import Redact, Sample, parcel_of
 from oven_runs.settings.completions import CompletionsSettings
 
 
@@ -25,7 +25,6 @@ class SampleSchedule:
         self._turn = 0
 
     def restart(self) -> None:
-        """Start to count steps again."""
         self.next = 0
 
     def take(self, count: int, groups: int) -> range:
@@ -75,10 +74,28 @@ def sampling_of(
     try:
         settings = CompletionsSettings.model_validate(script_settings) if script_settings is not None else configured
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "it"
-        raise ConfigError(f"completions=: {where}: {first['msg']}") from error
+        raise ConfigError(f"completions=: {reason(error)}") from error
     if script_settings is not None and settings is not None and not settings.redact and configured is not None:
         settings = settings.model_copy(update={"redact": configured.redact})
     function = redaction(settings.redact if settings is not None else "", redact)
     return Sampling(settings, function) if settings is not None and settings.every else None
+
+
+def redaction(configured: str, function: Redact | None) -> Redact | None:
+    """Return the `function` that was passed, or the one that the settings name; None without any.
+
+    Raises ConfigError if there are both. Raises ConfigError or UnknownNameError if the configured one cannot be loaded:
+    otherwise nothing would be redacted.
+    """
+    if function is not None:
+        if configured:
+            raise ConfigError(
+                f"redact= was passed, and the settings name completions.redact = {configured!r}: leave one of them out"
+            )
+        if not callable(function):
+            raise ConfigError(f"redact= is a {type(function).__name__}: give a function from text to text")
+        return function
+    if not configured:
+        return None
+    called = "the function of completions.redact"
+    return plugins.load_function("redactors", "function", configured, called=called, module="oven_redaction")

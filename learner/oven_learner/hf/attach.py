@@ -18,13 +18,14 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.loop_client import idle_client
 from oven_learner.completions.plain_text import as_text
-from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sample import Redact
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions
+from oven_learner.hf.hooks.evaluations import TrainerEvaluation
 from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, plug_in
 from oven_learner.link.find_controller import Mode, seek
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
@@ -43,7 +44,7 @@ class IdleAttachment(Attachment):
         self.trainer = trainer
         self.client = idle_client(mode, actuators.copy() if actuators is not None else Actuators())
         self.actuators = self.client.actuators
-        self._last_evaluation = {}
+        self._evaluation, self._user_evaluation = TrainerEvaluation(trainer), None
 
 
 def attach(
@@ -124,7 +125,7 @@ def attach(
             return IdleAttachment(trainer, mode, actuators)
         if not exists:
             mode.log_absence()
-            link = ranks.SilentLink()
+            link = SilentLink()
     check_inputs(trainer)
     options = Options(
         actuators=actuators or Actuators(),
@@ -145,7 +146,7 @@ def attach(
             **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
             **(stateful or {}),
         },
-        sampling=sampling_of(connection.completions if connection else None, completions, redact)
+        sampling=sampling_of(connection.shown_completions if connection else None, completions, redact)
         if shows_completions(trainer)
         else None,
     )
@@ -266,7 +267,6 @@ def give_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -
 
 @contextmanager
 def _active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
-    """Yield its name and its model."""
     name = teachers.active
     with teaching(trainer, teachers[name]) as model:
         yield name, model

@@ -31,23 +31,29 @@ from oven_learner.hf.hooks.completion_samples import CompletionSamples
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.hooks.frontier_calibration import FrontierCalibration
 from oven_learner.hf.hooks.idle_teachers import IdleTeachers
-from oven_learner.hf.hooks.missing_rewards import RewardFaults
-from oven_learner.hf.hooks.repeated_rows import Repeated
-from oven_learner.hf.hooks.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
+from oven_learner.hf.hooks.step_hooks import (
+    CommitteeScores,
+    Gauges,
+    Repeated,
+    RewardFaults,
+    StepEnd,
+    StepHook,
+    StepRate,
+)
 from oven_learner.hf.hooks.step_metrics import StepMetrics, StepTiming
 from oven_learner.hf.knobs import mixture as mixtures
 from oven_learner.hf.knobs import scalars
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.user_values import UserValues, check_trainable
+from oven_learner.hf.knobs.scalars import UserValues, check_trainable
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.training_length import EpochExtension, StepBudget
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.link_interface import Link
+from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
-from oven_learner.ranks import Ranks, SilentLink
+from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rollback.rollback_protocol import Rollback
@@ -99,7 +105,6 @@ class Attachment(TrainerCallback):
         self._link, self._connection, self._options = link, connection, options
         self._lockstep = bool(connection and connection.lockstep)
         self._charge_rollbacks = options.charge_rollbacks
-        self._last_evaluation: dict[str, float] = {}
         self._ranks: Ranks | None = None
         self._budget = StepBudget(None, False, 0, 0)
         self._numbers: dict[str, torch.Tensor] = {}
@@ -111,15 +116,15 @@ class Attachment(TrainerCallback):
 
     def _make_hooks(self) -> None:
         """Make the hooks, in the order in which their metrics are announced and published."""
-        trainer, options, last = self.trainer, self._options, self._last_evaluation
+        trainer, options = self.trainer, self._options
         committee, evaluate = options.committee, options.evaluate
         self._step_metrics = StepMetrics(trainer)
         self._gauges = Gauges(trainer)
         faults = None if committee else RewardFaults(trainer)  # a committee counts its own
         scores = CommitteeScores(trainer, committee, self._hold) if committee else None
         self._rate = StepRate(trainer)
-        self._evaluation = TrainerEvaluation(self._step_metrics, last)
-        self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, last) if evaluate else None
+        self._evaluation = TrainerEvaluation(trainer)
+        self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, None) if evaluate else None
         self._saving = SaveSchedule(self.checkpoints)
         source = options.mixture if isinstance(options.mixture, PromptSource) else None
         self._authored = AuthoredPromptsReader(trainer, source, committee) if source is not None else None
@@ -133,7 +138,6 @@ class Attachment(TrainerCallback):
             *([faults] if faults else ()),
             *([Repeated(trainer, options.mixture)] if options.mixture else ()),
             *([self._authored] if self._authored else ()),
-            ChannelMetrics(self._channels),
             *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
             *self._frontier(),
             *([self._user_evaluation] if self._user_evaluation else ()),
@@ -161,8 +165,8 @@ class Attachment(TrainerCallback):
 
     @property
     def last_evaluation(self) -> dict[str, float]:
-        """The newest metrics of held-out data."""
-        return dict(self._last_evaluation)
+        user_evaluation = self._user_evaluation
+        return {**self._evaluation.last, **(user_evaluation.last if user_evaluation is not None else {})}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Announce the run. A second `train()` is a new incarnation of the run, like a restart."""
@@ -171,7 +175,6 @@ class Attachment(TrainerCallback):
         trainer, options, connection = self.trainer, self._options, self._connection
         self._ranks = self._ranks or Ranks.join(args.ddp_timeout, processes=trainer.accelerator.num_processes)
         self.actuators = options.actuators.copy()
-        self._last_evaluation.clear()
         self.readback.forget()
         self._not_finite.clear()
         for hook in self._hooks:
@@ -218,7 +221,6 @@ class Attachment(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Measure between clipping and update."""
         self._numbers = {}
         for hook in self._hooks:
             self._numbers |= hook.before_update()
@@ -226,7 +228,6 @@ class Attachment(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Measure after the update, and request the step's numbers from the device."""
         for hook in self._hooks:
             self._numbers |= hook.after_update()
         if self._ranks is not None and self._ranks.leader:  # the other ranks publish nothing
@@ -255,7 +256,6 @@ class Attachment(TrainerCallback):
             hook.after_poll(control, self.client)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note the state that the order of the data is drawn from, for checkpoints."""
         self.checkpoints.epoch_began(self.trainer.callback_handler.train_dataloader)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -333,7 +333,8 @@ class Attachment(TrainerCallback):
         user_metrics = self._options.metrics
         names = {metric.name for metric in user_metrics}
         user_holds_out = any(metric.held_out for metric in user_metrics)
-        hook_metrics = (metric for hook in self._hooks for metric in hook.announced() if metric.name not in names)
+        own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.announced()]
+        hook_metrics = (metric for metric in own_metrics if metric.name not in names)
         evaluated = (
             metric.model_copy(update={"held_out": not user_holds_out})
             for metric in self._evaluation.announced_held_out()
@@ -353,8 +354,7 @@ class Attachment(TrainerCallback):
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
             actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).request, effect="measures")
         if options.mixture is not None:
-            mixtures.announce(actuators, options.mixture)
-            mixtures.announce_skip(trainer, actuators, options.mixture)
+            mixtures.announce(trainer, actuators, options.mixture)
         if self._authored is not None:
             self._authored.announce(actuators)
         if options.committee is not None:
@@ -398,7 +398,6 @@ class EndOnSigterm:
             self._previous_handler = signal.signal(signal.SIGTERM, self._on_signal)
 
     def end(self) -> None:
-        """Restore the previous handler."""
         if self._previous_handler is not None:
             signal.signal(signal.SIGTERM, self._previous_handler)
             self._previous_handler = None

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -22,8 +23,7 @@ from transformers import Trainer
 from oven_core.mesh.state import held_out
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.best_weights import BestWeights
-from oven_learner.hf.hooks.evaluations import UserEvaluation
-from oven_learner.hf.hooks.step_metrics import EVAL
+from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
 from oven_learner.optim import snapshot
 from oven_learner.random_state import undisturbed
 from oven_learner.ranks import Ranks
@@ -58,21 +58,14 @@ def choose_best(
 
 def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
     """Return a function that measures the metric now: the user's `evaluate`, or else the trainer's own evaluation."""
-    if evaluation is not None and evaluation.measures(name):
-        user_evaluation = evaluation
-
-        def read() -> float:
-            with undisturbed(trainer.model):
-                return user_evaluation.read(name)
-
-        return read
+    if evaluation is not None and name in evaluation.first():
+        return partial(evaluation.read, name)
     if trainer.args.eval_strategy == "no":
         return None
     return held_out_score(trainer, name)
 
 
 def _forget_vllm_weights(trainer: Any) -> None:
-    """Make TRL load the weights into vLLM again."""
     if hasattr(trainer, "_last_loaded_step"):
         trainer._last_loaded_step = -1
 

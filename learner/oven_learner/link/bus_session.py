@@ -11,8 +11,7 @@ from oven_core.cancellation import end
 from oven_core.errors import BusError
 from oven_core.security.credentials import Credentials
 from oven_learner.link.log_reader import LogReader
-from oven_learner.link.log_writer import RETRY_MOST_S, RETRY_S, LogWriter
-from oven_learner.link.outage_log import OutageLog
+from oven_learner.link.log_writer import RETRY_MOST_S, RETRY_S, LogWriter, OutageLog
 
 OPEN_S = 30.0
 """The log counts as unreadable after this time without any event of earlier incarnations."""
@@ -132,7 +131,6 @@ class BusSession:
 
 
 async def _set_within(limit_s: float, event: asyncio.Event) -> bool:
-    """Whether the event is set before the limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             return await event.wait()

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.rules import Rules
@@ -60,35 +61,25 @@ class Mode(Enum):
             )
 
 
-class RunSettings(BaseModel):
-    """The settings in a run's config.json that the learner needs."""
+class Connection(BaseModel):
+    """The controller's address and credentials, and the settings in a run's config.json that the learner needs."""
 
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    url: str
+    run: str
+    credentials: Credentials | None = None
+    keys: Mapping[str, str] = {}
+    """Signer → public key; empty if the run is not signed."""
     rules: Rules = Rules(autonomy="observe")
     lockstep: bool = False
     charge_rollbacks: bool = False
     recipe: str = ATTACHED
-    committee: CommitteeSettings = Field(default_factory=CommitteeSettings)
-    completions: CompletionsSettings = Field(default_factory=CompletionsSettings)
-
-
-@dataclass(frozen=True)
-class Connection:
-    """The controller's address and credentials, and the run's settings that the learner needs."""
-
-    url: str
-    run: str
-    credentials: Credentials | None
-    rules: Rules
-    lockstep: bool = False
-    charge_rollbacks: bool = False
-    committee: CommitteeSettings = field(default_factory=CommitteeSettings)
-    completions: CompletionsSettings = field(default_factory=lambda: CompletionsSettings(every=0))
-    """With `every` as a number."""
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """Signer → public key; empty if the run is not signed."""
+    committee: CommitteeSettings = CommitteeSettings()
+    completions: CompletionsSettings = CompletionsSettings()
 
     @classmethod
-    def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Connection:
+    def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Self:
         """Raises ConfigError if there is no controller, or if the run is signed with another learner's key."""
         url = url or os.environ.get("OVEN_URL")
         run = run or os.environ.get("OVEN_RUN")
@@ -100,37 +91,29 @@ class Connection:
                 "python train.py`; or start `oven-controller up --no-learner` and export what it prints; "
                 "or pass url= and run=; or train without one: OVEN_MODE=optional"
             )
-        settings, every = RunSettings(), 0
-        folder = os.environ.get("OVEN_RUN_DIR")
-        if folder and (config := Path(folder) / "config.json").is_file():
-            settings = RunSettings.model_validate_json(config.read_bytes())
-            every = settings.completions.steps_between(attached=settings.recipe == ATTACHED)
         credentials = Credentials.load(Path(creds)) if creds else None
-        return cls(
-            url,
-            run,
-            credentials,
-            settings.rules,
-            settings.lockstep,
-            settings.charge_rollbacks,
-            settings.committee,
-            settings.completions.model_copy(update={"every": every}),
-            _keys(credentials),
-        )
+        config = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull) / "config.json"
+        settings = json.loads(config.read_bytes()) if config.is_file() else {}
+        address = {"url": url, "run": run, "credentials": credentials, "keys": _keys(credentials)}
+        return cls.model_validate({**settings, **address})
+
+    @property
+    def shown_completions(self) -> CompletionsSettings:
+        """The settings of sampled completions, with `every` as a number."""
+        every = self.completions.steps_between(attached=self.recipe == ATTACHED)
+        return self.completions.model_copy(update={"every": every})
 
     def link(self) -> Link:
         """Return a new link to the run's log. Raises ConfigError if tracing is configured and cannot start."""
         tracing.start("learner", self.run)
-        poll_s = 0.001 if self.lockstep else POLL_S
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull).absolute()
-        run_folder = folder if folder.is_dir() and folder.name == self.run else None
         return ProcessLink(
             self.url,
             self.run,
             self.credentials,
-            poll_s=poll_s,
+            poll_s=0.001 if self.lockstep else POLL_S,
             pin=self.keys.get(LEARNER),
-            folder=run_folder,
+            folder=folder if folder.is_dir() and folder.name == self.run else None,
             machine=not self.lockstep,
         )
 

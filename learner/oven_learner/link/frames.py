@@ -96,9 +96,9 @@ class Resumed:
 
 def packed_observation(n: int, lost: int, observation: PendingObservation) -> bytes:
     """Pack an observation as plain values. Raises ValueError or TypeError for a metric that is not a number."""
-    # marshal does not accept NumPy's numbers.
-    observation.metrics = {name: float(value) for name, value in observation.metrics.items()}
-    return pipes.packed_atoms((n, lost, *observation.atoms))
+    o = observation
+    metrics = {name: float(value) for name, value in o.metrics.items()}  # marshal takes no NumPy numbers
+    return pipes.packed_atoms((n, lost, o.incarnation, o.n, o.tick, o.step, o.progress, metrics))
 
 
 def unpacked_observation(data: bytes) -> PendingObservation:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation
+from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 
@@ -47,6 +47,27 @@ class Link(Protocol):
         """Send the rest within the limit. Return False if something stayed unsent."""
 
 
+class SilentLink:
+    """A link that sends and receives nothing, such as that of every rank but the first."""
+
+    dropped = 0
+
+    def open(self) -> ResumeState:
+        return ResumeState()
+
+    def begin(self) -> None: ...
+
+    def send(self, make: Make, *, droppable: bool = False) -> None: ...
+
+    def show(self, make: Parcel) -> None: ...
+
+    def receive(self) -> LogMessage | None:
+        return None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
 @dataclass(slots=True)
 class PendingObservation:
     """An observation that is not built yet."""
@@ -58,11 +79,6 @@ class PendingObservation:
     progress: float
     metrics: dict[str, float]
 
-    @property
-    def atoms(self) -> tuple[int, int, int, int, float, dict[str, float]]:
-        """Its fields, as plain values."""
-        return self.incarnation, self.n, self.tick, self.step, self.progress, self.metrics
-
     def __call__(self) -> Observation:
         return Observation(
             incarnation=self.incarnation,
@@ -72,6 +88,19 @@ class PendingObservation:
             progress=self.progress,
             metrics={name: float(value) for name, value in self.metrics.items()},
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedReceipt:
+    """A receipt for `Link.send`, with the Unix times in ns between which the decision was applied. The training thread
+    only reads the clock."""
+
+    receipt: Receipt
+    began_ns: int
+    ended_ns: int
+
+    def __call__(self) -> Receipt:
+        return self.receipt
 
 
 def message_id(message: LearnerMessage, secret: bytes) -> str:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from oven_core.bus.connection import Bus
 from oven_core.bus.streams import LOG_BYTES
-from oven_core.errors import BusError
-from oven_core.protocol.messages import LearnerMessage, RunEnded
+from oven_core.errors import BusError, OvenError, reason
+from oven_core.protocol.messages import LearnerMessage, Observation, RunEnded
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.subjects import learner_subject, patterns_by
 from oven_core.telemetry import tracing
-from oven_learner.link import spans
-from oven_learner.link.link_interface import Make, message_id
-from oven_learner.link.outage_log import OutageLog
+from oven_core.telemetry.span import Attribute, Span
+from oven_learner.link.link_interface import Make, TracedReceipt, message_id
 from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, Outbox, QueuedMessage
+
+log = logging.getLogger("oven.learner")
 
 RETRY_S = 0.25
 RETRY_MOST_S = 2.0
@@ -24,6 +28,33 @@ BATCH_FROM = 16
 """So many messages are sent as one batch. Fewer are faster one by one: a batch costs the server files, 2 to 20 ms."""
 HEADERS_BYTES = 1024
 """Reserved below the log's limit on a message."""
+REPEAT_S = 60.0
+"""Seconds after which a reason for an outage is logged again."""
+
+
+class OutageLog:
+    """Logs why the log takes no messages: each reason once, and again after a minute."""
+
+    def __init__(self) -> None:
+        self._began = self._logged_at = 0.0
+        self._logged_reasons: set[str] = set()
+
+    def record(self, error: BaseException, waiting: int) -> None:
+        """Note a failed attempt, and how many messages wait."""
+        now, why = time.monotonic(), reason(error)
+        self._began = self._began or now
+        if why not in self._logged_reasons or now >= self._logged_at + REPEAT_S:
+            self._logged_reasons.add(why)
+            self._logged_at = now
+            since = now - self._began
+            trace = None if isinstance(error, OvenError) else error  # a bug of ours
+            log.warning("%s (for %.0f s; %d messages wait); training continues", why, since, waiting, exc_info=trace)
+
+    def recovered(self, dropped: int) -> None:
+        if self._began:
+            since = time.monotonic() - self._began
+            log.warning("the log takes messages again after %.1f s; %d observations were dropped", since, dropped)
+            self._began, self._logged_reasons = 0.0, set()
 
 
 class LogWriter:
@@ -60,7 +91,6 @@ class LogWriter:
 
     @property
     def unsent(self) -> int:
-        """Messages that the log has not confirmed."""
         return len(self._outbox)
 
     @property
@@ -68,7 +98,6 @@ class LogWriter:
         return self.closing and not self._outbox
 
     def put(self, make: Make, *, droppable: bool = False) -> None:
-        """Queue the learner's next message; `collect` builds it."""
         self._outbox.put(make, droppable)
 
     def collect(self) -> bool:
@@ -159,7 +188,6 @@ class LogWriter:
                 self._settle(message.n)
 
     def _settle(self, n: int) -> None:
-        """The log has everything up to the learner's message `n`."""
         subject = self._subjects.observation
         self.logged += sum(message.n <= n and message.subject == subject for message in self._outbox.in_flight)
         self._outbox.settle(n)
@@ -172,9 +200,29 @@ class LogWriter:
         wire = message.wire()
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
             raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
-        span = spans.span_of(make, message, self._contexts) if tracing.on() else None
+        span = _span_of(make, message, self._contexts) if tracing.on() else None
         subject = learner_subject(self._run, message)
         return QueuedMessage(subject, wire, self._message_id(message), message.incarnation, message.n, span)
 
     def _message_id(self, message: LearnerMessage) -> str:
         return message_id(message, self._secret)
+
+
+def _span_of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
+    """Return what makes the message's span: an observation starts a trace, a receipt ends its decision's trace."""
+    if isinstance(message, Observation):
+        attributes: dict[str, Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
+        return partial(tracing.span, "observe", attributes=attributes, kind="producer")
+    if not isinstance(make, TracedReceipt):
+        return None
+    receipt = make.receipt
+    attributes = {
+        "oven.tick": receipt.tick,
+        "oven.actuator": receipt.actuator,
+        "oven.decision_id": receipt.decision_id,
+        "oven.verdict": "adopted",
+        "oven.status": receipt.status,
+    }
+    parent = contexts.get(receipt.decision_id)
+    times = {"began_ns": make.began_ns, "ended_ns": make.ended_ns}
+    return partial(tracing.span, "apply", parent, attributes, kind="consumer", **times)

@@ -43,7 +43,7 @@ from oven_learner.link.frames import (
     unpacked_observation,
 )
 from oven_learner.link.link_interface import Make, PendingObservation, message_id
-from oven_learner.link.outage_log import OutageLog
+from oven_learner.link.log_writer import OutageLog
 from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.resume_state import ResumeState
@@ -95,7 +95,6 @@ class PollSchedule:
         self._last_sent, self._looks = sent_s, 0
 
     def pause_s(self, now_s: float) -> float:
-        """Return the pause until the next look."""
         if self._last_sent is None or self._period_s is None or self._idle_pause_s <= SOON_S:
             return self._idle_pause_s
         due_in = self._last_sent + self._period_s - EARLY_S - now_s

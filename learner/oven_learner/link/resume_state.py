@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from oven_core.bus.connection import Bus
@@ -16,28 +16,28 @@ from oven_core.protocol.subjects import patterns_by
 from oven_core.security.signing import LEARNER, Keyring
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ResumeState:
     """The state of the run's earlier incarnations."""
 
     incarnation: int = 0
     tick: int = 0
     last_seq: int = 0
-    values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    values: dict[str, dict[str, Value]] = field(default_factory=dict)
     """Training → actuator → the value that was read back at its last change."""
     unanswered: tuple[Decision, ...] = ()
     """Adopted decisions without a receipt."""
-    decided: frozenset[str] = frozenset()
+    decided: Collection[str] = ()
     """Ids of all adopted decisions. A copy of one is not a new decision."""
-    commands: Mapping[str, OperatorCommand | None] = field(default_factory=dict)
+    commands: dict[str, OperatorCommand | None] = field(default_factory=dict)
     """Operators' commands to the learner by id; None if a receipt answers it."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Signer → public key, if the run is signed."""
-    announced: Mapping[str, Mapping[str, ActuatorSpec]] = field(default_factory=dict)
+    announced: dict[str, dict[str, ActuatorSpec]] = field(default_factory=dict)
     """Training → actuator → its last announcement during the training."""
     training: str = ""
     """The training of the last RunStarted; empty if there was none."""
-    offers: Mapping[str, Mapping[str, Mapping[str, JudgeSpec]]] = field(default_factory=dict)
+    offers: dict[str, dict[str, dict[str, JudgeSpec]]] = field(default_factory=dict)
     """Training → `committee.<member>` → identity → a model that an operator offered and that passed its probe."""
 
 
@@ -53,68 +53,44 @@ async def read_resume_state(
     bus: Bus, run: str, keyring: Keyring, progressed: Callable[[], None] = lambda: None
 ) -> ResumeState:
     """Fold the log of earlier incarnations. Raises BusError if the run has no log."""
-    subjects = Subjects(run)
-    head = await bus.head(run)
-    incarnation = tick = 0
-    training = ""
+    subjects, past = Subjects(run), ResumeState(last_seq=await bus.head(run))
     trainings: dict[int, str] = {}  # by incarnation
-    values: dict[str, dict[str, Value]] = {}
-    announced: dict[str, dict[str, ActuatorSpec]] = {}
-    unanswered: dict[str, Decision] = {}
-    decided: set[str] = set()
-    commands: dict[str, OperatorCommand | None] = {}
-    offers: dict[str, dict[str, dict[str, JudgeSpec]]] = {}
+    decisions: dict[str, Decision | None] = {}  # None: a receipt answers it
     patterns = [*patterns_by(run, "learner"), subjects.decision("*"), subjects.operator("*")]
-    if head:
-        async for event in bus.read(run, until=head, subjects=patterns):
+    if past.last_seq:
+        async for event in bus.read(run, until=past.last_seq, subjects=patterns):
             progressed()
             body = keyring.verify(event).body
             if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
-                incarnation = max(incarnation, body.incarnation)
-                tick = max(tick, body.tick)
-            if isinstance(body, ActuatorAnnounced):
-                name = trainings.get(body.incarnation, training)
-                announced.setdefault(name, {})[body.actuator.name] = body.actuator
-                values.setdefault(name, {}).update(_announced_value(body.actuator))
-            if isinstance(body, RunStarted):
-                training = trainings.setdefault(body.incarnation, body.training)
-            if isinstance(body, Decision) and body.verdict == "adopted":
-                if body.id not in decided:
-                    unanswered[body.id] = body
-                decided.add(body.id)
-            elif isinstance(body, OperatorCommand) and body.action in TO_LEARNER:
-                commands.setdefault(body.id, body)
-            elif isinstance(body, Receipt):
-                unanswered.pop(body.decision_id, None)
-                name = trainings.get(body.incarnation, training)
-                if body.command:
-                    models = _accepted_model(commands.get(body.command), body)
-                    commands[body.command] = None
-                    offers.setdefault(name, {}).setdefault(body.actuator, {}).update(models)
-                if body.status == "applied":
-                    values.setdefault(name, {})[body.actuator] = body.after
-    return ResumeState(
-        incarnation,
-        tick,
-        head,
-        values,
-        tuple(unanswered.values()),
-        frozenset(decided),
-        commands,
-        keyring.keys or {},
-        announced,
-        training,
-        offers,
-    )
+                past.incarnation = max(past.incarnation, body.incarnation)
+                past.tick = max(past.tick, body.tick)
+            match body:
+                case RunStarted():
+                    past.training = trainings.setdefault(body.incarnation, body.training)
+                case ActuatorAnnounced(actuator=spec):
+                    name = trainings.get(body.incarnation, past.training)
+                    past.announced.setdefault(name, {})[spec.name] = spec
+                    if spec.kind == "simplex":  # a change of its components changes shares without a receipt
+                        past.values.setdefault(name, {})[spec.name] = spec.value
+                case Decision(verdict="adopted"):
+                    decisions.setdefault(body.id, body)
+                case OperatorCommand() if body.action in TO_LEARNER:
+                    past.commands.setdefault(body.id, body)
+                case Receipt():
+                    if body.decision_id in decisions:
+                        decisions[body.decision_id] = None
+                    _note_receipt(past, trainings.get(body.incarnation, past.training), body)
+    past.decided = frozenset(decisions)
+    past.unanswered = tuple(decision for decision in decisions.values() if decision is not None)
+    past.keys = keyring.keys or {}
+    return past
 
 
-def _announced_value(spec: ActuatorSpec) -> dict[str, Value]:
-    """Return name → value of a simplex: a change of its components changes shares without a receipt."""
-    return {spec.name: spec.value} if spec.kind == "simplex" else {}
-
-
-def _accepted_model(command: OperatorCommand | None, receipt: Receipt) -> dict[str, JudgeSpec]:
-    """Return identity → model, if the command offered a model and the receipt accepts it."""
-    if command is None or command.judge is None or receipt.status not in ("applied", "noop"):
-        return {}
-    return {command.judge.identity: command.judge}
+def _note_receipt(past: ResumeState, training: str, receipt: Receipt) -> None:
+    if receipt.status == "applied":
+        past.values.setdefault(training, {})[receipt.actuator] = receipt.after
+    if receipt.command:
+        command, past.commands[receipt.command] = past.commands.get(receipt.command), None
+        if command is not None and command.judge is not None and receipt.status in ("applied", "noop"):
+            models = past.offers.setdefault(training, {}).setdefault(receipt.actuator, {})
+            models[command.judge.identity] = command.judge

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from oven_core.errors import reason
 from oven_learner.actuators import Actuators
 from oven_learner.optim.lr_scale import LearningRateScale, equal
-from oven_learner.optim.pre_update_hook import before_update
 
 log = logging.getLogger("oven.learner")
 
@@ -178,3 +178,36 @@ class RateReadback:
             if not self._warned:
                 log.warning("optimizer.lr_scale: %s", why)
             self._warned = True
+
+
+def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:
+    """Call `callback` when the gradients of a step are there, before the update; with False if the same step has
+    computed gradients before (LBFGS). Return the handle that removes the hook.
+
+    A loop may compute gradients before `optimizer.step`, or in its closure, as Lightning does.
+    """
+
+    def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """The first of `args` is the optimizer."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            callback(True)
+            return None
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": _with_callback(closure, callback)}
+        return (args[0], _with_callback(closure, callback), *args[2:]), kwargs
+
+    return optimizer.register_step_pre_hook(hook)
+
+
+def _with_callback(closure: Callable[[], Any], callback: Callable[[bool], object]) -> Callable[[], Any]:
+    first = True
+
+    def wrapped() -> Any:
+        nonlocal first
+        result = closure()
+        callback(first)
+        first = False
+        return result
+
+    return wrapped

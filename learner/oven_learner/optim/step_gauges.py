@@ -6,22 +6,23 @@ If a step computes its gradients several times (LBFGS), the first ones are measu
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from oven_core.errors import reason
+from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.optim import gradient_clip as clipping
+from oven_learner.actuators import Actuators
+from oven_learner.optim import update_norm
 from oven_learner.optim.device_readback import Publish, Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
-from oven_learner.optim.pre_update_hook import before_update
-from oven_learner.optim.rate_readback import RateReadback
+from oven_learner.optim.rate_readback import RateReadback, before_update
 
 log = logging.getLogger("oven.learner")
 
-GRAD_NORM = "grad_norm"
+CLIP, GRAD_NORM = "grad.clip", "grad_norm"
 RATE = MetricSpec(name="learning_rate", unit="of this step")
 SKIPPED = "_skipped"
 """Among the numbers of a step: whether a gradient scaler made the optimizer skip it."""
@@ -36,7 +37,7 @@ class StepGauges:
         gauges: OptimizerGauges,
         publish: Publish,
         *,
-        clip: clipping.Clip | None = None,
+        clip: Clip | None = None,
         published: bool = True,
         unmeasured: str = "",
     ) -> None:
@@ -79,7 +80,7 @@ class StepGauges:
         optimizer = self._optimizer
         norm = None
         if self._clip is not None:  # the user asked for clipping, so a failure is raised
-            norm = clipping.gradient_norm(optimizer)
+            norm = gradient_norm(optimizer)
             self._clip.apply(optimizer, norm)
         elif self._measures_norm:
             norm = self._norm_or_give_up()
@@ -100,7 +101,7 @@ class StepGauges:
 
     def _norm_or_give_up(self) -> torch.Tensor | None:
         try:
-            return clipping.gradient_norm(self._optimizer)
+            return gradient_norm(self._optimizer)
         except Exception as error:  # for example, sparse gradients
             self._measures_norm = False
             log.warning("%s is no longer measured: %s", GRAD_NORM, reason(error))
@@ -112,3 +113,54 @@ class StepGauges:
         if published.pop(SKIPPED, 0.0):
             published.pop(GRAD_NORM, None)
         self._publish_on(tick, step, published)
+
+
+class Clip:
+    """Clips like `torch.nn.utils.clip_grad_norm_` over all weights of the optimizer, with the same arithmetic."""
+
+    def __init__(self, norm: float) -> None:
+        """Raises ConfigError if `norm` is not a positive number."""
+        if not (math.isfinite(norm) and norm > 0):
+            raise ConfigError(f"clip={norm:g} is not a gradient norm; give one above 0, or leave it out")
+        self.norm = norm
+
+    def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
+        """Register the knob, with `bounds` as multiples of the initial norm, unless the user has an actuator of that
+        name."""
+        if CLIP not in actuators:
+            low, high = (bound * self.norm for bound in bounds)
+            actuators.scalar(
+                CLIP, lambda: self.norm, lambda norm: setattr(self, "norm", norm), low=low, high=high, scale="log",
+                unit="norm",
+            )  # fmt: skip
+
+    def always(self, optimizer: Any) -> Any:
+        """Clip before each step from now on. Return the handle that removes the hook."""
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        return before_update(optimizer, lambda _: self.apply(optimizer, gradient_norm(optimizer)))
+
+    def apply(self, optimizer: Any, norm: torch.Tensor | None) -> None:
+        """Clip the gradients. `norm` is their norm without the factor of a gradient scaler."""
+        if norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(_with_gradients(optimizer), self.norm, norm)
+
+
+@torch.no_grad()
+def gradient_norm(optimizer: Any) -> torch.Tensor | None:
+    """Return the norm of all gradients as one vector, on their device; None without gradients.
+
+    The factor of a gradient scaler is divided out if that is left to a fused optimizer. A collective if gradients are
+    sharded.
+    """
+    gradients = [parameter.grad for parameter in _with_gradients(optimizer) if parameter.grad is not None]
+    if not gradients:
+        return None
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if hasattr(norm, "full_tensor"):
+        norm = norm.full_tensor()
+    factor = getattr(optimizer, "grad_scale", None)
+    return norm / factor.to(norm.device) if isinstance(factor, torch.Tensor) else norm
+
+
+def _with_gradients(optimizer: Any) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in update_norm.trained(optimizer) if parameter.grad is not None]

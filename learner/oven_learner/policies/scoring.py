@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.completions.sample import MemberVerdict, Sample
-from oven_learner.hf.hooks.missing_rewards import INFINITE, UNSCORED
+from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeated
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.scores import RewardFunction

@@ -19,7 +19,8 @@ from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import shown
 from oven_llm.providers import connect
 from oven_llm.providers.failures import KINDS, Kind
-from oven_llm.providers.genai_telemetry import CallRecord
+from oven_llm.providers.genai_telemetry import ModelCall
+from oven_llm.providers.usage import Usage
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
 
@@ -42,7 +43,7 @@ class JudgeOverHttp:
         settings = MemberSettings(provider=PROVIDERS[api], model=f"m@{script}", base_url=url)
         self.settings = endpoint_of("critic", settings, catalogue())
         self.provider = connect("critic", self.settings, KEY)
-        self.calls: list[CallRecord] = []
+        self.calls: list[ModelCall] = []
         judge = Judge("critic", self.provider, controls, self.calls.append)
         self.member = Member("critic", judge)
 
@@ -131,7 +132,7 @@ async def test_a_permanent_fault_is_an_abstention_of_its_kind(
     assert (reply.scores, reply.failure) == (None, kind)
     assert kind in KINDS
     assert dict(judged.member.abstained) == {kind: 1}
-    assert judged.calls[-1].error_type == kind
+    assert judged.calls[-1].error == kind
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -159,7 +160,7 @@ async def test_spending_is_counted_without_a_usable_verdict(endpoint: Endpoint, 
     async with JudgeOverHttp(endpoint, api, "prosex3") as judged:
         reply = await judged.score(7)
     assert (reply.scores, reply.input_tokens, reply.output_tokens, reply.cost_usd) == (None, 300, 30, None)
-    assert [call.error_type for call in judged.calls] == ["bad_json"] * 3
+    assert [call.error for call in judged.calls] == ["bad_json"] * 3
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ async def test_a_key_that_the_endpoint_echoes_appears_nowhere(
             async with JudgeOverHttp(endpoint, api, script) as judged:
                 reply = await judged.score(7, deadline_s=3.0)
                 assert reply.scores is None
-                written += [reply.wire().decode(), repr(judged.calls), judged.member.summary()]
+                written += [reply.wire().decode(), repr([call.error for call in judged.calls]), judged.member.summary()]
     assert all(header["Authorization"] == f"Bearer {KEY}" for header in endpoint.headers)
     assert KEY not in "".join(written)
     assert KEY not in caplog.text
@@ -272,9 +273,9 @@ async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
     async with JudgeOverHttp(endpoint, "openai", "429x2") as judge:
         await judge.score(7)
     (call,) = judge.calls
-    assert (call.operation, call.provider, call.request_model) == ("chat", "compatible", "m@429x2")
-    assert (call.response_model, call.finish_reason, call.error_type) == ("judge-2026-01-01", "stop", None)
-    assert (call.input_tokens, call.output_tokens, call.resends) == (100, 10, 2)
+    assert (call.model.name, call.model.model, call.error) == ("compatible", "m@429x2", None)
+    assert call.reply is not None and (call.reply.model, call.reply.finish_reason) == ("judge-2026-01-01", "stop")
+    assert call.reply.usage == Usage(100, 10)
     assert (call.evaluation, call.scores) == ("critic", right(7))
     assert 0 < call.started_ns <= call.ended_ns
 

@@ -67,7 +67,7 @@ async def connected(server: EmbeddedServer, name: str, inbox: str = "") -> Async
 async def served_prior(server: EmbeddedServer, vocabulary: tuple[str, ...], **more: object) -> TokenPrior:
     """As the learner's process asks: in a thread here, where the service answers on this loop."""
     key = Credentials.load(server.folder.creds / "learner.nk")
-    connection = Connection(server.url, "r", key, Rules())
+    connection = Connection(url=server.url, run="r", credentials=key, rules=Rules())
     return await asyncio.to_thread(ask_token_prior, connection, vocabulary, **more)  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from oven_llm.judges.member import Member
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.judges.sanitize import capped, data_block, shown, visible
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.genai_telemetry import CallRecord
+from oven_llm.providers.genai_telemetry import ModelCall
 from oven_llm.providers.usage import CallTally, Usage, cost_usd, tallied
 from oven_runs.settings.committee_settings import MemberSettings, Role
 from oven_runs.settings.judge_providers import catalogue, endpoint_of
@@ -174,7 +174,7 @@ async def test_equal_texts_are_shown_once_and_empty_ones_never() -> None:
 
 
 async def test_a_listener_that_raises_does_not_affect_scores() -> None:
-    def broken(_: CallRecord) -> None:
+    def broken(_: ModelCall) -> None:
         raise RuntimeError("no exporter")
 
     request = group("4")

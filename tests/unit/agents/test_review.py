@@ -206,7 +206,7 @@ def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any
     assert invoke("review", "elsewhere.jsonl", "--json") == 0
     assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
     assert invoke("review", "kept", "--rename", "a=b") == 2
-    assert "for sources that `import` reads" in capsys.readouterr().err
+    assert "is for sources that `import` reads" in capsys.readouterr().err
 
 
 def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None:

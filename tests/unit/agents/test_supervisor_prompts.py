@@ -39,6 +39,5 @@ def test_only_an_unfinished_last_line_is_removed(lines: list[bytes], rest: bytes
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "worker.jsonl"
         path.write_bytes(whole + rest.replace(b"\n", b""))
-        with RunLogger(folder, resume=True):
-            pass
+        RunLogger(folder, resume=True).close()
         assert path.read_bytes() == whole

@@ -76,7 +76,6 @@ def test_filters(home: Home, capsys: pytest.CaptureFixture[str], options: list[s
     ("arguments", "said"),
     [
         (["decisions", "r", "--since", "soon"], "'soon' is neither a step nor a time; write a step such as 120"),
-        (["decisions", "r", "--verdict", "adoptd"], "no verdict named 'adoptd'; did you mean 'adopted'"),
         (["decisions", "r", "--actuator", "optimizer.lr"], f"did you mean '{LR}'?"),
         (["decisions", "r", "--agent", "curiculum"], "did you mean 'curriculum'?"),
         (["explain", "0", "--run", "r"], "ids begin with '0': "),

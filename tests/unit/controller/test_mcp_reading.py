@@ -13,8 +13,8 @@ import anyio
 import jsonschema
 import nkeys
 import pytest
-from mcp import Client, MCPError, StdioServerParameters, stdio_client
-from mcp.types import CallToolResult, TextContent, TextResourceContents, Tool
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp.types import CallToolResult, TextContent, Tool
 from tests.support.mesh_log import LR, Log
 from tests.support.monitor_log import recorded
 from tests.support.own_home import invoke, own_home
@@ -128,16 +128,6 @@ async def test_a_client_over_stdio_lists_and_calls_every_tool(home: Home, tmp_pa
                 result = await client.call_tool(name, arguments)
                 assert result.is_error and said in text_of(result), (name, arguments, text_of(result))
                 assert "Traceback" not in text_of(result) and "pydantic" not in text_of(result)
-            (listed,) = (await client.list_resources()).resources
-            templates = (await client.list_resource_templates()).resource_templates
-            assert [str(listed.uri), *(one.uri_template for one in templates)] == [
-                "oven://runs", "oven://runs/{run}/status", "oven://runs/{run}/decisions"
-            ]  # fmt: skip
-            for address in ("oven://runs", "oven://runs/r/status", "oven://runs/bare/decisions"):
-                (content,) = (await client.read_resource(address)).contents
-                assert isinstance(content, TextResourceContents) and json.loads(content.text)
-            with pytest.raises(MCPError, match="no run named 'nosuch'"):
-                await client.read_resource("oven://runs/nosuch/status")
     assert "on stdout, where only the protocol belongs" in (tmp_path / "stderr").read_text()
 
 

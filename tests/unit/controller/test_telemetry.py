@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -19,6 +21,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from oven_core.errors import ConfigError
 from oven_core.telemetry import tracing
 from oven_llm.providers import genai_telemetry as genai
+from oven_llm.providers.conversation import LanguageModel, ModelReply
+from oven_llm.providers.usage import Usage
 from oven_runs.server.embedded import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -109,15 +113,14 @@ def test_a_span_of_the_training_scripts_own_is_no_parent(spans: InMemorySpanExpo
     assert observe.parent is None
 
 
-CALL = genai.CallRecord(
-    "chat", "anthropic", "claude-x", "claude-x-1", 120, 7, "end_turn", None, 0, 1_000, 3_000, PARENT
-)
+REPLY = ModelReply("", finish_reason="end_turn", model="claude-x-1", usage=Usage(120, 7))
+MODEL = cast(LanguageModel, SimpleNamespace(name="anthropic", model="claude-x"))
+CALL = genai.ModelCall(MODEL, REPLY, None, 1_000, PARENT, ended_ns=3_000)
 
 
 def test_a_call_to_a_model_is_a_span_by_the_conventions(spans: InMemorySpanExporter) -> None:
     genai.trace(CALL)
-    unanswered = replace(CALL, response_model="", input_tokens=None, output_tokens=None, finish_reason="")
-    genai.trace(replace(unanswered, error_type="timeout", context=""))
+    genai.trace(replace(CALL, reply=None, error="timeout", context=""))
     good, bad = finished(spans)
     assert good.name == "chat claude-x" and good.kind is SpanKind.CLIENT and good.parent is not None
     assert (good.start_time, good.end_time) == (1_000, 3_000)
@@ -185,7 +188,9 @@ def test_an_invalid_context_starts_a_new_trace(spans: InMemorySpanExporter, head
 
 
 def test_a_verdict_is_an_event_for_each_completion_without_its_text(spans: InMemorySpanExporter) -> None:
-    genai.trace(replace(CALL, cost_usd=0.0125, evaluation="critic", scores={"a1": 0.5, "b2": 1.0}))
+    genai.trace(
+        replace(CALL, reply=replace(REPLY, cost_usd=0.0125), evaluation="critic", scores={"a1": 0.5, "b2": 1.0})
+    )
     (span,) = finished(spans)
     assert (span.attributes or {})["oven.cost.usd"] == 0.0125
     name, score, answer = "gen_ai.evaluation.name", "gen_ai.evaluation.score.value", "gen_ai.response.id"

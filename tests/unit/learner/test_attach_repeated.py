@@ -13,7 +13,7 @@ from tests.support.attached import THIRD_PARTY, trainer
 from transformers import Trainer
 
 from oven_learner.hf.attach import attach
-from oven_learner.hf.hooks.repeated_rows import REPEATED
+from oven_learner.hf.hooks.step_hooks import REPEATED
 from oven_learner.hf.knobs.mixture import Mixture, RowsRead
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink

@@ -22,7 +22,7 @@ from oven_core.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import scalars
-from oven_learner.hf.knobs.user_values import UserValues
+from oven_learner.hf.knobs.scalars import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.teachers import announce_anchor
 from oven_learner.testing import FakeLink

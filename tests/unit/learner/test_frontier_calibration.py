@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ PROBES = ProbeSet(
 class There(Connection):
     """A run's settings, and a link that keeps what is said."""
 
-    line = FakeLink()
+    line: ClassVar[FakeLink] = FakeLink()
 
     def link(self) -> Any:
         return self.line
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         provider="compatible", model="frontier", base_url="http://127.0.0.1:1/v1", every=2,
         prompts=str(tmp_path / "prompts.txt"),
     )  # fmt: skip
-    there = There("", "r", None, Rules(autonomy="observe"), committee=CommitteeSettings(frontier=settings))
+    there = There(url="", run="r", rules=Rules(autonomy="observe"), committee=CommitteeSettings(frontier=settings))
     monkeypatch.setattr(attaching, "seek", lambda *_, **__: (True, there))
     monkeypatch.setattr(There, "line", FakeLink())
     return tmp_path

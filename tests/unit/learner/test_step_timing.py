@@ -12,7 +12,7 @@ from transformers import TrainerControl
 
 from oven_learner.hf.hooks.step_hooks import StepEnd
 from oven_learner.hf.hooks.step_metrics import StepTiming
-from oven_learner.link.machine_readings import EVERY_S, MEMORY, MachineReadings
+from oven_learner.link.worker import EVERY_S, MEMORY, MachineReadings
 from oven_learner.ranks import Ranks
 
 

@@ -21,10 +21,9 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_rows import RunRows
 from oven_tui.app import MonitorApp
-from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
-from oven_tui.apps.runs_app import Choice, RunsApp
+from oven_tui.apps.runs_app import Choice, Elsewhere, RunsApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.overlaid_runs import Axis
 from oven_tui.screens.help import HelpScreen

@@ -74,18 +74,15 @@ class OverlayApp(ThemedApp[None]):
             self.run_worker(Feed(access, *callbacks).run(), exit_on_error=True)
 
     def take(self, index: int, events: list[Event]) -> None:
-        """Add new events of a run's log, in order."""
         for event in events:
             self.runs[index].view.feed(event)
         self.soon()
 
     def show_view(self, index: int, view: MonitorView) -> None:
-        """Show another view of a run from now on: a preview of a long log, or all of it."""
         self.runs[index].view = view
         self.soon()
 
     def say(self, index: int, link: str, detail: str) -> None:
-        """Show the state of the connection to a run."""
         if legend := self.part(Legend):
             legend.links[self.runs[index].name] = (link, detail)
             self.soon()

@@ -16,6 +16,7 @@ from textual.widgets import Footer
 
 from oven_core.errors import OvenError
 from oven_runs.home.run_folder import RunFolder
+from oven_tui.acting import ACTING_KEYS
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
@@ -79,6 +80,9 @@ class PlayBar(Lines):
 
 class PlayApp(MonitorApp):
     BINDINGS: ClassVar[list[BindingType]] = bindings("player")
+    acting_keys: ClassVar[dict[str, str]] = {
+        key: title for key, title in ACTING_KEYS.items() if key != "t"
+    }  # "t" goes to a step
 
     def __init__(
         self, about: About, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from textual.app import ComposeResult
 from textual.widgets import Footer
 
-from oven_core.errors import OvenError
+from oven_core.errors import OvenError, reason
+from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_rows import RunRows
-from oven_runs.log.run_row import RunRow
+from oven_runs.log.run_row import RunRow, summarized
 from oven_tui.appearance import Appearance
-from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
+from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.base import Lines
@@ -24,11 +25,52 @@ from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.run_list import RunList
 
 LOOK_S = 2.0
-"""Seconds between two looks at the home. A live log on disk is at most a second behind."""
-
-
+"""Seconds between two looks at the home, or requests for new events. A live log on disk is at most a second behind."""
 WIDE = 100
 """Columns from which the first line says what the list does not verify."""
+
+
+class Elsewhere:
+    """The row of a run on another machine, from its monitor's view and later events."""
+
+    def __init__(self, access: RunAccess, view: MonitorView) -> None:
+        self.access, self._view = access, view
+        self._fault = ""
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Request new events until cancelled, and call `changed` when there were some."""
+        from nats.errors import Error as NatsError
+
+        from oven_runs.access.log_sources import batches
+
+        while True:
+            try:
+                async with self.access.connected("monitor") as bus:
+                    keyring = await self.access.live_keyring(bus)
+                    while True:
+                        async for events in batches(bus, self.access.run, self._view.run.seq):
+                            for event in events:
+                                self._view.feed(keyring.verify(event))
+                        self._fault = ""
+                        changed()
+                        await asyncio.sleep(LOOK_S)
+            except (OvenError, NatsError, OSError) as error:
+                self._fault = reason(error)
+                changed()
+                await asyncio.sleep(LOOK_S)
+
+    def row(self) -> RunRow:
+        run = self._view.run
+        row = RunRow(
+            self.access.run,
+            recipe=run.started.recipe if run.started else "",
+            status=run.ended.reason if run.ended else "running",
+            pace_s=self._view.pace_s or None,
+            fault=self._fault,
+            location=self.access.location,
+            whole=True,
+        )
+        return summarized(row, run)
 
 
 @dataclass(frozen=True)
@@ -66,8 +108,7 @@ class RunsApp(ThemedApp[Choice]):
         cursor: str = "",
         marked: Sequence[str] = (),
     ) -> None:
-        """`elsewhere` is a run on another machine, listed first. `cursor` and `marked` restore the list's last
-        state."""
+        """`elsewhere` is a run on another machine, listed first. `cursor` and `marked` restore the last state."""
         super().__init__(appearance)
         self._source = rows
         self._elsewhere = elsewhere
@@ -108,7 +149,6 @@ class RunsApp(ThemedApp[Choice]):
                 await asyncio.sleep(LOOK_S)
 
     def show_rows(self) -> None:
-        """Show the present rows."""
         if not self.screen_stack:
             return
         rows = [self._elsewhere.row()] if self._elsewhere is not None else []

@@ -4,6 +4,7 @@ windows need are imported when those open, so that the first paint of a run does
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,37 +21,32 @@ from oven_tui.widgets.header import About
 
 if TYPE_CHECKING:
     from oven_runs.home.run_rows import RunRows
-    from oven_tui.apps.elsewhere import Elsewhere
-    from oven_tui.apps.runs_app import Choice
+    from oven_tui.apps.runs_app import Choice, Elsewhere
 
 
+@dataclass
 class Windows:
     """Opens what the user asks for. The list of runs leads to a run, and back when that is closed."""
 
-    def __init__(
-        self,
-        accesses: Sequence[RunAccess],
-        home: Path | None,
-        appearance: Appearance,
-        speed: float = 1.0,
-        *,
-        control: bool = False,
-        only_one: bool = False,
-    ) -> None:
-        """Without `accesses` the list of the home's runs comes first. `speed` is that of a played run. With `control`
-        the user may act, as far as the keys allow. With `only_one` no other window follows the first, as in a browser,
-        whose driver supports one app per process."""
-        self.last_view: MonitorView | None = None
-        """The view of the run that was shown last; None if there was none."""
-        self.return_code = 0
-        self._accesses = list(accesses)
-        self._home, self._appearance, self._speed = home, appearance, speed
-        self._control = control
-        self._app: App[Any] | None = None
-        self._over, self._only_one = False, only_one
-        self._rows: RunRows | None = None
-        self._elsewhere: Elsewhere | None = None
-        self._cursor, self._marked = "", list[str]()
+    accesses: Sequence[RunAccess]
+    """The runs to show; without any the list of the home's runs comes first."""
+    home: Path | None
+    appearance: Appearance
+    speed: float = 1.0
+    """The speed of a played run."""
+    control: bool = False
+    """Whether the user may act, as far as the keys allow."""
+    only_one: bool = False
+    """Whether no other window follows the first, as in a browser, whose driver supports one app per process."""
+    last_view: MonitorView | None = None
+    """The view of the run that was shown last; None if there was none."""
+    return_code: int = 0
+    _app: App[Any] | None = None
+    _over: bool = False
+    _rows: RunRows | None = None
+    _elsewhere: Elsewhere | None = None
+    _cursor: str = ""
+    _marked: Sequence[str] = ()
 
     def exit(self) -> None:
         """Close the open window and open no other."""
@@ -59,11 +55,8 @@ class Windows:
             self._app.exit()
 
     async def run(self, *, play: bool = False) -> None:
-        """Run until the user has closed all windows. Raises ConfigError for a run on another machine that should be
-        played."""
-        listed = not self._accesses
-        if not listed:
-            listed = await self._open(self._accesses, play)
+        """Run until the user has closed all windows. Raises ConfigError if `play` names a run on another machine."""
+        listed = not self.accesses or await self._open(self.accesses, play)
         while listed and not self._over:
             choice = await self._choose()
             if choice is None:
@@ -76,8 +69,7 @@ class Windows:
         if len(accesses) > 1:
             from oven_tui.apps.overlay_app import OverlayApp
 
-            overlay = OverlayApp(accesses, appearance=self._appearance)
-            await self._show(overlay)
+            await self._show(OverlayApp(accesses, appearance=self.appearance))
             return False
         access = accesses[0]
         self._cursor = access.run
@@ -87,13 +79,13 @@ class Windows:
             from oven_tui.apps.play_app import PlayApp
 
             folder = local_folder(access, "playing a run")
-            app: MonitorApp = PlayApp(about, folder, appearance=self._appearance, speed=self._speed)
+            app: MonitorApp = PlayApp(about, folder, appearance=self.appearance, speed=self.speed)
         else:
-            app = MonitorApp(about, access, control=self._control, appearance=self._appearance)
+            app = MonitorApp(about, access, control=self.control, appearance=self.appearance)
         await self._show(app)
         self.last_view = app.view
         if not isinstance(access, LocalRun):
-            from oven_tui.apps.elsewhere import Elsewhere
+            from oven_tui.apps.runs_app import Elsewhere
 
             self._elsewhere = Elsewhere(access, app.view)
         return app.wants_runs
@@ -104,14 +96,10 @@ class Windows:
 
         self._rows = self._rows or RunRows(self._found_home())
         app = RunsApp(
-            self._rows,
-            elsewhere=self._elsewhere,
-            appearance=self._appearance,
-            cursor=self._cursor,
-            marked=self._marked,
+            self._rows, elsewhere=self._elsewhere, appearance=self.appearance, cursor=self._cursor, marked=self._marked
         )
         choice: Choice | None = await self._show(app)
-        self._marked = list(choice.marked) if choice is not None else []
+        self._marked = choice.marked if choice is not None else ()
         return choice
 
     async def _show(self, app: App[Any]) -> Any:
@@ -119,16 +107,16 @@ class Windows:
         result = await app.run_async()
         self._app = None
         self.return_code = app.return_code or 0
-        self._over = self._over or self._only_one or bool(self.return_code)
+        self._over = self._over or self.only_one or bool(self.return_code)
         return result
 
     def _found_home(self) -> Home:
-        first = next((access for access in self._accesses if isinstance(access, LocalRun)), None)
-        if self._home is not None or first is None:
-            return Home(self._home)
+        first = next((access for access in self.accesses if isinstance(access, LocalRun)), None)
+        if self.home is not None or first is None:
+            return Home(self.home)
         return Home(first.folder.path.parent.parent)
 
     def _access(self, run: str) -> RunAccess:
         """Return a run of the list, or of an address. Raises UnknownNameError."""
-        elsewhere = next((access for access in self._accesses if access.run == run), None)
+        elsewhere = next((access for access in self.accesses if access.run == run), None)
         return elsewhere or LocalRun(self._found_home().find(run))

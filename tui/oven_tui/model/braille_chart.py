@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from oven_tui.model.metric_series import Bucket
 
 Style: TypeAlias = Literal["noisy", "measured", "set"]
-"""`noisy`: raw values dim under a bright average. `measured`: points joined by a bright line. `set`: the steps of a
-knob."""
+"""`noisy`: raw values dim under a bright average. `measured`: points joined by a line. `set`: the steps of a knob."""
 
 Run: TypeAlias = tuple[str, str]
 """A text and its kind: "blank", "raw", "line", "broken", "cross", "change", or the kind of a mark."""

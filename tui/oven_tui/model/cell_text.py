@@ -50,8 +50,7 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def glyph(index: int) -> Run:
-    """Return an agent's sign by its position among the agents. Shape and colour both differ, so that either is
-    enough."""
+    """Return an agent's sign by its position among the agents. Either its shape or its colour is enough."""
     return GLYPHS[index % len(GLYPHS)], f"agent-{index % COLOURS}"
 
 

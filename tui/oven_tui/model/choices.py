@@ -26,12 +26,10 @@ class Choice:
 
 
 def knobs(view: MonitorView) -> list[Choice]:
-    """Return the knobs that can be set, with value and bounds."""
     return [Choice(spec.name, spec.name, _state(view, spec)) for spec in view.run.specs if spec.kind != "action"]
 
 
 def actions(view: MonitorView) -> list[str]:
-    """Return the actions that the run announces."""
     return [spec.name for spec in view.run.specs if spec.kind == "action"]
 
 
@@ -68,12 +66,10 @@ def agents(view: MonitorView, what: str) -> list[Choice]:
 
 
 def trusted_with(view: MonitorView) -> list[Choice]:
-    """Return the actuators on which an agent may be trusted."""
     return [Choice(ANY, "every actuator"), *(Choice(spec.name, spec.name) for spec in view.run.specs)]
 
 
 def advised(view: MonitorView) -> list[Choice]:
-    """Return what may be approved now."""
     waiting = [decision for decision in view.run.advised.values() if not view.run.lapsed(decision)]
     return [
         Choice(ballot.id, ballot.actuator, f"{text(ballot.before)} → {text(ballot.value)}, {countdown(view, ballot)}")

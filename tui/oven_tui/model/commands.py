@@ -28,8 +28,6 @@ Group = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of the monitor."""
-
     scope: Scope
     group: Group
     keys: str
@@ -53,7 +51,6 @@ class Command:
         return self.group == "Acting on the run"
 
     def key_names(self) -> tuple[str, ...]:
-        """Its keys, one by one."""
         return tuple(self.keys.split(","))
 
 
@@ -86,8 +83,7 @@ COMMANDS: Final = (
     _operator_action("approve", "a", "approve", "Approve"),
     _operator_action("veto", "v", "veto", "Veto"),
     _operator_action("set", "e", "set_knob", "Set"),
-    *_rows(
-        "monitor", "Acting on the run",
+    *_rows("monitor", "Acting on the run",
         ("p", "hold_or_resume", "Hold training after this step, or resume it", "Hold", "Hold or resume training"),
         ("w", "checkpoint", "Write a checkpoint after this step", "", "Write a checkpoint"),
         ("b", "rollback", "Roll back to a snapshot, from a list", "", "Roll back"),
@@ -98,8 +94,7 @@ COMMANDS: Final = (
     _operator_action("distrust", "T", "trust(False)"),
     _operator_action("autonomy", "o", "autonomy"),
     _operator_action("stop", "X", "stop"),
-    *_rows(
-        "monitor", "Window",
+    *_rows("monitor", "Window",
         ("q", "quit", "Close the monitor; the run continues", "Close", "Close the monitor"),
         ("question_mark", "help", "This help", "Help", "Help"),
         ("colon,ctrl+p", "command_palette", "Any command by its name", "Palette"),
@@ -109,8 +104,7 @@ COMMANDS: Final = (
         ("l", "console", "What the run's processes wrote into their logs", "", "Console"),
         ("R", "runs", "The list of runs", "", "All runs"),
     ),
-    *_rows(
-        "monitor", "Charts",
+    *_rows("monitor", "Charts",
         ("m", "metrics(1)", "The next four metrics", "Metrics", "Next metrics"),
         ("M", "metrics(-1)", "The four metrics before", "", "Metrics before"),
         ("f", "filter_metrics", "Charts: only metrics whose names match; escape shows all", "", "Filter metrics"),
@@ -118,26 +112,22 @@ COMMANDS: Final = (
         ("plus,equals_sign", "zoom(1)", "Charts: fewer, newer ticks", "", "Zoom in"),
         ("minus", "zoom(-1)", "Charts: more ticks", "", "Zoom out"),
     ),
-    *_rows(
-        "monitor", "Decisions",
+    *_rows("monitor", "Decisions",
         ("end,G", "tail", "Thaw, and follow the newest decision again", "", "Follow the newest"),
         ("slash", "filter", "Filter the decisions", "Filter", "Filter decisions"),
         ("escape", "unfilter", "Clear the filter", "", "Clear the filter"),
     ),
-    *_rows(
-        "decisions", "Decisions",
+    *_rows("decisions", "Decisions",
         ("enter", "open", "Votes, tally, reason, evidence and receipt", "Ballot", "Open the ballot"),
         ("y", "copy", "Copy the row as JSON (the terminal's clipboard, by OSC 52)", "Copy", "Copy as JSON"),
         ("ctrl+u", "half(-1)", "Half a screenful back"),
         ("ctrl+d", "half(1)", "Half a screenful on"),
     ),
     *_moves("decisions", "Decisions", "decision", "The first decision"),
-    *_rows(
-        "monitor", "Completions",
+    *_rows("monitor", "Completions",
         ("c", "completions", "Sampled prompts and completions with their scores", "Completions", "Completions"),
     ),
-    *_rows(
-        "completions", "Completions",
+    *_rows("completions", "Completions",
         ("up,k,p", "step(-1)", "The sampled group before", "Before"),
         ("down,j,n", "step(1)", "The next sampled group", "Next"),
         ("pageup,ctrl+u", "scroll(-1)", "A screenful back"),
@@ -150,8 +140,7 @@ COMMANDS: Final = (
         ("question_mark", "help", "This help", "Help"),
         ("escape,q,c", "leave", "Clear the filter, or back to the run", "Back"),
     ),
-    *_rows(
-        "console_page", "Console",
+    *_rows("console_page", "Console",
         ("slash", "filter", "Filter the lines", "Filter"),
         ("right_square_bracket,tab", "process(1)", "The next process's log, or all of them", "Process"),
         ("left_square_bracket,shift+tab", "process(-1)", "The process before"),
@@ -159,14 +148,12 @@ COMMANDS: Final = (
         ("question_mark", "help", "This help", "Help"),
     ),
     *_moves("console", "Console", "line", "The first line"),
-    *_rows(
-        "console", "Console",
+    *_rows("console", "Console",
         ("end,G", "last", "Follow what is written"),
         ("right,L", "aside(1)", "Long lines: further right"),
         ("left,h,H", "aside(-1)", "Long lines: back"),
     ),
-    *_rows(
-        "runs", "Runs",
+    *_rows("runs", "Runs",
         ("enter", "open", "Open the run; where runs are marked, overlay them", "Open"),
         ("space", "mark", "Mark the run for an overlay: two to four", "Mark"),
         ("p", "play", "Play the run from its log", "Play"),
@@ -174,15 +161,13 @@ COMMANDS: Final = (
         ("escape", "app.unfilter", "Clear the filter, then the marks"),
     ),
     *_moves("runs", "Runs", "run", "The newest run"),
-    *_rows(
-        "runs", "Runs",
+    *_rows("runs", "Runs",
         ("end,G", "last", "The oldest run"),
         ("ctrl+t", "app.theme", THEMES),
         ("question_mark", "app.help", "This help", "Help"),
         ("q", "app.quit", "Close the list; no run is touched", "Close"),
     ),
-    *_rows(
-        "overlay", "Overlay",
+    *_rows("overlay", "Overlay",
         ("x", "axis", "The x-axis: steps, or ticks", "Axis"),
         ("m", "metrics(1)", "The next metrics", "Metrics"),
         ("M", "metrics(-1)", "The metrics before"),
@@ -193,8 +178,7 @@ COMMANDS: Final = (
         ("question_mark", "help", "This help", "Help"),
         ("q,escape", "quit", "Close the overlay; the runs continue", "Close"),
     ),
-    *_rows(
-        "player", "Playing",
+    *_rows("player", "Playing",
         ("space", "pause", "Play, or pause", "Play/pause", "Play or pause"),
         ("greater_than_sign,full_stop", "speed(1)", "Twice as fast", "Faster", "Faster"),
         ("less_than_sign,comma", "speed(-1)", "Half as fast", "", "Slower"),
@@ -208,28 +192,24 @@ COMMANDS: Final = (
         ("0", "start", "To the run's start", "", "To the start"),
         ("end,dollar_sign", "end", "To the end of the log", "", "To the end"),
     ),
-    *_rows(
-        "paper", "Window",
+    *_rows("paper", "Window",
         ("escape,enter,q", "dismiss", "Back to the run", "back"),
         ("j", "move(1)", "A line on"),
         ("k", "move(-1)", "A line back"),
     ),
     *_rows("help", "Window", ("question_mark", "dismiss", "Back to the run")),
-    *_rows(
-        "confirm", "Window",
+    *_rows("confirm", "Window",
         ("enter,y", "answer(True)", "Give the command", "do it"),
         ("escape,n,q", "answer(False)", "Leave it", "leave it"),
         ("tab,r", "reason", "Say why; it is in the log", "say why"),
     ),
-    *_rows(
-        "choice", "Window",
+    *_rows("choice", "Window",
         ("enter", "choose", "This one", "choose"),
         ("escape,q", "leave", "Back to the run", "back"),
         ("j", "move(1)", "The next one", "down"),
         ("k", "move(-1)", "The one before", "up"),
     ),
-    *_rows(
-        "knob", "Window",
+    *_rows("knob", "Window",
         ("enter", "answer(True)", "Give the command", "set it"),
         ("escape,q", "answer(False)", "Leave it", "leave it"),
         ("left,h", "move(-1)", "A step down on its scale", "less"),
@@ -248,5 +228,4 @@ GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 
 def commands_in(scope: Scope) -> tuple[Command, ...]:
-    """A scope's commands, in the table's order."""
     return tuple(command for command in COMMANDS if command.scope == scope)

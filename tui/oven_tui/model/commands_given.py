@@ -39,7 +39,6 @@ class CommandsGiven:
         self.version += 1
 
     def moved(self) -> None:
-        """A result changed."""
         self.version += 1
 
     def feed(self, event: Event) -> None:
@@ -70,7 +69,6 @@ class CommandsGiven:
 
 
 def request_text(command: OperatorCommand) -> str:
-    """Return an operator's request in a few words."""
     words = " ".join(part for part in (command.action, object_of(command), value_of(command)) if part)
     return f"{words}: {command.reason}" if command.reason else words
 

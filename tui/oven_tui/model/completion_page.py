@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from rich.cells import cell_len
-
 from oven_core.protocol.completion_messages import SampledGroup, ShownCompletion
 from oven_runs.log.sampled_text import (
     BAR_CELLS,
@@ -19,7 +17,7 @@ from oven_runs.log.sampled_text import (
     text_lines,
 )
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cell_text import clip, fit, row, wrapped
+from oven_tui.model.cell_text import clip, row, wrapped
 
 Line = list[Run]
 COLUMN = 20
@@ -61,7 +59,7 @@ def _completion(group: SampledGroup, index: int, completion: ShownCompletion, wi
     drawn = bar(completion.advantage, greatest_advantage(group), cells)
     head: Line = [(f"{index + 1} ", "title"), (f"reward {number(completion.reward):<6} ", "strong")]
     head += [(f"adv {signed(completion.advantage):<6} ", kind), (drawn, kind)]
-    return [_clipped(head, width), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]
+    return [row(width, head), *_text(text_lines(completion), width, "text"), *_members(group, index, width)]
 
 
 def _members(group: SampledGroup, index: int, width: int) -> Iterator[Line]:
@@ -79,22 +77,8 @@ def _abreast(blocks: Sequence[list[Line]], width: int) -> Iterator[Line]:
         line: Line = []
         for index, cells in enumerate(rows):
             last = index == len(rows) - 1
-            line += cells if last else _padded(cells, width + GAP)
+            line += cells if last else row(width + GAP, cells)
         yield line
-
-
-def _padded(line: Line, width: int) -> Line:
-    return [*line, (" " * max(0, width - sum(cell_len(text) for text, _ in line)), "blank")]
-
-
-def _clipped(line: Line, width: int) -> Line:
-    made: Line = []
-    for text, kind in line:
-        part = text if cell_len(text) <= width else fit(text, width)
-        if part:
-            made.append((part, kind))
-        width -= cell_len(part)
-    return made
 
 
 def _text(lines: Sequence[str], width: int, kind: str) -> list[Line]:

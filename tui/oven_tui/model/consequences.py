@@ -21,7 +21,6 @@ def remaining(view: MonitorView, tick: int) -> str:
 
 
 def countdown(view: MonitorView, decision: Decision) -> str:
-    """Return the time until advice expires."""
     if view.run.lapsed(decision):
         return f"lapsed {view.run.tick - decision.expires_at_tick} steps ago"
     return f"lapses in {remaining(view, decision.expires_at_tick + 1)}"
@@ -180,7 +179,6 @@ def level(view: MonitorView, actuator: str) -> str:
 
 
 def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
-    """Return the run's announcement of an actuator."""
     return next((spec for spec in view.run.specs if spec.name == actuator), None)
 
 
@@ -192,7 +190,6 @@ def advice(view: MonitorView, subject: str) -> Decided | None:
 
 
 def last_rollback(view: MonitorView) -> Receipt | None:
-    """Return the receipt of the newest applied rollback."""
     receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, Decided) and entry.receipt)
     return next((r for r in receipts if r.actuator == ROLLBACK and r.status == "applied"), None)
 

@@ -64,7 +64,6 @@ class Console:
         return self._shown
 
     def turn(self, by: int) -> None:
-        """Switch to the next process, or to all of them."""
         choices = [ALL, *self.processes]
         here = choices.index(self.process) if self.process in choices else 0
         self.process = choices[(here + by) % len(choices)]

@@ -18,8 +18,6 @@ PER_RANGE: Final = 100
 PART: Final = 0.05
 SHARE: Final = 0.05
 """Share of a mixture that one step moves."""
-COARSE: Final = 5
-"""Steps with shift."""
 DIGITS: Final = 3
 """Significant digits of a value reached by steps."""
 
@@ -67,8 +65,7 @@ class KnobEdit:
         self.typed = self.typed[:-1]
 
     def move(self, steps: int) -> None:
-        """Move by a number of steps on the knob's scale, up if positive, within its bounds. Typed text is the start if
-        it is a value."""
+        """Move by steps on the knob's scale, within its bounds. The start is the typed text if it is a value."""
         try:
             begin = self.value
         except ValueError:
@@ -87,7 +84,6 @@ class KnobEdit:
                 self.moved = begin
 
     def pick(self, by: int) -> None:
-        """Switch to the next component of a mixture."""
         if self.spec.choices:
             self.component = (self.component + by) % len(self.spec.choices)
 
@@ -117,8 +113,7 @@ class KnobEdit:
         return wanted if high is None else min(high, wanted)
 
     def _shifted(self, before: dict[str, float], by: float) -> Value:
-        """Return the chosen component's share moved by `by`. The others change in proportion, within the bounds of a
-        share."""
+        """Return the mixture with the chosen share moved by `by`. The others change in proportion."""
         names = self.spec.choices
         if not names or set(before) != set(names):
             return self.moved

@@ -105,7 +105,6 @@ class Series:
 
     @property
     def count(self) -> int:
-        """Points so far."""
         return self._count + len(self.waiting)
 
     @property
@@ -121,13 +120,11 @@ class Series:
 
     @property
     def buckets(self) -> list[Bucket]:
-        """The buckets from the first tick to the newest. A bucket's key is its tick divided by the width of a
-        bucket."""
+        """The buckets from the first tick to the newest. Keys are ticks divided by the width of a bucket."""
         self.settle()
         return self._buckets
 
     def settle(self) -> None:
-        """Put waiting points into buckets."""
         waiting = self.waiting
         if not waiting:
             return

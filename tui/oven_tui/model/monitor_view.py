@@ -242,8 +242,7 @@ class MonitorView:
             del self.marks[next(iter(self.marks))]
 
     def rows(self) -> list[Entry]:
-        """Return the list of decisions, the newest last: closed ones, then open ones, then commands that were just
-        sent."""
+        """Return the list of decisions: closed ones, then open ones, then commands that were just sent."""
         step = self.run.step
         waiting = (
             Note(0, step, "you", request_text(result.command), id) for id, result in self.commands.unlogged.items()

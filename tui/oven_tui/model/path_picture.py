@@ -23,52 +23,45 @@ def picture(path: CitedPath, width: int) -> Rows:
     return [*drawn, *_ground(path, width)]
 
 
-def _arms(path: CitedPath) -> tuple[str, str]:
-    """Return the parts before and after a relation's name. The arrow shows which node has the effect."""
-    line = "─" * ARM
-    return (f"◂{line} ", f" {line}─") if path.backwards else (f"─{line} ", f" {line}▸")
-
-
-def _words(relation: str) -> str:
-    return relation.lower().replace("_", " ")
+def _hops(path: CitedPath) -> list[tuple[str, str, str, str]]:
+    """Return each node's name and kind of text, and the relation and edge that lead to it. The remedy stands out."""
+    relations = ["", *(relation.lower().replace("_", " ") for relation in path.relations)]
+    kinds = ["text"] * (len(path.nodes) - 1) + ["change"]
+    edges = ["", *path.edges, *[""] * len(path.nodes)]
+    return list(zip(path.nodes, kinds, relations, edges, strict=False))
 
 
 def _wide(path: CitedPath) -> int:
-    boxes = sum(cell_len(node) + 4 for node in path.nodes)
-    return boxes + sum(2 * ARM + 4 + cell_len(_words(relation)) for relation in path.relations)
-
-
-def _kinds(path: CitedPath) -> list[str]:
-    """Return the kind of text of each node's name. The remedy stands out."""
-    return ["text"] * (len(path.nodes) - 1) + ["change"]
+    return sum(
+        cell_len(node) + 4 + (2 * ARM + 4 + cell_len(words) if words else 0) for node, _, words, _ in _hops(path)
+    )
 
 
 def _across(path: CitedPath) -> Rows:
+    """Return boxes in a line. The arrows show which node has the effect."""
+    line = "─" * ARM
+    before, behind = (f"◂{line} ", f" {line}─") if path.backwards else (f"─{line} ", f" {line}▸")
     top: list[Run] = []
     middle: list[Run] = []
     bottom: list[Run] = []
-    before, behind = _arms(path)
-    for index, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
-        if index:
-            arm = f"{before}{_words(path.relations[index - 1])}{behind}"
-            edge = path.edges[index - 1] if index <= len(path.edges) else ""
-            middle.append((arm, "line"))
+    for node, kind, words, edge in _hops(path):
+        if words:
+            arm = f"{before}{words}{behind}"
             top.append((" " * cell_len(arm), "blank"))
+            middle.append((arm, "line"))
             bottom.append((clip(edge, cell_len(arm)).center(cell_len(arm)), "dim"))
-        line = "─" * (cell_len(node) + 2)
-        top.append((f"╭{line}╮", "dim"))
+        side = "─" * (cell_len(node) + 2)
+        top.append((f"╭{side}╮", "dim"))
         middle += [("│ ", "dim"), (node, kind), (" │", "dim")]
-        bottom.append((f"╰{line}╯", "dim"))
+        bottom.append((f"╰{side}╯", "dim"))
     return [top, middle, bottom]
 
 
 def _down(path: CitedPath) -> Rows:
     arrow = "▴" if path.backwards else "▾"
     rows: Rows = []
-    for index, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
-        if index:
-            edge = path.edges[index - 1] if index <= len(path.edges) else ""
-            rows.append([(f"  {arrow} {_words(path.relations[index - 1])}", "line"), (f"  {edge}", "dim")])
+    for node, kind, words, edge in _hops(path):
+        rows += [[(f"  {arrow} {words}", "line"), (f"  {edge}", "dim")]] if words else []
         rows.append([(node, kind)])
     return rows
 

@@ -31,8 +31,6 @@ NAME_MOST = 32
 
 
 class Column(NamedTuple):
-    """One column of the table."""
-
     title: str
     width: int
     wanted_from: int
@@ -64,7 +62,6 @@ def columns(width: int, names: int) -> list[Column]:
 
 
 def heading(width: int, names: int) -> list[Run]:
-    """Return the first row."""
     cells = "".join(fit(column.title, column.width) + " " for column in columns(width, names))
     title = "alerts" if width - cell_len(cells) - 2 >= ALERTS else "⚑"
     return row(width, [("  " + cells + title, "dim")])
@@ -81,7 +78,6 @@ def line(run_row: RunRow, now: datetime, width: int, names: int, *, marked: str 
 
 
 def _cells(run_row: RunRow, now: datetime) -> dict[str, Run]:
-    """Return each column's cell by the column's title."""
     state, silent, age = run_row.state(now), run_row.silent_s(now), run_row.age_s(now)
     glyph, kind = STATES.get(state, ("○", "dim"))
     words = f"silent {ago(silent)}" if state == "stalled" and silent is not None else state

@@ -28,8 +28,7 @@ LONGEST_GAP_S = 30.0
 
 
 class Player:
-    """Plays a log. Pass it the frames of a reading with checkpoints as they come; it can go to any place that was
-    read."""
+    """Plays a log. Pass it the frames of a reading with checkpoints; it can go to any place that was read."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Raises ConfigError for damaged keys."""
@@ -50,7 +49,6 @@ class Player:
         self._go_on(Fold.empty(folder))
 
     def take(self, frame: Frame) -> None:
-        """Add a frame of the reading."""
         match frame:
             case Preview(view):
                 self.last = (view.run.seq, view.run.tick, view.run.step)
@@ -71,12 +69,10 @@ class Player:
 
     @property
     def at_end(self) -> bool:
-        """Whether no event is left."""
         return self._peek() is None
 
     def play(self, seconds: float) -> int:
-        """Let time pass at the player's speed. Return the number of events, at most PIECE; the rest comes with the next
-        call."""
+        """Let time pass at the player's speed. Return the number of events, at most PIECE."""
         ahead = self._peek()
         if ahead is None:
             return 0
@@ -112,12 +108,10 @@ class Player:
         yield from self._to(before, lambda fold: fold.view.run.step >= step, None)
 
     def to_tick(self, tick: int) -> Iterator[None]:
-        """Go to the first event of a tick."""
         before = bisect_left(self.checkpoints, tick, key=lambda c: c.tick)
         yield from self._to(before, lambda fold: fold.view.run.tick >= tick, None)
 
     def to_decision(self, by: int) -> Iterator[None]:
-        """Go to the next decision, or back to the previous one."""
         here = self.fold.seq
         if by < 0:
             index = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1
@@ -134,7 +128,6 @@ class Player:
         yield from self._to(0, lambda fold: fold.view.run.started is not None or fold.seq >= START_EVENTS, None)
 
     def to_end(self) -> Iterator[None]:
-        """Go to the end of the log."""
         yield from self._to(len(self.checkpoints), lambda fold: False, self.last[0])
 
     def _to(self, checkpoints: int, there: Callable[[Fold], bool], seq: int | None) -> Iterator[None]:

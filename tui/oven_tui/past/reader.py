@@ -61,15 +61,12 @@ class Fold:
         return self.view.run.seq
 
     def feed(self, event: Event) -> Event:
-        """Verify and add an event."""
         event = self.keyring.verify(event)
         self.view.feed(event)
         return event
 
 
 class DecisionPosition(NamedTuple):
-    """A decision's place in the log."""
-
     seq: int
     tick: int
 

@@ -69,7 +69,6 @@ class CompletionScreen(ModalScreen[None]):
         self.redraw()
 
     def redraw(self) -> None:
-        """Show the present groups."""
         rows = self._groups.shown(self._filter)
         if self._follows and rows:
             self._chosen = rows[-1].seq
@@ -90,7 +89,6 @@ class CompletionScreen(ModalScreen[None]):
             self.redraw()
 
     def action_step(self, by: int) -> None:
-        """Go to the group before or after."""
         self._choose(self._cursor(self._groups.shown(self._filter)) + by)
 
     def action_first(self) -> None:
@@ -108,7 +106,6 @@ class CompletionScreen(ModalScreen[None]):
         self.redraw()
 
     def action_copy(self) -> None:
-        """Copy the group as JSON to the terminal's clipboard."""
         if (stored := self.query_one(GroupList).chosen()) is not None:
             self.app.copy_to_clipboard(stored.model_dump_json())
             self.app.notify(f"step {stored.group.step}: copied as JSON", timeout=3)

@@ -57,7 +57,6 @@ class DecisionScreen(PaperScreen):
 
 
 def heading(entry: Entry) -> str:
-    """Return the title of the screen."""
     match entry:
         case Note():
             return entry.author
@@ -89,7 +88,6 @@ def _open_ballot(entry: Open) -> list[RenderableType]:
 
 
 def _votes(entry: Entry) -> list[RenderableType]:
-    """Return the votes with their reasons and evidence."""
     match entry:
         case Note():
             return []

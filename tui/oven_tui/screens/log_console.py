@@ -101,7 +101,6 @@ class ConsoleLines(Painted, ScrollView, can_focus=True):
         self._forgotten = 0
 
     def redraw(self) -> None:
-        """Show the console's present lines."""
         lines = self._written.lines()
         self.virtual_size = Size(self.size.width, len(lines))
         if self._follows:
@@ -207,7 +206,6 @@ class ConsoleScreen(ModalScreen[None]):
         self.app.push_screen(HelpScreen(("console_page", "console")))
 
     def action_back(self) -> None:
-        """Close an open filter first."""
         if not self.query_one(FilterBox).clear():
             self.dismiss()
 

@@ -61,7 +61,6 @@ class Question(ModalScreen[Reply], Generic[Reply]):
         self.set_interval(AGAIN_S, self.tell)
 
     def tell(self) -> None:
-        """Show the present figures."""
         for static in self.query("#figures").results(Static):
             static.update(Group(*self.figures()))
 

@@ -54,8 +54,7 @@ class Agents(Lines, Panel):
         return made + self._closely(width, height, shared)
 
     def _parted(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return (position, name) of agents with their own row, and of those that share one; agents that cannot fire
-        come last."""
+        """Return (position, name) of agents with their own row, and of those that share one."""
         every = list(enumerate(self.view.agents))
         if len(every) <= MANY:
             return every, []
@@ -69,7 +68,6 @@ class Agents(Lines, Panel):
         )
 
     def _closely(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[Run]]:
-        """Return rows of several agents each."""
         across = max(1, width // CELL)
         cell = max(CELL, width // across)
         made: list[list[Run]] = []
@@ -114,8 +112,7 @@ class Agents(Lines, Panel):
         return standing, STANDINGS[standing]
 
     def _reputation(self, name: str) -> Run:
-        """Return a reputation: 1 at the start. Below the run's minimum the agent counts for no quorum and has no
-        veto."""
+        """Return a reputation, red below the run's minimum: the agent counts for no quorum and has no veto."""
         reputation = self.view.reputations.get(name)
         if reputation is None:
             return "   –  ", "dim"
@@ -124,12 +121,10 @@ class Agents(Lines, Panel):
 
 
 def _rows_for(agents: int, width: int) -> int:
-    """Return the rows of agents that share them."""
     return -(-agents // max(1, width // CELL))
 
 
 def vote_text(vote: Vote) -> str:
-    """A vote in a few words."""
     what = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:
         what += f" {text(vote.value)}"

@@ -40,8 +40,7 @@ class Painted(_Base):
         self._paints: dict[str, Style] = {}
 
     def paint(self, kind: str) -> Style:
-        """Return the style of a kind. Textual forgets component styles with every refresh; here they last until the
-        theme changes."""
+        """Return the style of a kind, kept until the theme changes. Textual forgets it with every refresh."""
         if kind not in self._paints:
             self._paints[kind] = self.get_component_rich_style(f"paint--{kind}")
         return self._paints[kind]
@@ -131,11 +130,9 @@ class RowList(Painted, ScrollView, Generic[Row], can_focus=True):
         """Return the text of one row."""
 
     def hint(self) -> str:
-        """Return the text of an empty list."""
         return ""
 
     def head(self, width: int) -> list[Run]:
-        """Return the text above the list."""
         return []
 
     def show(self, rows: Sequence[Row], cursor: int) -> None:
@@ -145,7 +142,6 @@ class RowList(Painted, ScrollView, Generic[Row], can_focus=True):
         self.refresh()
 
     def chosen(self) -> Row | None:
-        """Return the row under the cursor."""
         return self.shown_rows[self.cursor] if self.cursor < len(self.shown_rows) else None
 
     def move_to(self, cursor: int) -> None:

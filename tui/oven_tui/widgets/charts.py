@@ -29,7 +29,6 @@ class ChartMarks:
         self._cells: dict[int, dict[int, Mark]] = {}
 
     def cells(self, view: MonitorView, axis: Axis, width: int) -> dict[int, Mark]:
-        """Return cell → mark; the newest if several share a cell."""
         key = (id(view), view.marked, len(view.agents), axis)
         if key != self._key:
             self._key, self._cells = key, {}
@@ -149,7 +148,6 @@ class Charts(Container):
         yield from self._charts
 
     def redraw(self) -> None:
-        """Draw what changed since the last call."""
         names, axis = self._shown(), self._axis()
         cross = self.pointed if self.pointed is not None else self.cross
         for index, chart in enumerate(self._charts):
@@ -160,8 +158,7 @@ class Charts(Container):
             chart.redraw()
 
     def turn_log(self) -> None:
-        """Give the visible charts a log scale, or remove it if all that can have one have it. A metric that is not
-        above 0 stays linear, and says so."""
+        """Give the visible charts a log scale, or remove it if all have it. A metric not above 0 stays linear."""
         shown = set(self._shown())
         self._logarithmic = self._logarithmic - shown if shown <= self._logarithmic else self._logarithmic | shown
 

@@ -158,7 +158,6 @@ class Decisions(RowList[Entry], Panel):
         return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
 
     def _command(self, note: Note, result: CommandResult, width: int) -> list[Run]:
-        """Return a person's request and its progress."""
         command, why = result.command, progress_text(result)
         on = result.decision.actuator if command.subject_id and result.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)

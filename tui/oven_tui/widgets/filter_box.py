@@ -12,8 +12,6 @@ class FilterBox(Horizontal):
     """Posts `Changed` with every letter, and `Closed` when the user leaves it."""
 
     class Changed(Message):
-        """The filter's words changed."""
-
         def __init__(self, box: FilterBox, words: str) -> None:
             super().__init__()
             self.box, self.words = box, words
@@ -35,7 +33,6 @@ class FilterBox(Horizontal):
         yield self._input
 
     def open(self) -> None:
-        """Show it and give it the keys."""
         self.add_class("-open")
         self._input.focus()
 

@@ -45,7 +45,6 @@ class GroupPage(Painted, ScrollView, can_focus=True):
         self._lines: list[Line] = []
 
     def show(self, stored: StoredGroup | None, beside: bool, message: str) -> None:
-        """Show a group, or why there is none."""
         moved = stored is None or self._stored is None or stored.seq != self._stored.seq
         self._stored, self._beside, self._message = stored, beside, message
         self.border_title = heading(stored.group, stored.time) if stored else "completions"

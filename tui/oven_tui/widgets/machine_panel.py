@@ -107,7 +107,6 @@ def _machine(values: dict[str, float]) -> list[Run]:
 
 
 def _seconds(value: float) -> str:
-    """Return a duration in its own unit."""
     if value >= 1:
         return f"{value:.3g} s"
     return f"{1000 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"

@@ -58,7 +58,6 @@ class RunList(RowList[RunRow]):
         self.post_message(self.Moved(self.chosen()))
 
     def put_cursor(self, run: str) -> None:
-        """Move the cursor to the run of that name, if it is shown."""
         names = [run_row.run for run_row in self.shown_rows]
         if run in names:
             self.move_to(names.index(run))

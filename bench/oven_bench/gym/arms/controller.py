@@ -91,7 +91,6 @@ class LoopLink(FakeLink):
 
     @property
     def events(self) -> Sequence[Event]:
-        """The run's whole log."""
         return self._loop.events
 
     def open(self) -> ResumeState:
@@ -114,5 +113,4 @@ class LoopLink(FakeLink):
         """Discard the sample: no agent reads it."""
 
     def outcomes(self) -> list[Any]:
-        """The mesh's outcomes as plain values."""
         return [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]

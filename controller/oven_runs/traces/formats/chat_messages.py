@@ -34,53 +34,32 @@ def to_chat(message: Message) -> dict[str, Any]:
     return chat
 
 
-def to_template(message: Message) -> dict[str, Any]:
-    """Return the message as Hugging Face's chat templates expect it: without ids, and with a call's arguments as an
-    object. Arguments that are not JSON stay text."""
-    chat: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning:
-        chat["reasoning_content"] = message.reasoning
-    if message.calls:
-        chat["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": _parse_arguments(call.arguments)}}
-            for call in message.calls
-        ]
-    if message.role == "tool" and message.name:
-        chat["name"] = message.name
-    return chat
-
-
-def from_chat(chat: object, lost: Counter[str]) -> Message:
+def from_chat(chat: Any, lost: Counter[str]) -> Message:
     """Return the record of a chat message. `lost` counts, by kind, content that a record cannot store. Raises
-    NotReadable."""
+    NotReadable and ValidationError."""
     if not isinstance(chat, Mapping):
         raise NotReadable(f"a message is a {type(chat).__name__}, and must be an object")
-    role = chat.get("role")
-    role = ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
-    if role not in ("system", "user", "assistant", "tool"):
-        raise NotReadable(f"a message has the unknown role {role!r}")
-    calls = chat.get("tool_calls") or ()
-    if not isinstance(calls, Sequence) or isinstance(calls, str):
-        raise NotReadable("tool_calls must be a list")
-    return Message(
-        role=role,
-        content=text_of(chat.get("content"), lost),
-        reasoning=_text(chat, "reasoning_content") or _text(chat, "reasoning"),
-        calls=tuple(_from_call(call) for call in calls),
-        call_id=_text(chat, "tool_call_id"),
-        name=_text(chat, "name") if role == "tool" else "",
+    role = str(chat.get("role"))
+    return Message.model_validate(
+        {
+            "role": ROLE_ALIASES.get(role, role),
+            "content": text_of(chat.get("content"), lost),
+            "reasoning": _text(chat, "reasoning_content") or _text(chat, "reasoning"),
+            "calls": tuple(map(_from_call, chat.get("tool_calls") or ())),
+            "call_id": _text(chat, "tool_call_id"),
+            "name": _text(chat, "name") if role == "tool" else "",
+        }
     )
 
 
-def _from_call(call: object) -> ToolCall:
-    """Return the record of a call in OpenAI's form or in a flat form ({id, name, arguments}). Raises NotReadable."""
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise NotReadable("a tool call has no name")
+def _from_call(call: Mapping[str, Any]) -> ToolCall:
+    """Return the record of a call in OpenAI's form or in a flat form ({id, name, arguments}). Raises
+    ValidationError."""
+    function = call.get("function", call)
     arguments = function.get("arguments", "")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(id=_text(call, "id"), name=function["name"], arguments=arguments)
+    return ToolCall(id=_text(call, "id"), name=function.get("name"), arguments=arguments)
 
 
 def text_of(content: object, lost: Counter[str]) -> str:
@@ -108,15 +87,11 @@ def to_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def from_tool(tool: object) -> Tool:
-    """Return the record of a tool in OpenAI's form, a flat form, or MCP's (`inputSchema`). Raises NotReadable."""
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise NotReadable("a tool has no name")
+def from_tool(tool: Mapping[str, Any]) -> Tool:
+    """Return the record of a tool in OpenAI's form, a flat form, or MCP's (`inputSchema`). Raises ValidationError."""
+    function = tool.get("function", tool)
     schema = function.get("parameters", function.get("inputSchema")) or {}
-    if not isinstance(schema, dict):
-        raise NotReadable(f"the parameters of the tool {function['name']!r} must be an object")
-    return Tool(name=function["name"], description=_text(function, "description"), parameters=schema)
+    return Tool(name=function.get("name"), description=_text(function, "description"), parameters=schema)
 
 
 def expect_list(value: object, name: str) -> Sequence[Any]:
@@ -151,13 +126,6 @@ def last_conversation(trace: Trace) -> list[dict[str, Any]]:
     for step in trace.steps[-1:]:
         messages += (step.action, *(step.result or ()))
     return [to_chat(message) for message in messages]
-
-
-def _parse_arguments(arguments: str) -> Any:
-    try:
-        return json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _text(chat: Mapping[str, Any], name: str) -> str:

@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from oven_runs.traces.formats.chat_messages import (
     last_conversation,
     split_into_steps,
 )
-from oven_runs.traces.formats.trace_format import READING_ERRORS, malformed
+from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed
 from oven_runs.traces.jsonl import LINE_BYTES, SHOWN, BadLine
 from oven_runs.traces.records import Ended, Policy, Task, Tool, Trace
 
@@ -54,16 +53,8 @@ _STATUS: Final[Mapping[Ended, str]] = {ended: status for status, ended in _ENDED
 }
 
 
-@dataclass(frozen=True)
-class MiniSweAgent:
+class MiniSweAgent(TraceFormat):
     """A folder with a folder per task, or a single file."""
-
-    about: str = "mini-swe-agent's trajectories: a folder of *.traj.json"
-    loses: dict[str, str] = field(default_factory=dict)
-    free_field: tuple[str, ...] = (
-        "task", "tools", "reward", "solved", "policy", "meta",
-        "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
-    )  # fmt: skip
 
     def claims(self, path: Path) -> bool:
         """Return whether the first file says that it is a trajectory."""
@@ -172,4 +163,10 @@ def _trajectory(trace: Trace) -> dict[str, Any]:
     return trajectory
 
 
-FORMAT = MiniSweAgent()
+FORMAT = MiniSweAgent(
+    "mini-swe-agent's trajectories: a folder of *.traj.json",
+    free_field=(
+        "task", "tools", "reward", "solved", "policy", "meta",
+        "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
+    ),
+)  # fmt: skip

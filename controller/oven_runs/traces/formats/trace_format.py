@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -22,36 +23,34 @@ READING_ERRORS: Final = (NotReadable, ValidationError, RecursionError, Attribute
 """Errors that reading a malformed object raises; `malformed` makes a BadLine of them."""
 
 
-class TraceFormat(Protocol):
+@dataclass(frozen=True)
+class TraceFormat(ABC):
     """A format, as in the table of formats."""
 
-    @property
-    def about(self) -> str:
-        """A description in one line."""
+    about: str
+    """A description in one line."""
+    loses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Field of a record → why it cannot be read back from a file of this format."""
+    free_field: tuple[str, ...] = field(default=(), kw_only=True)
+    """Fields of a record that are stored in the format's free field, because it has no place for them."""
 
-    @property
-    def loses(self) -> Mapping[str, str]:
-        """Field of a record → why it cannot be read back from a file of this format."""
-
-    @property
-    def free_field(self) -> tuple[str, ...]:
-        """Fields of a record that are stored in the format's free field, because it has no place for them."""
-
+    @abstractmethod
     def claims(self, path: Path) -> bool:
         """Return whether the file or folder looks like this format. Raises ConfigError if it cannot be read."""
 
+    @abstractmethod
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
-        """Yield its traces. Raises ConfigError if it cannot be read."""
+        """Yield its traces, and a BadLine for each row that holds none. Raises ConfigError if it cannot be read."""
 
+    @abstractmethod
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """Write the traces, and return how many there were. Raises ConfigError and OSError."""
 
 
 @dataclass(frozen=True)
-class LineFormat:
+class LineFormat(TraceFormat):
     """A format with one JSON object per line."""
 
-    about: str
     recognises: Callable[[Row], bool]
     """Whether a file whose first row is this one has this format."""
     traces: Callable[[Row, str], Iterable[Trace | BadLine]]
@@ -61,8 +60,6 @@ class LineFormat:
     """Name of the file if a folder is given."""
     metadata: Mapping[str, bytes] = field(default_factory=dict)
     """Further files to write next to it, by name."""
-    loses: Mapping[str, str] = field(default_factory=dict)
-    free_field: tuple[str, ...] = ()
 
     def claims(self, path: Path) -> bool:
         if path.is_dir() and not (self.file_name and (path / self.file_name).is_file()):
@@ -71,7 +68,6 @@ class LineFormat:
         return isinstance(first, dict) and self.recognises(first)
 
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
-        """Yield a BadLine for a bad row and continue with the next row."""
         file = self._file(path)
         for number, row in rows(file):
             if isinstance(row, BadLine):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from transformers import Trainer, TrainerControl
 
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.hf.knobs.scalars import is_a
 from oven_learner.optim.gauges import OptimizerGauges
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.ranks import Ranks
@@ -22,8 +24,14 @@ from oven_learner.rewards.skip_unscored import Skipping
 
 log = logging.getLogger("oven.learner")
 
-if TYPE_CHECKING:  # it imports TRL, which a plain Trainer does not need
-    from oven_learner.losses.channel import Channel
+UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions without any reward (None or NaN)")
+INFINITE = MetricSpec(
+    name="rewards/infinite", better="down", unit="completions whose infinite reward voids their group"
+)
+SCORED = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
+"""Trainers whose `_calculate_rewards` returns one row per completion and one column per function, of all ranks (TRL
+1.16). Another trainer's method of that name may return anything: A2PO's returns one number per completion."""
+REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that were read before")
 
 
 @dataclass(slots=True)
@@ -88,7 +96,6 @@ class Gauges(StepHook):
 
     @property
     def unmeasured(self) -> Mapping[str, str]:
-        """Gauge → why it is not measured."""
         return self._gauges.unmeasured
 
     def announced(self) -> tuple[MetricSpec, ...]:
@@ -155,11 +162,63 @@ class CommitteeScores(StepHook):
         self._committee.close()
 
 
-class ChannelMetrics(StepHook):
-    """Announces the metrics of additional loss terms. The trainer itself logs them with its own."""
+class RewardFaults(StepHook):
+    """Counts missing rewards. TRL gives a completion without a finite reward an advantage of 0 and continues."""
 
-    def __init__(self, channels: Sequence[Channel]) -> None:
-        self._channels = channels
+    def __init__(self, trainer: Any) -> None:
+        self._counts_of_step: dict[str, float] = {}
+        self._is_active = any(is_a(trainer, name) for name in SCORED) and hasattr(trainer, "_calculate_rewards")
+        if self._is_active:
+            calculate = trainer._calculate_rewards
+
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                rewards = calculate(*args, **kwargs)  # (all completions, functions)
+                if trainer.model.training:
+                    self._count(rewards)
+                return rewards
+
+            trainer._calculate_rewards = counted
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        return tuple(metric for channel in self._channels for metric in channel.announced())
+        return (UNSCORED, INFINITE) if self._is_active else ()
+
+    def end_step(self, step: StepEnd) -> None:
+        """Add the counts of this step's generation, if there was one."""
+        step.metrics |= self._counts_of_step
+        self._counts_of_step = {}
+
+    def _count(self, rewards: torch.Tensor) -> None:
+        unscored, infinite = rewards.isnan().all(dim=1).sum(), rewards.isinf().any(dim=1).sum()
+        counts = torch.stack([unscored, infinite]).tolist()
+        self._counts_of_step = {UNSCORED.name: float(counts[0]), INFINITE.name: float(counts[1])}
+
+
+class Repeated(StepHook):
+    """The share of a step's rows that the run has read before.
+
+    It is measured only for a `Mixture`, whose order is known, and if training is on the rows themselves. A repeated
+    prompt gets new answers, from which training learns again. Rows are counted after training on them, because the
+    loader draws ahead, and a skip discards those rows. A rollback in place does not move the data, and read rows stay
+    read. A rollback by restart restores both.
+    """
+
+    def __init__(self, trainer: Trainer, mixture: Mixture) -> None:
+        self._trainer, self._mixture = trainer, mixture
+        self._prompts = 0
+        """Rows in a chunk; 0 if they are not counted."""
+        self._chunk = 0
+
+    def begin(self, ranks: Ranks) -> None:
+        """A step of such a trainer is one chunk."""
+        sampler, trainer = self._mixture.sampler, self._trainer
+        self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
+        self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return (REPEATED,) if self._prompts else ()
+
+    def end_step(self, step: StepEnd) -> None:
+        if self._prompts:
+            rows = self._mixture.rows(self._chunk, self._prompts)
+            self._chunk += 1
+            step.metrics[REPEATED.name] = self._mixture.read.repeated(rows)

@@ -146,7 +146,6 @@ DISTILLATION = (
     MetricSpec(name="completions/mean_length", unit="tokens"),
     MetricSpec(name="completions/clipped_ratio"),
 )
-EVAL = "eval/"
 BY_TRAINER = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
 """Trainer class → the metrics that TRL logs every step, in addition to ANY_TRAINER."""
 
@@ -178,39 +177,6 @@ class StepMetrics(StepHook):
             metrics += next((BY_TRAINER[name] for name in names if name in BY_TRAINER), ())
         return tuple(metrics)
 
-    def announced_held_out(self) -> tuple[MetricSpec, ...]:
-        """Return the metrics of the trainer's own evaluation, starting with the first evaluation set.
-
-        Trainers with reward functions are judged by the reward. Their loss is little more than β × KL, which grows
-        while the policy learns.
-        """
-        trainer = self._trainer
-        if trainer.args.eval_strategy == "no":
-            return ()
-        name, better = ("reward", "up") if hasattr(trainer, "reward_funcs") else ("loss", "down")
-        return tuple(
-            MetricSpec.model_validate({"name": EVAL + prefix + name, "better": better, "held_out": True})
-            for prefix in self._set_prefixes()
-        )
-
-    def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics of one evaluation under their announced names: `eval/loss`, or `eval/NAME_loss` with
-        several sets.
-
-        TRL omits the name of the set for some metrics. For example, it logs the reward of every set as `eval_reward`.
-        """
-        prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")
-        return {
-            EVAL + prefix + name.removeprefix("eval_").removeprefix(prefix): float(value)
-            for name, value in metrics.items()
-            if name.startswith("eval_") and isinstance(value, int | float)
-        }
-
-    def _set_prefixes(self) -> list[str]:
-        """Return the prefix of each evaluation set's metrics."""
-        sets = getattr(self._trainer, "eval_dataset", None)
-        return [f"{name}_" for name in sets] if isinstance(sets, dict) else [""]
-
     def logged(self) -> None:
         """Reset the read positions, because TRL empties its lists after each training log."""
         if self._trainer.model.training:
@@ -224,7 +190,6 @@ class StepMetrics(StepHook):
         return {name: _scalar(value) for name, value in numbers.items() if value is not None}
 
     def end_step(self, step: StepEnd) -> None:
-        """Add TRL's own metrics of this step."""
         metrics = step.metrics
         # TRL keeps a list per metric until the next log. The values added since the last call belong to this step.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():

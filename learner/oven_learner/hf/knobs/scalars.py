@@ -12,10 +12,9 @@
   from the next generation on.
 - `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,
   eq. 7).
-- `distillation.beta`: the position of the generalised Jensen-Shannon divergence between forward KL (0) and reverse KL
-(1)
-  (Agarwal et al. 2024, arXiv 2306.13649). The ends are other formulas, with losses of another size. A run at one of
-  them (TRL's default is 1) has no such knob, and a run between them never reaches them.
+- `distillation.beta`: the position of the generalised Jensen-Shannon divergence between forward KL (0) and reverse
+  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). The ends are other formulas, with losses of another
+  size. A run at one of them (TRL's default is 1) has no such knob, and a run between them never reaches them.
 
 TRL 1.16 reads β at every loss. It is a knob only if what it refers to is loaded.
 
@@ -28,11 +27,13 @@ epoch and the position in a checkpoint are also computed with one value for the 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
+from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
-from oven_learner.hf.knobs.user_values import UserValues, is_a
 from oven_learner.optim import weight_decay
+from oven_learner.optim.lr_scale import USER_BOUNDS
 
 log = logging.getLogger("oven.learner")
 WEIGHTS = "reward.weights"
@@ -155,3 +156,46 @@ def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: t
         weight_decay.announce(trainer.optimizer, actuators)
     announce_beta(trainer, actuators, own, beta_bounds)
     announce_epsilon(trainer, actuators, own)
+
+
+class UserValues:
+    """Remembers the first value of each knob: at a second `train()` the present value is a decision of the first."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, float] = {}
+
+    def scalar(
+        self,
+        actuators: Actuators,
+        name: str,
+        read: Callable[[], float],
+        write: Callable[[float], object],
+        *,
+        unit: str,
+        bounds: tuple[float, float] = USER_BOUNDS,
+        scale: Literal["linear", "log"] = "log",
+        most: float = float("inf"),
+    ) -> None:
+        """Register `name` within `bounds` times the user's value, and at most `most`, unless the user has an actuator
+        of that name."""
+        if name in actuators:
+            return
+        own = self._values.setdefault(name, read())
+        low, high = own * bounds[0], min(own * bounds[1], max(own, most))
+        actuators.scalar(name, read, write, low=low, high=high, scale=scale, unit=unit)
+
+
+def check_trainable(trainer: Any) -> None:
+    """Raise ConfigError if no parameter of the model or the optimizer would learn."""
+    parameters = list(trainer.model.parameters())
+    optimized = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+    if not any(parameter.requires_grad for parameter in parameters + optimized):
+        raise ConfigError(
+            f"none of the model's {len(parameters)} parameters requires a gradient, so there is nothing to train: "
+            "unfreeze some (parameter.requires_grad_()), or add an adapter"
+        )
+
+
+def is_a(trainer: Any, name: str) -> bool:
+    """Whether the trainer is of this class. Comparing names avoids importing TRL for a plain Trainer."""
+    return any(cls.__name__ == name for cls in type(trainer).__mro__)

@@ -185,14 +185,18 @@ def test_a_mini_swe_agent_trajectory_is_read_and_written(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
-        ("openenv", {**OPENENV, "messages": [{"role": "exit", "content": ""}]}, "role 'exit'"),
+        ("openenv", {**OPENENV, "messages": [{"role": "exit", "content": ""}]}, "role: Input should be"),
         ("openenv", {**OPENENV, "messages": [7]}, "a message is a int"),
         ("openenv", {**OPENENV, "reward": float("nan")}, "finite"),
         ("openenv", {**OPENENV, "extra": {"oven": {"of": 9}}}, "another list of messages"),
         ("verifiers", {**VERIFIERS, "traces": [{**VERIFIERS["traces"][0], "version": 2}]}, "version 2"),
         ("verifiers", {**VERIFIERS, "traces": [{"nodes": [{"parent": 0}]}]}, "must come before"),
         ("verifiers", {**VERIFIERS, "traces": [{"task": {"type": "Swe"}}]}, "no task"),
-        ("chat", {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "no name"),
+        (
+            "chat",
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+            "name: Input should be a valid string",
+        ),
         ("chat", {"messages": [{"role": "user", "content": 7}]}, "content is a int"),
     ],
 )

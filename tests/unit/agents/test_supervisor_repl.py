@@ -1,20 +1,20 @@
-"""The supervisor's loop over a scripted model, with the real sandbox."""
+"""The supervisor's programs, and its turns with a scripted model and the real sandbox."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tests.support.scripted_handler import ScriptedHandler, in_order
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox.exchange import Block
-from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
-from oven_llm.supervisor.loop import Message, Outcome, conversation
+from oven_llm.supervisor.orchestrator import RunResult, run
+from oven_llm.supervisor.prompts import FORCED
 from oven_llm.supervisor.repl import CUT, NO_PROGRAM, Repl, programs, shown
 
-OPENING: tuple[Message, ...] = ({"role": "system", "content": "programs"}, {"role": "user", "content": "How many?"})
 CONTEXT = "alpha\nbeta\n" * 300
 
 sandboxed = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
@@ -63,77 +63,52 @@ def test_shown_output_is_cut_and_says_so() -> None:
     assert "FINAL did not take the answer: a set" in shown(ended(refused=("a set",)), 10)
 
 
-@pytest.fixture(scope="module")
-def repl() -> Iterator[Repl]:
-    worker = {"worker": lambda prompt: f"{prompt.count('beta')}"}
-    with Repl("How many?", CONTEXT, worker, limits=Limits(block_s=20), output_limit=100) as opened:
-        yield opened
-
-
-def play(
-    repl: Repl, model: Callable[[tuple[Message, ...]], str], max_iterations: int = 15, max_errors: int = 5
-) -> Outcome:
-    def driver() -> Generator[tuple[Message, ...], str, None]:
-        going = conversation(repl, OPENING, max_iterations=max_iterations, max_errors=max_errors, nudge=pressing)
-        ends.append((yield from going))
-
-    def pressing(remaining: int, total: int) -> str:
-        return f"{remaining} of {total} turns are left."
-
-    ends: list[Outcome] = []
-    going = driver()
-    answer: str | None = None
-    while not ends:
-        with contextlib.suppress(StopIteration):
-            answer = model(next(going) if answer is None else going.send(answer))
-    return ends[0]
-
-
-def scripted(*answers: str) -> Callable[[tuple[Message, ...]], str]:
-    remaining = iter(answers)
-    return lambda messages: next(remaining)
+def play(says: Callable[[str], str] | ScriptedHandler, **options: Any) -> RunResult:
+    worker = ScriptedHandler(lambda prompt: f"{prompt.count('beta')}")
+    supervisor = says if isinstance(says, ScriptedHandler) else ScriptedHandler(says)
+    return run("How many?", CONTEXT, supervisor, worker, output_limit=100, **options)
 
 
 @sandboxed
-def test_a_supervisor_can_look_ask_its_worker_and_answer(repl: Repl) -> None:
-    outcome = play(
-        repl,
-        scripted(
+def test_a_supervisor_can_look_ask_its_worker_and_answer() -> None:
+    supervisor = ScriptedHandler(
+        in_order(
             block("print(len(context), query)"),
             block("parts = [context[at:at + 1100] for at in range(0, len(context), 1100)]"),
             block("total = sum(int(worker(part)) for part in parts)") + block("FINAL(total)"),
-        ),
+        )
     )
-    assert (outcome.answer, outcome.ended, outcome.iterations, outcome.failed) == (300, "final", 3, 0)
-    assert "3300 How many?" in outcome.messages[3]["content"]
-    assert outcome.messages[3]["content"].endswith("14 of 15 turns are left.")
+    result = play(supervisor)
+    assert (result.answer, result.ended, result.iterations, result.failed) == (300, "final", 3, 0)
+    assert "3300 How many?" in supervisor.asked[1] and supervisor.asked[1].endswith("14 of 15 turns are left.")
 
 
 @sandboxed
-def test_failures_are_reported_and_counted_and_can_be_corrected(repl: Repl) -> None:
-    def model(messages: tuple[Message, ...]) -> str:
+def test_failures_are_reported_and_counted_and_can_be_corrected() -> None:
+    def says(message: str) -> str:
         answers = {
-            "How many?": "I think it is 300.",
+            "Write your first program": "I think it is 300.",
             NO_PROGRAM: block("def f(:"),
             "Error: invalid syntax": "```repl\nFINAL(",
             CUT: block("FINAL({1})") + block("never()"),
             "FINAL did not take the answer": block("FINAL('mended')"),
         }
-        return next(answer for output, answer in answers.items() if output in messages[-1]["content"])
+        return next(answer for output, answer in answers.items() if output in message)
 
-    outcome = play(repl, model)
-    assert (outcome.answer, outcome.iterations, outcome.failed) == ("mended", 5, 4)
-    assert "The 1 block after it did not run." in outcome.messages[-2]["content"]
+    supervisor = ScriptedHandler(says)
+    result = play(supervisor)
+    assert (result.answer, result.iterations, result.failed) == ("mended", 5, 4)
+    assert "The 1 block after it did not run." in supervisor.asked[-1]
 
 
 @sandboxed
-def test_the_loop_ends_after_its_turns_or_after_failures_in_a_row(repl: Repl) -> None:
-    outcome = play(repl, lambda messages: block("print(1)"), max_iterations=3)
-    assert (outcome.answer, outcome.ended, outcome.iterations) == (None, "iterations", 4)
-    outcome = play(repl, lambda messages: block("1 / 0"), max_errors=2)
-    assert (outcome.ended, outcome.iterations, outcome.failed) == ("errors", 2, 2)
+def test_the_loop_ends_after_its_turns_or_after_failures_in_a_row() -> None:
+    result = play(lambda _: block("print(1)"), max_iterations=3)
+    assert (result.answer, result.ended, result.iterations) == (None, "iterations", 4)
+    result = play(lambda _: block("1 / 0"), max_errors=2)
+    assert (result.ended, result.iterations, result.failed) == ("errors", 2, 2)
     with pytest.raises(ConfigError, match="max_iterations is 0; give 1 or more"):
-        play(repl, scripted(), max_iterations=0)
+        play(in_order(), max_iterations=0)
 
 
 @sandboxed
@@ -146,18 +121,18 @@ def test_the_loop_ends_after_its_turns_or_after_failures_in_a_row(repl: Repl) ->
         ("```repl\nFINAL(", None, "iterations"),
     ],
 )
-def test_after_the_last_turn_only_the_answer_is_requested(repl: Repl, last: str, answer: object, ended: str) -> None:
-    def model(messages: tuple[Message, ...]) -> str:
-        return last if messages[-1]["content"].endswith("0 of 2 turns are left.") else block("print(1)")
+def test_after_the_last_turn_only_the_answer_is_requested(last: str, answer: object, ended: str) -> None:
+    def says(message: str) -> str:
+        return last if message.endswith(FORCED) else block("print(1)")
 
-    outcome = play(repl, model, max_iterations=2)
-    assert (outcome.answer, outcome.ended, outcome.iterations) == (answer, ended, 3)
+    result = play(says, max_iterations=2)
+    assert (result.answer, result.ended, result.iterations) == (answer, ended, 3)
 
 
 @sandboxed
-def test_a_falsy_answer_under_a_bare_except_counts(repl: Repl) -> None:
-    outcome = play(repl, scripted(block("try:\n    FINAL('')\nexcept:\n    pass")))
-    assert (outcome.answer, outcome.ended) == ("", "final")
+def test_a_falsy_answer_under_a_bare_except_counts() -> None:
+    result = play(in_order(block("try:\n    FINAL('')\nexcept:\n    pass")))
+    assert (result.answer, result.ended) == ("", "final")
 
 
 @sandboxed

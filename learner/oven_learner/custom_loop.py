@@ -113,8 +113,10 @@ def connect(
         exists, connection = seek(mode, url, run, creds, leader=all_ranks.leader, same=all_ranks.same)
         if not exists:
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
-            if clip is not None:
-                _clip_without_controller(idle, optimizer, clip)
+            if clip is not None:  # it is part of the script's training
+                from oven_learner.optim.step_gauges import Clip
+
+                idle.hooks.callback(Clip(clip).always(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
@@ -238,21 +240,9 @@ def _gauges(
     )
 
 
-def _clip_without_controller(client: LoopClient, optimizer: Any, clip: float) -> None:
-    """Clip all the same: it is part of the script's training."""
-    from oven_learner.optim.step_gauges import Clip
-
-    client.hooks.callback(Clip(clip).always(optimizer).remove)
-
-
 def _merged(specs: tuple[MetricSpec, ...], further: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
     """Append `further` specs. A spec of `specs` wins over one of the same name, and is held out if either is."""
-    further_by_name = {spec.name: spec for spec in further}
+    held = {spec.name for spec in further if spec.held_out}
+    merged = [spec.model_copy(update={"held_out": spec.held_out or spec.name in held}) for spec in specs]
     names = {spec.name for spec in specs}
-    merged = [
-        spec.model_copy(
-            update={"held_out": spec.held_out or (spec.name in further_by_name and further_by_name[spec.name].held_out)}
-        )
-        for spec in specs
-    ]
     return (*merged, *(spec for spec in further if spec.name not in names))

@@ -42,8 +42,6 @@ PLACES = 64
 
 @dataclass(frozen=True)
 class Reading:
-    """The result over all probes."""
-
     bits_per_byte: float
     kl: float | None
     """Lower bound in nats per position where both tokenizers end a token. None without the frontier model's
@@ -53,8 +51,6 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Text:
-    """One answer in the policy's tokens."""
-
     prompt: list[int]
     completion: list[int]
     size: int

@@ -186,13 +186,11 @@ def _or_default(get_news: Callable[[], T], default: T) -> T:
 
 
 def rank() -> int:
-    """Return this process's rank; 0 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_rank() if distributed else 0
 
 
 def world() -> int:
-    """Return the number of ranks; 1 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_world_size() if distributed else 1
 

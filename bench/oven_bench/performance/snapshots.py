@@ -69,10 +69,10 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": len(times),
-        "copies": back.copies,
-        "spent_s": round(back.spent_s, 4),
+        "copies": back.budget.copies,
+        "spent_s": round(back.budget.spent, 4),
         "wall_s": round(wall, 2),
-        "share": round(back.spent_s / wall, 5),
+        "share": round(back.budget.spent / wall, 5),
     }
 
 

@@ -126,7 +126,6 @@ class AdoptedDecisions:
         self._waiting.clear()
 
     def _carry_out_one(self, decision: Decision, next_tick: int) -> Applied:
-        """Return its outcome, as far as it is known at once."""
         began_ns = time.time_ns()
         if too_late := self._too_late(decision, next_tick):
             expired = Applied("expired", reason=too_late)
@@ -170,7 +169,6 @@ class AdoptedDecisions:
                 self._publish(replace(applied, reason=why), decision.actuator)
 
     def _apply(self, decision: Decision) -> Applied:
-        """Apply it on this rank."""
         if self._run.restart and self._is_action(decision.actuator):
             why = f"{self._run.restart}; what is done now would be lost: ask again then"
             return Applied("rejected", reason=why)

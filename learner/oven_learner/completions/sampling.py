@@ -25,7 +25,6 @@ class SampleSchedule:
         self._turn = 0
 
     def restart(self) -> None:
-        """Start to count steps again."""
         self.next = 0
 
     def take(self, count: int, groups: int) -> range:

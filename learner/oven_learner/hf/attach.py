@@ -267,7 +267,6 @@ def give_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -
 
 @contextmanager
 def _active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
-    """Yield its name and its model."""
     name = teachers.active
     with teaching(trainer, teachers[name]) as model:
         yield name, model

@@ -165,7 +165,6 @@ class Attachment(TrainerCallback):
 
     @property
     def last_evaluation(self) -> dict[str, float]:
-        """The newest metrics of held-out data."""
         user_evaluation = self._user_evaluation
         return {**self._evaluation.last, **(user_evaluation.last if user_evaluation is not None else {})}
 
@@ -222,7 +221,6 @@ class Attachment(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Measure between clipping and update."""
         self._numbers = {}
         for hook in self._hooks:
             self._numbers |= hook.before_update()
@@ -230,7 +228,6 @@ class Attachment(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Measure after the update, and request the step's numbers from the device."""
         for hook in self._hooks:
             self._numbers |= hook.after_update()
         if self._ranks is not None and self._ranks.leader:  # the other ranks publish nothing
@@ -259,7 +256,6 @@ class Attachment(TrainerCallback):
             hook.after_poll(control, self.client)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note the state that the order of the data is drawn from, for checkpoints."""
         self.checkpoints.epoch_began(self.trainer.callback_handler.train_dataloader)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -358,8 +354,7 @@ class Attachment(TrainerCallback):
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
             actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).request, effect="measures")
         if options.mixture is not None:
-            mixtures.announce(actuators, options.mixture)
-            mixtures.announce_skip(trainer, actuators, options.mixture)
+            mixtures.announce(trainer, actuators, options.mixture)
         if self._authored is not None:
             self._authored.announce(actuators)
         if options.committee is not None:
@@ -403,7 +398,6 @@ class EndOnSigterm:
             self._previous_handler = signal.signal(signal.SIGTERM, self._on_signal)
 
     def end(self) -> None:
-        """Restore the previous handler."""
         if self._previous_handler is not None:
             signal.signal(signal.SIGTERM, self._previous_handler)
             self._previous_handler = None

@@ -15,12 +15,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.utils._pytree import tree_map_only
 from transformers import Trainer, TrainerControl, TrainerState
 
 from oven_core.errors import ConfigError, OvenError, reason
@@ -30,7 +31,8 @@ from oven_learner.hf.hooks.step_hooks import StepHook
 from oven_learner.hf.training_length import StepBudget
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
-from oven_learner.rollback.on_disk import OnDisk, Resumable
+from oven_learner.rollback.in_memory import Snapshots
+from oven_learner.rollback.on_disk import OnDisk
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
@@ -70,7 +72,7 @@ class TrainerCheckpoints:
         self.origin = Origin()
         self._get_name = get_name
         self._trainer: Any = trainer
-        self._run, self._stateful = run, dict(stateful)
+        self.run, self._stateful = run, dict(stateful)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._generator: torch.Generator | None = None
         self.epoch_order: torch.Tensor | None = None
@@ -134,7 +136,8 @@ class TrainerCheckpoints:
             self._generator.set_state(saved["sampler"])
         if "generated" in saved:
             self._trainer._step = saved["generated"]
-            self._trainer._buffered_inputs = _moved(saved["buffer"], self._trainer.args.device)
+            to_device = partial(torch.Tensor.to, device=self._trainer.args.device)
+            self._trainer._buffered_inputs = tree_map_only(torch.Tensor, to_device, saved["buffer"])
         for name, state in saved.get("stateful", {}).items():
             if name in self._stateful:
                 self._stateful[name].load_state_dict(state)
@@ -145,7 +148,6 @@ class TrainerCheckpoints:
             relaunch.done(self.run_folder)
 
     def epoch_began(self, dataloader: Any) -> None:
-        """Note the state from which the order of the epoch is drawn."""
         self._find_generator(dataloader)
         self.epoch_order = self._generator.get_state() if self._generator is not None else None
 
@@ -164,7 +166,7 @@ class TrainerCheckpoints:
                 folder,
                 record().model_copy(
                     update={
-                        "run": self._run,
+                        "run": self.run,
                         "training": self.training,
                         "model": self._shapes,
                         "world": ranks.world(),
@@ -174,10 +176,6 @@ class TrainerCheckpoints:
             )
         began, self._began = self._began, None
         return folder, began, time.monotonic()
-
-    @property
-    def run(self) -> str:
-        return self._run
 
     def _begin(self, folder: Path) -> None:
         self._began = time.monotonic()
@@ -203,18 +201,17 @@ class TrainerCheckpoints:
             path = self._latest(required=requested is True and not resume_from)
         else:
             path = None
-        return path, (checkpoint_record.checked(path, self._run, self._shapes) if path else None), again
+        return path, (checkpoint_record.checked(path, self.run, self._shapes) if path else None), again
 
     def _latest(self, *, required: bool) -> Path | None:
         if required:
-            path = checkpoint_record.to_resume(self.output, self._run, self.training)
-            if path is None:
-                raise ConfigError(
-                    f"resume_from_checkpoint=True, and {self.output} holds no checkpoint of this training; leave it "
-                    "out to begin anew, or give the folder of one"
-                )
-            return path
-        newest = checkpoint_record.newest(self.output, self._run, self.training)
+            if path := checkpoint_record.to_resume(self.output, self.run, self.training):
+                return path
+            raise ConfigError(
+                f"resume_from_checkpoint=True, and {self.output} holds no checkpoint of this training; leave it out to "
+                "begin anew, or give the folder of one"
+            )
+        newest = checkpoint_record.newest(self.output, self.run, self.training)
         if newest is None:
             log.warning("--resume: %s holds no complete checkpoint of this run; training begins anew", self.output)
         return newest[0] if newest else None
@@ -222,7 +219,7 @@ class TrainerCheckpoints:
     def _is_of_this_training(self, checkpoint: Path) -> bool:
         """A script may train several times, in one folder or in several."""
         is_here = checkpoint.parent.resolve() == self.output.resolve()
-        return is_here and not checkpoint_record.is_of_other_training(checkpoint, self._run, self.training)
+        return is_here and not checkpoint_record.is_of_other_training(checkpoint, self.run, self.training)
 
     def _load_rank_state(self, path: Path | None, record: Record | None) -> dict[str, Any]:
         if path is None or record is None:
@@ -305,7 +302,6 @@ class SaveSchedule(StepHook):
         self._requested = True
 
     def request_for_rollback(self) -> None:
-        """Save after this step, because a checkpoint for rollback is due."""
         self._due_for_rollback = True
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
@@ -335,7 +331,7 @@ class SaveSchedule(StepHook):
                 inexact=self._checkpoints.inexact(budget.thrown_away(state.global_step)),
             ),
         )
-        disk = rollback.disk if isinstance(rollback, Resumable) else rollback
+        disk = rollback.disk if isinstance(rollback, Snapshots) else rollback
         if saved is not None and isinstance(disk, OnDisk):
             folder, began, ended = saved
             disk.saved(folder, client.tick, began, ended, own=own)
@@ -343,13 +339,3 @@ class SaveSchedule(StepHook):
 
 def _rank_file(rank: int) -> str:
     return f"oven-rank-{rank}.pt"
-
-
-def _moved(tree: Any, device: torch.device) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.to(device)
-    if isinstance(tree, dict):
-        return {key: _moved(value, device) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_moved(value, device) for value in tree)
-    return tree

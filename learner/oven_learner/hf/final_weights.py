@@ -66,7 +66,6 @@ def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> C
 
 
 def _forget_vllm_weights(trainer: Any) -> None:
-    """Make TRL load the weights into vLLM again."""
     if hasattr(trainer, "_last_loaded_step"):
         trainer._last_loaded_step = -1
 

@@ -5,7 +5,6 @@ A copy holds the trained weights, the optimizer, the position of the scheduler a
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from transformers import Trainer
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.optim import snapshot
 from oven_learner.optim.lr_scale import LearningRateScale
-from oven_learner.optim.snapshot import copied, trained_state
+from oven_learner.optim.snapshot import LoopSnapshot, copied
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
-from oven_learner.rollback.on_disk import OnDisk, Resumable
+from oven_learner.rollback.on_disk import OnDisk
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 
@@ -43,69 +42,44 @@ def snapshot_size(trainer: Trainer) -> int:
 
 
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
-    """Return (step, state). It waits for the device before and after, so that a clock can measure the cost."""
-    _wait(trainer)
-    scheduler = _bare(trainer.lr_scheduler)
-    state = {
-        "step": trainer.state.global_step,
-        "epoch": trainer.state.epoch,
-        "model": copied(trained_state(_model(trainer))),
-        "channels": {name: copied(module.state_dict()) for name, module in channel_modules(trainer).items()},
-        "optimizer": copied(_bare_optimizer(trainer).state_dict()),
-        "scheduler": copy.deepcopy(scheduler.state_dict()),
-    }
-    _wait(trainer)
-    return trainer.state.global_step, state
+    """Return (step, state)."""
+    channels = {name: copied(module.state_dict()) for name, module in channel_modules(trainer).items()}
+    place = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
+    return trainer.state.global_step, {**place, "channels": channels, **_loop_snapshot(trainer).take()}
 
 
 @torch.no_grad()
 def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     """Restore a state. The learning-rate scale is an actuator: it stays, and is applied to the restored rates."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
-    _model(trainer).load_state_dict(state["model"], strict=False)
+    _loop_snapshot(trainer).restore(state)
     for name, module in channel_modules(trainer).items():
         module.load_state_dict(state["channels"][name])
-    _bare_optimizer(trainer).load_state_dict(copied(state["optimizer"]))
-    _bare(trainer.lr_scheduler).load_state_dict(copy.deepcopy(state["scheduler"]))
     rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
     if rates.read() != scale:
         rates.write(scale)
-    trainer.state.global_step = state["step"]
-    trainer.state.epoch = state["epoch"]
+    trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
     # The trainer's log divides the loss since its last line by the steps since then, so both are reset here.
     private: Any = trainer
     if hasattr(private, "_globalstep_last_logged"):
         private._globalstep_last_logged = state["step"]
     if isinstance(getattr(private, "_tr_loss", None), torch.Tensor):
         private._tr_loss.zero_()
-    if hasattr(trainer, "_buffered_inputs"):
-        trainer._buffered_inputs = None  # TRL: completions of the abandoned policy
-    if hasattr(trainer, "_last_loaded_step"):
-        trainer._last_loaded_step = -1  # TRL: the step whose weights vLLM has
+    if hasattr(private, "_buffered_inputs"):
+        private._buffered_inputs = None  # TRL: completions of the abandoned policy
+    if hasattr(private, "_last_loaded_step"):
+        private._last_loaded_step = -1  # TRL: the step whose weights vLLM has
+
+
+def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return LoopSnapshot(model, LearningRateScale(trainer.optimizer, trainer.lr_scheduler), trainer.lr_scheduler)
 
 
 def channel_modules(trainer: Any) -> dict[str, torch.nn.Module]:
     """Return the modules that loss channels train in addition to the model, by channel."""
     channels = getattr(trainer, "channels", ())
     return {channel.name: channel.module for channel in channels if channel.module is not None}
-
-
-def _wait(trainer: Trainer) -> None:
-    if trainer.args.device.type == "cuda":
-        torch.cuda.synchronize(trainer.args.device)
-
-
-def _model(trainer: Trainer) -> torch.nn.Module:
-    model: torch.nn.Module = trainer.accelerator.unwrap_model(trainer.model)
-    return model
-
-
-def _bare(scheduler: Any) -> Any:
-    return getattr(scheduler, "scheduler", scheduler)
-
-
-def _bare_optimizer(trainer: Trainer) -> Any:
-    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
 def choose_rollback(
@@ -149,4 +123,7 @@ def choose_rollback(
         leader=ranks.leader,
         share=ranks.same,
     )
-    return disk if copies is None else Resumable(copies, disk)
+    if copies is None:
+        return disk
+    copies.disk = disk
+    return copies

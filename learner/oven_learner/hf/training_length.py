@@ -69,7 +69,6 @@ class StepBudget:
 
     @property
     def total(self) -> int:
-        """Gradient steps of the run so far."""
         return self.trained_before + self.trained
 
     def spent(self, step: int) -> bool:

@@ -131,7 +131,6 @@ class BusSession:
 
 
 async def _set_within(limit_s: float, event: asyncio.Event) -> bool:
-    """Whether the event is set before the limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             return await event.wait()

@@ -43,7 +43,6 @@ class LogReader:
         self._superseded = False  # by a second learner under this run's name
 
     def begin(self) -> None:
-        """Deliver events from now on."""
         self._begun.set()
 
     async def catch_up(self, bus: Bus) -> ResumeState:

@@ -51,7 +51,6 @@ class OutageLog:
             log.warning("%s (for %.0f s; %d messages wait); training continues", why, since, waiting, exc_info=trace)
 
     def recovered(self, dropped: int) -> None:
-        """Note that the log takes messages again. `dropped`: observations dropped so far."""
         if self._began:
             since = time.monotonic() - self._began
             log.warning("the log takes messages again after %.1f s; %d observations were dropped", since, dropped)
@@ -92,7 +91,6 @@ class LogWriter:
 
     @property
     def unsent(self) -> int:
-        """Messages that the log has not confirmed."""
         return len(self._outbox)
 
     @property
@@ -100,7 +98,6 @@ class LogWriter:
         return self.closing and not self._outbox
 
     def put(self, make: Make, *, droppable: bool = False) -> None:
-        """Queue the learner's next message; `collect` builds it."""
         self._outbox.put(make, droppable)
 
     def collect(self) -> bool:
@@ -191,7 +188,6 @@ class LogWriter:
                 self._settle(message.n)
 
     def _settle(self, n: int) -> None:
-        """The log has everything up to the learner's message `n`."""
         subject = self._subjects.observation
         self.logged += sum(message.n <= n and message.subject == subject for message in self._outbox.in_flight)
         self._outbox.settle(n)

@@ -37,7 +37,6 @@ def packed_atoms(value: tuple[Any, ...] | dict[str, Any]) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """Unpack the result of `packed` or `packed_atoms`."""
     is_marshal, length = _HEAD.unpack_from(data)
     body = data[_HEAD.size : _HEAD.size + length]
     return marshal.loads(body) if is_marshal else pickle.loads(body)
@@ -68,7 +67,6 @@ class Outlet:
 
     @property
     def idle(self) -> bool:
-        """Whether everything is written."""
         return not self._unwritten and not self._queue
 
     def post(self, data: bytes) -> None:
@@ -94,7 +92,6 @@ class Outlet:
         self._fd = -1
 
     def _write(self, data: bytes) -> bytes:
-        """Return the unwritten rest."""
         try:
             return data[os.write(self._fd, data) :]
         except OSError:  # full, or no reader
@@ -172,7 +169,6 @@ class Flag:
         self._page[:4] = struct.pack("<I", (struct.unpack("<I", self._page[:4])[0] + 1) & 0xFFFFFFFF)
 
     def close(self) -> None:
-        """Close the descriptor. The value can still be read."""
         _close(self.fd)
         self.fd = -1
 

@@ -95,7 +95,6 @@ class PollSchedule:
         self._last_sent, self._looks = sent_s, 0
 
     def pause_s(self, now_s: float) -> float:
-        """Return the pause until the next look."""
         if self._last_sent is None or self._period_s is None or self._idle_pause_s <= SOON_S:
             return self._idle_pause_s
         due_in = self._last_sent + self._period_s - EARLY_S - now_s

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from oven_learner.optim.lr_scale import LearningRateScale
 
@@ -62,7 +63,11 @@ class LoopSnapshot:
     """Copies of a loop's model, optimizer and scheduler."""
 
     def __init__(
-        self, model: torch.nn.Module, scale: LearningRateScale, scheduler: Any, on_restore: Callable[[], object]
+        self,
+        model: torch.nn.Module,
+        scale: LearningRateScale,
+        scheduler: Any,
+        on_restore: Callable[[], object] = lambda: None,
     ) -> None:
         self._model, self._scale, self._on_restore = model, scale, on_restore
         self._scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
@@ -105,10 +110,4 @@ def trained_state(model: torch.nn.Module) -> dict[str, Any]:
 
 def copied(tree: Any) -> Any:
     """Copy the tensors of a nested state. Other values stay the same objects."""
-    if isinstance(tree, torch.Tensor):
-        return tree.detach().clone()
-    if isinstance(tree, dict):
-        return {key: copied(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(copied(value) for value in tree)
-    return tree
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), tree)

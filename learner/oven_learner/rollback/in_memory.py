@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from oven_core.errors import reason
-from oven_learner.rollback.rollback_protocol import Snapshot
+from oven_learner.rollback.rollback_protocol import Checkpoints, Snapshot
 
 log = logging.getLogger("oven.learner")
 
@@ -57,7 +57,10 @@ class Snapshots:
         `credit`: seconds; with infinite credit a snapshot is taken every EVERY_TICKS at any cost. `share` returns rank
         0's argument on every rank."""
         self._take_state, self._restore_state = take, restore
-        self._schedule = SnapshotSchedule(SnapshotTimeBudget(clock(), credit=credit), clock, share)
+        self.disk: Checkpoints | None = None
+        """Checkpoints for the process that replaces a killed one, if they are taken as well."""
+        self.budget = SnapshotTimeBudget(clock(), credit=credit)
+        self._schedule = SnapshotSchedule(self.budget, clock, share)
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
         """By number, in order."""
@@ -68,19 +71,11 @@ class Snapshots:
         """Use rank 0's clock on every rank from now on. `share` returns rank 0's argument on every rank."""
         self._schedule.share = share
 
-    @property
-    def spent_s(self) -> float:
-        """The time that all snapshots have taken so far."""
-        return self._schedule.budget.spent
-
-    @property
-    def copies(self) -> int:
-        """The number of snapshots so far."""
-        return self._schedule.budget.copies
-
     def take_if_due(self, tick: int) -> None:
         if self._first is None or self._schedule.due(tick):
             self.take(tick)
+        if self.disk is not None:
+            self.disk.take_if_due(tick)
 
     def take(self, tick: int) -> int:
         """Take a snapshot, and return its step."""
@@ -95,7 +90,7 @@ class Snapshots:
     def _copy(self, tick: int) -> Snapshot:
         began = self._schedule.clock()
         step, state = self._take_state()
-        self._schedule.budget.took(began, self._schedule.clock())
+        self.budget.took(began, self._schedule.clock())
         return Snapshot(tick, step, state)
 
     def _add(self, snapshot: Snapshot) -> None:
@@ -120,7 +115,10 @@ class Snapshots:
                 f"{self._first.tick if self._first else '–'}"
             )
         self._before_rollback = self._copy_for_undo(now)
-        return self._go_to(old_enough[-1])
+        snapshot = self._go_to(old_enough[-1])
+        if self.disk is not None:
+            self.disk.abandon(snapshot.tick, now)
+        return snapshot
 
     def _copy_for_undo(self, now: int) -> Snapshot | None:
         """Copy the present state. If that fails the rollback happens all the same, and cannot be undone."""
@@ -199,7 +197,6 @@ class SnapshotSchedule:
         self._next_look = 0
 
     def due(self, tick: int) -> bool:
-        """Whether a snapshot is due now."""
         if self._began is None:
             self._began = (tick, self.clock())
         if tick < self._next_look:
@@ -213,5 +210,4 @@ class SnapshotSchedule:
         return bool(due)
 
     def note_snapshot(self, tick: int) -> None:
-        """Note that a snapshot was taken."""
         self._next_look = max(self._next_look, tick + EVERY_TICKS)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_learner.rollback import checkpoint_record
-from oven_learner.rollback.in_memory import Snapshots, SnapshotSchedule, SnapshotTimeBudget
+from oven_learner.rollback.in_memory import SnapshotSchedule, SnapshotTimeBudget
 from oven_learner.rollback.rollback_protocol import Snapshot
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
@@ -84,18 +84,8 @@ class OnDisk:
         self._ask, self._progress = ask, progress
         self._leader, self._share = leader, share
         began = clock()
-        budget = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
-        self._schedule = SnapshotSchedule(budget, clock, share)
-
-    @property
-    def spent_s(self) -> float:
-        """The time that saves for rollback have taken so far."""
-        return self._schedule.budget.spent
-
-    @property
-    def copies(self) -> int:
-        """The number of saves for rollback."""
-        return self._schedule.budget.copies
+        self.budget = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
+        self._schedule = SnapshotSchedule(self.budget, clock, share)
 
     def take_if_due(self, tick: int) -> None:
         if self._schedule.due(tick) and self._share(self._has_room()):
@@ -111,7 +101,7 @@ class OnDisk:
 
     def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
         """Note that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
-        self._schedule.budget.took(began, ended, own=own)
+        self.budget.took(began, ended, own=own)
         self._schedule.note_snapshot(tick)
         record = checkpoint_record.read(folder)
         if record is not None:
@@ -142,24 +132,21 @@ class OnDisk:
     def undo(self) -> Snapshot:
         raise LookupError("what a rollback left is not kept on disk")
 
-    def abandon(self, after_tick: int, why: str) -> None:
-        """Mark checkpoints after that tick, because a rollback elsewhere has discarded their steps."""
-        if self._leader:
-            checkpoint_record.abandon(self._output, self._run, self._training, after_tick, why)
+    def abandon(self, after_tick: int, now: int) -> None:
+        """Mark checkpoints after that tick, because a rollback to a copy in memory has discarded their steps."""
+        why = f"the run was rolled back from tick {now} to tick {after_tick}"
+        try:
+            if self._leader:
+                checkpoint_record.abandon(self._output, self._run, self._training, after_tick, why)
+        except OSError as error:
+            log.warning("checkpoints of what was rolled back still count (%s)", error)
 
     def _request_restart(self, tick: int) -> Snapshot:
         chosen = self._choose(tick)
         reached, trained = self._progress()
         why = f"rolled back from step {reached} to step {chosen.step}: {chosen.restart}"
-        order = Relaunch(
-            checkpoint=chosen.state,
-            training=self._training,
-            step=chosen.step,
-            reached=reached,
-            trained=trained,
-            reason=why,
-        )
-        relaunch.write(self._run_folder, order)
+        place = {"checkpoint": chosen.state, "training": self._training, "step": chosen.step}
+        relaunch.write(self._run_folder, Relaunch(**place, reached=reached, trained=trained, reason=why))
         checkpoint_record.abandon(self._output, self._run, self._training, chosen.tick, why)
         return chosen
 
@@ -193,43 +180,7 @@ class OnDisk:
             log.warning("no checkpoint for rollback: %s", error)
             return False
         if free < FREE_SIZES * self._size:
-            log.warning(
-                "no checkpoint for rollback: %.3g GB are free in %s, and one takes %.3g GB",
-                free / 1e9,
-                self._output,
-                self._size / 1e9,
-            )
+            sizes = free / 1e9, self._output, self._size / 1e9
+            log.warning("no checkpoint for rollback: %.3g GB are free in %s, and one takes %.3g GB", *sizes)
             return False
         return True
-
-
-class Resumable:
-    """Snapshots in memory for rollback, and checkpoints on disk for the process that replaces a killed one. Each takes
-    at most `in_memory.SHARE` of wall time."""
-
-    undoes = True
-
-    def __init__(self, copies: Snapshots, disk: OnDisk) -> None:
-        self.disk = disk
-        self._copies = copies
-
-    def take_if_due(self, tick: int) -> None:
-        self._copies.take_if_due(tick)
-        self.disk.take_if_due(tick)
-
-    def take(self, tick: int) -> int:
-        return self._copies.take(tick)
-
-    def ensure(self, tick: int) -> None:
-        self._copies.ensure(tick)
-
-    def restore(self, tick: int, now: int) -> Snapshot:
-        snapshot = self._copies.restore(tick, now)
-        try:
-            self.disk.abandon(snapshot.tick, f"the run was rolled back from tick {now} to tick {snapshot.tick}")
-        except OSError as error:
-            log.warning("checkpoints of what was rolled back still count (%s)", error)
-        return snapshot
-
-    def undo(self) -> Snapshot:
-        return self._copies.undo()

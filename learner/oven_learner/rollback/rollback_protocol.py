@@ -38,3 +38,11 @@ class Rollback(Protocol):
 
     def undo(self) -> Snapshot:
         """Restore the state before the last rollback. Raises LookupError if there is none."""
+
+
+class Checkpoints(Protocol):
+    """Checkpoints on disk in addition to copies in memory."""
+
+    def take_if_due(self, tick: int) -> None: ...
+
+    def abandon(self, after_tick: int, now: int) -> None: ...

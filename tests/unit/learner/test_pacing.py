@@ -80,7 +80,7 @@ def test_snapshots_start_at_once_and_keep_to_their_share(step_s: float, copy_s: 
     clock = Clock()
     snapshots, taken = run(clock, 400, step_s, copy_s)
     assert taken[0] == 0
-    assert snapshots.spent_s <= SHARE * clock.now + CREDIT_S + copy_s, "the first is taken whatever it costs"
+    assert snapshots.budget.spent <= SHARE * clock.now + CREDIT_S + copy_s, "the first is taken whatever it costs"
     assert all(later - earlier >= EVERY_TICKS for earlier, later in itertools.pairwise(taken))
 
 

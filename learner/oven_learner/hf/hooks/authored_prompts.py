@@ -67,7 +67,6 @@ class AuthoredPromptsReader(StepHook):
             self._write_topics(self._settings.examples)
 
     def announce(self, actuators: Actuators) -> None:
-        """Register `data.authored_share`, if an author is on."""
         if self._settings is not None:
             actuators.scalar(
                 SHARE,
@@ -172,7 +171,6 @@ def author_settings(folder: Path) -> AuthorSettings | None:
 
 
 def _evaluated(trainer: Trainer) -> Iterator[str]:
-    """Yield the prompts of the trainer's evaluation sets."""
     datasets: Any = trainer.eval_dataset
     for rows in datasets.values() if isinstance(datasets, Mapping) else [datasets]:
         if "prompt" in (getattr(rows, "column_names", None) or ()) and hasattr(rows, "select"):

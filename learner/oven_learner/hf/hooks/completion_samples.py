@@ -28,7 +28,6 @@ SAMPLED = ("GRPOTrainer", "RLOOTrainer")
 
 
 def shows_completions(trainer: Any) -> bool:
-    """Whether the trainer's completions can be shown."""
     return hasattr(trainer, "_logs") and any(cls.__name__ in SAMPLED for cls in type(trainer).__mro__)
 
 
@@ -50,7 +49,6 @@ class CompletionSamples(StepHook):
         self._schedule.restart()
 
     def end_step(self, step: StepEnd) -> None:
-        """Hand over groups of this step's generation, if it is due."""
         if not self._has_new_batch or step.trained < self._schedule.next:
             return
         client = self._client()
@@ -96,7 +94,6 @@ class CompletionSamples(StepHook):
             client.show(partial(sampling.parcel, client.position, position, rows(advantages), sample))
 
     def _picker(self, group: int, size: int) -> itemgetter[Any]:
-        """Return what picks a group's rows from a column."""
         picker = self._rows[group] = itemgetter(*range(group * size, (group + 1) * size))
         return picker
 

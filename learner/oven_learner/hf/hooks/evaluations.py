@@ -45,7 +45,6 @@ class TrainerEvaluation(StepHook):
         self._requested = False
 
     def request(self, _: float | None) -> None:
-        """Make the trainer evaluate after this step."""
         self._requested = True
 
     def begin(self, ranks: Ranks) -> None:
@@ -91,6 +90,5 @@ class TrainerEvaluation(StepHook):
             self._requested, control.should_evaluate = False, True
 
     def _set_prefixes(self) -> list[str]:
-        """Return the prefix of each evaluation set's metrics."""
         sets = getattr(self._trainer, "eval_dataset", None)
         return [f"{name}_" for name in sets] if isinstance(sets, dict) else [""]

@@ -37,8 +37,6 @@ METRICS = (
 
 
 class FrontierCalibration(StepHook):
-    """The calibration of one attached trainer."""
-
     def __init__(self, trainer: Any, settings: FrontierSettings, run_folder: Path) -> None:
         self._trainer, self._settings, self._folder = trainer, settings, run_folder
         self._reading: PolicyReading | None = None

@@ -96,7 +96,6 @@ class Gauges(StepHook):
 
     @property
     def unmeasured(self) -> Mapping[str, str]:
-        """Gauge → why it is not measured."""
         return self._gauges.unmeasured
 
     def announced(self) -> tuple[MetricSpec, ...]:

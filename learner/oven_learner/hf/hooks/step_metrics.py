@@ -190,7 +190,6 @@ class StepMetrics(StepHook):
         return {name: _scalar(value) for name, value in numbers.items() if value is not None}
 
     def end_step(self, step: StepEnd) -> None:
-        """Add TRL's own metrics of this step."""
         metrics = step.metrics
         # TRL keeps a list per metric until the next log. The values added since the last call belong to this step.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():

@@ -53,7 +53,6 @@ class RowsRead:
         return again / count
 
     def grow(self, rows: int) -> None:
-        """Append so many unread rows."""
         self._bits += bytes((rows + 7) // 8)
 
     def forget(self, row: int) -> None:
@@ -165,7 +164,6 @@ class Mixture:
         return rows
 
     def pick(self, rng: random.Random, name: str, chunk: int) -> int:
-        """Return one row of a dataset."""
         return rng.choice(self.pools[name])
 
     def check_loader(self, args: Any) -> None:
@@ -197,7 +195,6 @@ class MixtureSampler(Sampler[int]):
         mixture.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; accelerate calls it. Chunks are counted over all epochs."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -241,12 +238,6 @@ def plug_in(trainer: Any, mixture: Mixture) -> None:
     trainer._get_train_sampler = sampler
 
 
-def announce(actuators: Actuators, mixture: Mixture) -> None:
-    """Register `data.mixture` if there are several datasets."""
-    if len(mixture.names) > 1:
-        actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)
-
-
 def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
     """Return a sampler with the layout of the trainer's own. TRL's RepeatSampler (GRPO, RLOO, distillation) tells its
     layout; any other yields a step's rows one by one."""
@@ -284,7 +275,6 @@ class Skip:
         fetch = trainer.get_batch_samples
 
         def fetch_after_skip(iterator: Any, batches: int, *rest: Any) -> Any:
-            """Return the batches of one optimizer step."""
             while self._to_drop:
                 self._to_drop -= 1
                 fetch(iterator, batches, *rest)
@@ -295,7 +285,6 @@ class Skip:
         trainer.get_batch_samples = fetch_after_skip
 
     def begin(self, step: int) -> None:
-        """Note that training begins with this chunk."""
         self._trained_on, self._to_drop = step, 0
 
     def __call__(self, count: float | None) -> tuple[float, float]:
@@ -318,10 +307,11 @@ class Skip:
         return float(before), float(mixture.position(chunk))
 
 
-def announce_skip(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
-    """Register `data.skip`, unless the user has an actuator of that name."""
-    if SKIP in actuators:
-        return
-    skip = getattr(trainer.get_batch_samples, "oven_skip", None) or Skip(trainer, mixture)
-    skip.begin(0 if trainer.args.ignore_data_skip else trainer.state.global_step)
-    actuators.action(SKIP, skip, unit="batches")
+def announce(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
+    """Register `data.mixture` if there are several datasets, and `data.skip` unless the user has such an actuator."""
+    if len(mixture.names) > 1:
+        actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)
+    if SKIP not in actuators:
+        skip = getattr(trainer.get_batch_samples, "oven_skip", None) or Skip(trainer, mixture)
+        skip.begin(0 if trainer.args.ignore_data_skip else trainer.state.global_step)
+        actuators.action(SKIP, skip, unit="batches")

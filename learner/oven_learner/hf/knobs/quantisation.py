@@ -60,8 +60,6 @@ class QuantisedLinear(nn.Linear):
 
 
 class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
-    """The same for GPT-2's layer, whose weight is (in, out)."""
-
     oven_bits: int
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,7 +95,6 @@ class FakeQuantisation:
 
     @property
     def bits(self) -> int:
-        """Bits of a weight in the forward pass."""
         return BITS.get(self.read()) or int(torch.finfo(self.layers[0].weight.dtype).bits)
 
     def write(self, choice: str) -> None:

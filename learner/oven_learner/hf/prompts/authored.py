@@ -46,11 +46,9 @@ class AuthoredPrompts:
 
     @property
     def share(self) -> float:
-        """The newest share."""
         return self.timeline[-1][1]
 
     def set_share(self, share: float, chunk: int) -> None:
-        """Set the share from `chunk` on."""
         self.timeline = [old for old in self.timeline if old[0] < chunk] + [(chunk, share)]
 
     def drawable(self, topic: str, chunk: int) -> tuple[float, Sequence[int]]:
@@ -60,7 +58,6 @@ class AuthoredPrompts:
         return (share, slots) if slots else (0.0, ())
 
     def state(self) -> dict[str, Any]:
-        """Return plain values for a checkpoint."""
         return {
             "pool": self.pool.state(),
             "timeline": self.timeline,

@@ -57,11 +57,9 @@ class InjectedPrompts:
         return sum(entry.ends is None for entry in self._entries)
 
     def row(self, slot: int) -> Row | None:
-        """Return the row in the slot, or None."""
         return self._rows.get(slot)
 
     def drawable(self, topic: str, chunk: int) -> Sequence[int]:
-        """Return the slots from which a chunk may draw, oldest first."""
         if self._cached is None or self._cached[0] != chunk:
             slots: dict[str, list[int]] = {}
             for entry in self._entries:
@@ -91,7 +89,6 @@ class InjectedPrompts:
         return [entry.slot for entry in added], len(evicted) + first
 
     def state(self) -> dict[str, Any]:
-        """Return plain values for a checkpoint."""
         return {"cap": self.cap, "prompts": [asdict(entry) for entry in self._entries]}
 
     def load(self, state: Mapping[str, Any]) -> None:

@@ -102,7 +102,6 @@ class PromptSource(Mixture):
 
     @property
     def held(self) -> int:
-        """The number of injected prompts that can be drawn."""
         return len(self._injected)
 
     def inject(self, prompts: Sequence[Any], *, by: str, why: str, topic: str | None = None) -> Injection:

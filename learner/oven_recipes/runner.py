@@ -72,9 +72,8 @@ class Job:
 
     def attach(self, **options: Any) -> Attachment:
         """Attach the trainer; `options` go to `oven.attach`."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        del own["finished"]
-        return attach(**own, **options)
+        names = {field.name for field in fields(self)} - {"trainer", "finished"}
+        return attach(self.trainer, **{name: getattr(self, name) for name in names}, **options)
 
 
 Build = Callable[[Any, Any, int, Path, Path], Job]

@@ -15,7 +15,6 @@ from oven_core.errors import ConfigError, OvenError, UnknownNameError
 from oven_core.errors import reason as cause
 from oven_core.protocol import names
 from oven_core.protocol.judge_spec import OFF, JudgeSpec, actuator_of
-from oven_runs.access import log_reader
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.committee_view import CommitteeView
@@ -222,7 +221,7 @@ def _settings(folder: RunFolder) -> CommitteeSettings:
 def _view(folder: RunFolder) -> CommitteeView:
     async def read() -> CommitteeView:
         view = CommitteeView()
-        async for event in log_reader.events(folder):
+        async for event in LocalRun(folder).events():
             view.feed(event)
         return view
 

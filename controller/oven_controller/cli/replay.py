@@ -20,7 +20,6 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage
 from oven_core.protocol.subjects import UNSIGNED
 from oven_core.security.signing import Keyring
-from oven_runs.access import log_reader
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
@@ -82,8 +81,7 @@ class Signatures:
     """Verifies a log's events by the run's keys, and counts the results by kind of event."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
-        self._keyring = Keyring(folder.pin(), check=check)
-        self.verify = self._keyring.verify
+        self.keyring = Keyring(folder.pin(), check=check)
         self.checked = check
         self.explain_difference = False
         """Whether decisions differ if signatures are only required, and agree if they are checked."""
@@ -116,7 +114,7 @@ class Signatures:
     @property
     def signed(self) -> bool:
         """Whether the run's events are signed."""
-        return bool(self._keyring.keys)
+        return bool(self.keyring.keys)
 
     def fields(self) -> dict[str, Any]:
         counts = dict(sorted(self.by_kind.items())) if self.signed else {}
@@ -141,7 +139,7 @@ class Signatures:
 
 async def _replayed(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
     replayed, signatures = Replay(folder.run), Signatures(folder, verify)
-    async for event in log_reader.events(folder, exact=True, until=until, verify=signatures.verify):
+    async for event in LocalRun(folder).events(exact=True, until=until, keyring=signatures.keyring):
         replayed.take(event)
         signatures.count(event)
     _check_started(folder.run, replayed.mesh.state.started)
@@ -236,7 +234,7 @@ async def _with_other_rules(
 ) -> None:
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
-    async for event in log_reader.events(folder, exact=True, until=until, verify=Signatures(folder, verify).verify):
+    async for event in LocalRun(folder).events(exact=True, until=until, check=verify):
         refuse_another_version(event)
         loop.take(event)
         count += 1

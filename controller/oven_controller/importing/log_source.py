@@ -16,7 +16,8 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
-from oven_runs.access import log_reader, log_sources
+from oven_runs.access import log_sources
+from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 
 
@@ -87,9 +88,12 @@ def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     """Return a function that reads the run's log, verified by the folder's keys, else by those in the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 
+    async def whole_log() -> list[Event]:
+        return [event async for event in LocalRun(folder).events(exact=True)]
+
     def events() -> Iterable[Event]:
         if folder.locked() or not folder.exported():
-            return asyncio.run(log_reader.whole_log(folder, exact=True))
+            return asyncio.run(whole_log())
         return map(Keyring(pin).verify, log_sources.exported(folder))
 
     return events

@@ -24,10 +24,8 @@ process that was itself frozen or starved does not blame its server when it wake
 
 
 async def watch(client: Client) -> None:
-    """Ping the server until the client is closed, and abort the transport if neither a pong nor a message comes.
-
-    A client whose reconnection ended without a connection is closed for good, so that its owner notices.
-    """
+    """Ping the server until the client is closed, and abort the transport if neither a pong nor a message comes. A
+    client whose reconnection ended without a connection is closed for good, so that its owner notices."""
     silent, warned = 0, False
     writer, received, ping = _writer(client), _received(client), _Ping()
     while not client.is_closed:

@@ -149,10 +149,8 @@ class State:
     _numbers: NumberSet = field(default_factory=NumberSet)  # of the incarnation's messages
 
     def is_new(self, message: LearnerMessage) -> bool:
-        """Return whether a learner's message counts: not a repetition, and from the current incarnation.
-
-        A message of a dead incarnation is about a process that is gone, settings included.
-        """
+        """Return whether a learner's message counts: not a repetition, and from the current incarnation. A message of a
+        dead incarnation is about a process that is gone, settings included."""
         if isinstance(message, RunStarted) and message.incarnation > self.incarnation:
             self.incarnation, self._numbers = message.incarnation, NumberSet()
         elif message.incarnation != self.incarnation:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oven_core.errors import BusError
 from oven_core.protocol.events import Event
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring, load_keys
@@ -53,10 +55,28 @@ class LocalRun(RunAccess):
         path = self.folder.keys()
         return Keyring.with_keys(load_keys(path) if path else {})
 
-    def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        from oven_runs.access.log_reader import raw_events
+    async def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+        """Read `history` while the stack is up, else log.jsonl or the store."""
+        from oven_runs.access import log_recovery
+        from oven_runs.access.log_sources import batches, exported
 
-        return raw_events(self.folder, exact=exact, tell=tell)
+        if not self.folder.locked():
+            await log_recovery.recover(self.folder, tell)
+            for event in exported(self.folder):
+                yield event
+            return
+        last_seq = 0
+        if not exact:
+            with contextlib.suppress(BusError):  # no mesh answers, but the log is still there
+                async with self.connected("monitor") as bus, contextlib.aclosing(batches(bus, self.run)) as answers:
+                    async for batch in answers:
+                        for event in batch:
+                            yield event
+                            last_seq = event.seq
+                return
+        async with contextlib.aclosing(self.stored(last_seq)) as log:
+            async for event in log:
+                yield event
 
     async def past(self, after: int) -> AsyncGenerator[Event]:
         if after and not self.folder.exported():

@@ -40,11 +40,8 @@ class RemoteRun(RunAccess):
         keys: Mapping[str, str] | None = None,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        """`role`: the role of the key; None if only the server knows it.
-
-        `keys`: signer → public key, as far as known; {} for an unsigned run; None to believe the first RunStarted in
-        the log.
-        """
+        """`role`: the role of the key; None if only the server knows it. `keys`: signer → public key, as far as known;
+        {} for an unsigned run; None to believe the first RunStarted in the log."""
         self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
@@ -133,16 +130,9 @@ class RemoteRun(RunAccess):
                 for event in events:
                     yield event
 
-    async def past(self, after: int) -> AsyncGenerator[Event]:
-        for event in tuple[Event]():
-            yield event
-
     async def stored(self, after: int = 0) -> AsyncGenerator[Event]:
         for event in self._only_through_a_mesh():
             yield event
-
-    def missing(self) -> str:
-        return ""
 
     async def _batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
         from oven_runs.access.log_sources import batches

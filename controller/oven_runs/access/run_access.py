@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import RunEnded, RunStarted
+from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
 from oven_core.terminal_text import clean
@@ -81,35 +81,46 @@ class RunAccess(ABC):
 
     @abstractmethod
     async def live_keyring(self, bus: Bus) -> Keyring:
-        """Return a keyring for live messages, without reading the log first.
-
-        Raises BusError if the keys have to come from the mesh and none answers, and ConfigError.
-        """
+        """Return a keyring for live messages, without reading the log first. Raises BusError if the keys have to come
+        from the mesh and none answers, and ConfigError."""
 
     @abstractmethod
     def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
         """Yield every event so far, unverified; `exact`: from the log itself. Raises BusError, ConfigError."""
 
-    @abstractmethod
-    def past(self, after: int) -> AsyncGenerator[Event]:
+    async def past(self, after: int) -> AsyncGenerator[Event]:
         """Yield the events that a stopped run left after sequence `after`, unverified. Raises ConfigError."""
+        for event in tuple[Event]():
+            yield event
 
     @abstractmethod
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the stored events after a sequence, unverified. Raises BusError if only the mesh has them."""
 
-    @abstractmethod
     def missing(self) -> str:
         """Return a sentence about what the log is known to lack; empty if it lacks nothing."""
+        return ""
 
     async def events(
-        self, *, exact: bool = False, check: bool = True, tell: Callable[[str], object] = warn
+        self,
+        *,
+        exact: bool = False,
+        check: bool = True,
+        until: int | None = None,
+        keyring: Keyring | None = None,
+        tell: Callable[[str], object] = warn,
     ) -> AsyncGenerator[Event]:
-        """Yield every event so far, verified. The options are those of `keyring` and `raw_events`."""
-        keyring = self.keyring(check=check)
+        """Yield every event so far, verified. The options are those of `keyring`, or a keyring, and `raw_events`.
+
+        `until` stops before the first observation after that tick.
+        """
+        keyring = keyring or self.keyring(check=check)
         async with contextlib.aclosing(self.raw_events(exact=exact, tell=tell)) as log:
             async for raw in log:
-                yield keyring.verify(raw)
+                event = keyring.verify(raw)
+                if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
+                    return
+                yield event
 
     async def follow(
         self, tell: Callable[[str], object] = warn, looked: Callable[[], object] = lambda: None

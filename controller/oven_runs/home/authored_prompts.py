@@ -118,7 +118,7 @@ def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
     lines = b"".join(json.dumps(prompt.model_dump(), ensure_ascii=False).encode() + b"\n" for prompt in prompts)
     descriptor = os.open(_folder(run_folder) / PROMPTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as out:
-        if out.tell() and not _ends_a_line(run_folder):
+        if out.tell() and (run_folder / FOLDER / PROMPTS).read_bytes()[-1:] != b"\n":
             lines = b"\n" + lines  # an earlier write that a full disk cut off spoils one prompt, not two
         out.write(lines)
 
@@ -161,9 +161,3 @@ def _folder(run_folder: Path) -> Path:
     folder = run_folder / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
-
-
-def _ends_a_line(run_folder: Path) -> bool:
-    with (run_folder / FOLDER / PROMPTS).open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"

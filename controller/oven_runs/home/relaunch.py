@@ -84,10 +84,8 @@ class LearnerRelaunch:
         self._handled = self._read()  # from an earlier stack; the first learner continues from it
 
     def again(self) -> str | None:
-        """Return where the learner should continue, as in RESUME_FROM; None if it did not ask for a restart.
-
-        A learner that ended before it could continue from an earlier request does not ask again.
-        """
+        """Return where the learner should continue, as in RESUME_FROM; None if it did not ask for a restart. A learner
+        that ended before it could continue from an earlier request does not ask again."""
         request = self._read()
         if request is None or request == self._handled:
             return None

@@ -136,9 +136,7 @@ class RunFolder:
 
     def missing(self) -> str:
         """Return a sentence about the learner's messages that the log lacks, as far as known; empty if there are none.
-
-        Raises ConfigError if the spool belongs to another run.
-        """
+        Raises ConfigError if the spool belongs to another run."""
         spooled, lost = spool.look(self.path, self.run), spool.lost_for_good(self.path, self.run)
         sentences = []
         if not spooled.empty:

@@ -128,10 +128,7 @@ class Spool:
     @classmethod
     def take(cls, folder: Path, run: str, *, create: bool = False, wait_s: float = 1.0) -> Spool | None:
         """Lock the file; None if another process holds it for longer than `wait_s`, or if there is none and `create` is
-        false.
-
-        Raises ConfigError if the file belongs to another run, OSError if it cannot be created.
-        """
+        false. Raises ConfigError if the file belongs to another run, OSError if it cannot be created."""
         deadline = time.monotonic() + wait_s
         while True:
             try:

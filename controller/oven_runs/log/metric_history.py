@@ -104,10 +104,8 @@ class MetricReader:
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Return the indices of at most `most` (at least 5) values, in order.
-
-    They are the first and the last value, and the least, the greatest and the first non-finite one of equal intervals.
-    """
+    """Return the indices of at most `most` (at least 5) values, in order. They are the first and the last value, and
+    the least, the greatest and the first non-finite one of equal intervals."""
     if len(values) <= most:
         return list(range(len(values)))
     intervals = (most - 2) // 3

@@ -264,10 +264,8 @@ class RunSummary:
                 self.still[name] = self.still.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Return the held-out metrics, or an evaluation's metrics except for its speed if none are announced.
-
-        Metrics with a direction come first, and a whole before its parts: `eval/accuracy` before `eval/accuracy/len3`.
-        """
+        """Return the held-out metrics, or an evaluation's metrics except for its speed if none are announced. Metrics
+        with a direction come first, and a whole before its parts: `eval/accuracy` before `eval/accuracy/len3`."""
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
             ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))

@@ -218,10 +218,8 @@ def new_command(action: str, **fields: Any) -> OperatorCommand:
 
 
 async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float | None = None) -> CommandResult:
-    """Log one command over its own connection and wait for its result.
-
-    Raises RefusedError if the key may not command, BusError if the command does not get into the log in time.
-    """
+    """Log one command over its own connection and wait for its result. Raises RefusedError if the key may not command,
+    BusError if the command does not get into the log in time."""
     async with OperatorClient.connected(access) as client:
         return await client.carry_out(command, limit_s)
 

@@ -55,9 +55,7 @@ _USERS = TypeAdapter(list[User])
 
 class ServerFolder:
     """A server's files in the run's folder: `users.json`, the `nats.conf` made from it, the store, and `creds/`.
-
-    `creds/` has the keys, and a `keys.json` with the public keys of those who sign.
-    """
+    `creds/` has the keys, and a `keys.json` with the public keys of those who sign."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder

@@ -53,9 +53,7 @@ def selected_agents(settings: Settings) -> tuple[str | AgentSettings, ...]:
 
 def with_agent_rules(settings: Settings) -> Settings:
     """Move the settings of single agents to where the mesh reads them: rules.shadow, rules.trusted and agent_options.
-
-    Raises ConfigError for a grant to an agent that the run does not have.
-    """
+    Raises ConfigError for a grant to an agent that the run does not have."""
     installed_names = plugins.points("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
     entries = {spec.name: entry for spec, entry in specs if isinstance(entry, AgentSettings)}
@@ -89,11 +87,8 @@ def with_agent_rules(settings: Settings) -> Settings:
 
 
 def _check_models(settings: Settings, present: Collection[str]) -> None:
-    """Check the models of agents that ask one.
-
-    Raises ConfigError for settings of an agent that the run does not have, a provider that the catalogue lacks, a
-    missing address, and a supervisor without a model.
-    """
+    """Check the models of agents that ask one. Raises ConfigError for settings of an agent that the run does not have,
+    a provider that the catalogue lacks, a missing address, and a supervisor without a model."""
     known = catalogue(settings.committee.providers)
     supervisor = settings.supervisor
     if SUPERVISOR in present and supervisor.model is None:
@@ -154,11 +149,8 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
 
 
 def agent_specs(settings: Settings) -> list[AgentSpec]:
-    """Return the run's agents with their options.
-
-    Raises ConfigError for a name conflict: a name is a key on the bus, so agents, committee members and the stack's
-    roles share one namespace.
-    """
+    """Return the run's agents with their options. Raises ConfigError for a name conflict: a name is a key on the bus,
+    so agents, committee members and the stack's roles share one namespace."""
     specs = [agent_spec(agent) for agent in selected_agents(settings)]
     options = {name: tuple(numbers(name, values).items()) for name, values in settings.agent_options.items()}
     specs = [replace(spec, options=options.get(spec.name, ())) for spec in specs]

@@ -38,10 +38,8 @@ def is_reference(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Return the part of an address that may be shown: a webhook's server, or a whole reference.
-
-    Of other services it is only the scheme, because a token may be in place of the host.
-    """
+    """Return the part of an address that may be shown: a webhook's server, or a whole reference. Of other services it
+    is only the scheme, because a token may be in place of the host."""
     if is_reference(url):
         return url
     scheme, _, rest = url.partition("://")

@@ -169,20 +169,22 @@ def rules_in(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not values.get("rules"):
         raise ConfigError(f"{path} has no `rules:`; write e.g.\nrules:\n  window_ticks: 5")
-    rules = {"rules": values["rules"]}
-    settings = validated(Settings, rules, "", [Layer(str(path), rules, "file")], None)
-    return settings.rules.model_dump(mode="json", exclude_unset=True)
+    return _checked_rules([Layer(str(path), {"rules": values["rules"]}, "file")])
 
 
 def rules_set(sets: Sequence[str]) -> dict[str, Any]:
     """Return the checked rules of `--set rules.KEY=VALUE`. Raises ConfigError, also for other settings."""
     layers = [from_set(text) for text in sets]
-    merged: dict[str, Any] = {}
-    for text, layer in zip(sets, layers, strict=True):
+    for layer in layers:
         if set(layer.values) != {"rules"}:
-            raise ConfigError(f"--set {text}: only rules can be set for a run that is over, e.g. rules.window_ticks=5")
-        merge(merged, layer.values)
-    settings = validated(Settings, merged, "", layers, None)
+            raise ConfigError(
+                f"{layer.source}: only rules can be set for a run that is over, e.g. rules.window_ticks=5"
+            )
+    return _checked_rules(layers)
+
+
+def _checked_rules(layers: Sequence[Layer]) -> dict[str, Any]:
+    settings = validated(Settings, _merged(layers), "", layers, None)
     return settings.rules.model_dump(mode="json", exclude_unset=True)
 
 
@@ -191,11 +193,9 @@ def notify_settings(
 ) -> NotifySettings:
     """Return the checked `notify` settings of all layers. `urls` replace their addresses. Raises ConfigError."""
     set_layers = [from_set(text) for text in sets]
-    for layer in set_layers:
-        if set(layer.values) != {"notify"}:
-            raise ConfigError(f"{layer.source}: only notify can be set here, e.g. notify.severity=warning")
-    sources = [Layer(str(config), read_yaml(config), "file")] if config is not None else []
-    sources += from_environment(environ)
+    if other := next((layer for layer in set_layers if set(layer.values) != {"notify"}), None):
+        raise ConfigError(f"{other.source}: only notify can be set here, e.g. notify.severity=warning")
+    sources = _layers(config, (), environ, None)
     layers = [Layer(s.source, {"notify": s.values["notify"]}, s.kind) for s in sources if "notify" in s.values]
     layers += [*set_layers, *([Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else [])]
     return validated(Settings, _merged(layers), "", layers, None).notify

@@ -41,7 +41,7 @@ from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
-from oven_runs.access import log_reader, log_recovery, log_sources
+from oven_runs.access import log_recovery, log_sources
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.replay import replay
@@ -187,7 +187,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     assert faults(logged) == expected
     async with run.server.bus() as admin:
         await log_recovery.finish(admin, run.folder, print)
-    again = await log_reader.whole_log(run.folder)
+    again = [event async for event in LocalRun(run.folder).events()]
     assert [(event.seq, event.subject, event.body) for event in again] == [
         (event.seq, event.subject, event.body) for event in logged
     ]

@@ -23,8 +23,7 @@ def is_yaml(path: Path) -> bool:
 
 
 def read_graph(path: Path | None) -> Records:
-    """Read a graph without linting it; the built-in one if there is no path. Raises ConfigError for a file that cannot
-    be read, and for a graph of another format, which has no remedies."""
+    """Read a graph without linting it; the built-in one if there is no path."""
     if path is None:
         return read()
     if not is_yaml(path):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from oven_runs.settings import resolution
 
 
@@ -38,6 +40,18 @@ class Recipe(resolution.Recipe, Protocol):
 
     def train(self, order: Order) -> None:
         """Train to the end, attached to the controller that the environment names."""
+
+
+LR_BOUNDS = (0.01, 100.0)
+"""Wide enough that an agent cannot infer from them where a drawn start lies."""
+
+
+class RecipeSettings(BaseModel):
+    """The settings that all recipes share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_grad_norm: float = Field(default=1.0, gt=0)
 
 
 @dataclass(frozen=True)

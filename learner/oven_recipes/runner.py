@@ -7,7 +7,7 @@ import signal
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,24 @@ from oven_learner.rewards import Committee
 from oven_learner.teachers import Teachers
 from oven_recipes.base import Order, Recipe
 
-TRAINER_ARGUMENTS: dict[str, Any] = {
-    "logging_steps": 1,
-    "logging_nan_inf_filter": False,  # else a NaN loss is reported as 0
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-}
-"""Arguments of every recipe's trainer: it logs every step, and prints and saves nothing by itself."""
+
+def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
+    """Return the arguments that the trainers of all recipes share. They log every step, and print and save nothing by
+    themselves."""
+    return {
+        "output_dir": str(workdir),
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "max_steps": settings.max_steps,
+        "max_grad_norm": settings.max_grad_norm,
+        "bf16": False,  # weights stay in the type that they were loaded in
+        "gradient_checkpointing": False,  # recomputing costs 28 % and saves memory that small models don't need
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # else a NaN loss is reported as 0
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +72,8 @@ class Job:
 
     def attach(self, **options: Any) -> Attachment:
         """Attach the trainer; `options` go to `oven.attach`."""
-        return attach(
-            self.trainer,
-            evaluate=self.evaluate,
-            evaluate_every=self.evaluate_every,
-            metrics=self.metrics,
-            lr_bounds=self.lr_bounds,
-            beta_bounds=self.beta_bounds,
-            mixture=self.mixture,
-            actuators=self.actuators,
-            teachers=self.teachers,
-            committee=self.committee,
-            **options,
-        )
+        names = {field.name for field in fields(self)} - {"trainer", "finished"}
+        return attach(self.trainer, **{name: getattr(self, name) for name in names}, **options)
 
 
 Build = Callable[[Any, Any, int, Path, Path], Job]
@@ -84,8 +83,7 @@ Build = Callable[[Any, Any, int, Path, Path], Job]
 def prepared(
     recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
 ) -> Job:
-    """Return a recipe's job from the values of its settings and the name of a start. Raises pydantic's ValidationError
-    for invalid values."""
+    """Return a recipe's job from the values of its settings and the name of a start."""
     settings = recipe.settings_model.model_validate(options)
     return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
 

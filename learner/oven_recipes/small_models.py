@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+Row = TypeVar("Row")
 IGNORED = -100  # cross_entropy's default ignore_index
 
 
@@ -60,6 +62,18 @@ def target_batch(
         pad_sequence([torch.ones_like(row) for row in ids], True, 0, side),
         pad_sequence(labels, True, IGNORED, side),
     )
+
+
+def alike_batches(
+    draw: Callable[[], Sequence[Row]], size: int, length: Callable[[Row], int], rng: random.Random
+) -> Iterator[Sequence[Row]]:
+    """Yield batches without end, of rows of a draw that have similar lengths. With mixed lengths, half of a batch would
+    be padding."""
+    while True:
+        drawn = sorted(draw(), key=length)
+        batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
+        rng.shuffle(batches)
+        yield from batches
 
 
 def rise_and_fall(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:

@@ -1,2 +1,1 @@
-"""`review`: every agent over one finished run at once: what each would have said, what would have been decided, and
-what the run did afterwards without it."""
+"""Agents over a finished run: what they would have voted, what would have been decided, and what happened instead."""

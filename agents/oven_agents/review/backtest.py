@@ -27,8 +27,8 @@ from oven_runs.log.counterfactual import decision_text
 from oven_runs.settings.resolution import with_rules
 
 OPEN_LOOP = (
-    "open loop: the recording continues as it went, whatever is decided here; only what comes before the first "
-    "divergence is sure, and no confidence is scored, since what its changes would have done is not in the recording"
+    "open loop: the recording continues unchanged, whatever is decided here; only the part before the first divergence "
+    "is certain, and no confidence is scored, because the recording does not have the effects of its changes"
 )
 
 
@@ -109,19 +109,18 @@ class BacktestReport(BaseModel):
 
 @dataclass
 class RecordedOutcome:
-    """What the target metric of one vote did in the recording."""
+    """The target metric of one vote in the recording."""
 
     before: float | None
-    """Mean of its last measurements up to the vote; None if there are none."""
+    """Mean of its last measurements up to the vote."""
     after: deque[float]
     """Its last measurements within the vote's horizon."""
     carried_out: bool = False
-    """The recording has the same decision with a receipt, so this is the outcome of the vote's own change."""
+    """Whether the recording has the same decision with a receipt, so that this is the outcome of the change."""
 
     @property
     def change(self) -> float | None:
-        """From before the vote to the end of its horizon; None if the target was not measured on both sides, or if the
-        vote names no target or no horizon."""
+        """The change up to the end of the horizon; None if it was not measured on both sides."""
         return fmean(self.after) - self.before if self.after and self.before is not None else None
 
 
@@ -178,11 +177,11 @@ class Backtest:
 
     @property
     def shadow(self) -> bool:
-        """Whether the agent was a shadow in the recording; in a backtest its votes count."""
+        """Whether the agent was a shadow in the recording. In a backtest its votes count."""
         return self._shadow or self.name in self.replay.shadows
 
     def report(self, hints: Sequence[str] = ()) -> BacktestReport:
-        """The findings. `hints` are added as they are."""
+        """Return the findings, with `hints` added."""
         divergences = self.replay.divergences
         proposals = self.replay.proposals
         verdicts = Counter({cast.decision.id: cast.decision.verdict for cast in proposals if cast.decision}.values())
@@ -215,7 +214,7 @@ class Backtest:
         )
 
     def _replay_rules(self, recorded: Rules) -> Rules:
-        """The recording's rules with the agent trusted and not a shadow, because its votes are in question."""
+        """Return the recorded rules with the agent trusted and not a shadow."""
         rules = with_rules(recorded, self.rules)
         self._shadow |= self.name in rules.shadow
         shadow = tuple(name for name in rules.shadow if name != self.name)
@@ -278,7 +277,7 @@ async def backtest(
 
 
 def _own_part(vote: Vote) -> Vote:
-    """The vote without what is added on its way: the graph's evidence, and the agent's next plans."""
+    """Return the vote without the graph's evidence and the agent's next plans."""
     return vote.model_copy(update={"evidence": (), "otherwise": ()})
 
 
@@ -304,7 +303,7 @@ def _vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
 
 
 def lines(report: BacktestReport) -> list[str]:
-    """The report as sentences, not yet wrapped."""
+    """Return the report as sentences, not yet wrapped."""
     out = [f"{report.agent} over {report.run}, {report.ticks} ticks"]
     if report.cannot_fire:
         out.append(f"cannot fire: {report.cannot_fire}")

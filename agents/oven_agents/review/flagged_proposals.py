@@ -1,12 +1,9 @@
-"""Flags: what an agent proposed, said once however often it repeated it, and whether it looks like a false alarm.
+"""Flags: an agent's proposals without their repetitions, and whether each looks like a false alarm.
 
-A false alarm is judged by what its target metric did in the recording, in which nothing was changed: by the median of
-the second half of the flag's horizon against that of the horizon before it (for a rollback: before the tick that it
-would have gone back to). Where it is not lower by two standard errors in the better direction, the run kept its level
-or continued improving by itself: a false alarm. Where it is, there was something to flag, which does not say that the
-change would have helped. Nothing can be said where too little was measured on either side, where the recorded run was
-changed or started again meanwhile, and of a flag that names nothing wrong, but something slow: what a change would have
-gained is not in the recording.
+The recorded run did not make the change. So a flag is judged by the median of its target over the second half of its
+horizon, compared with the horizon before it (for a rollback: before the tick to go back to). If that is not worse by
+two standard errors, the run did well without the change, and the flag is a false alarm. Otherwise something was wrong,
+which does not mean that the change would have helped. `JUDGED` lists the cases in which nothing can be said.
 """
 
 from __future__ import annotations
@@ -25,28 +22,27 @@ from oven_core.protocol.messages import MetricSpec
 from oven_core.protocol.rules import Rules
 
 ERRORS: Final = 2.0
-"""Standard errors by which a target has to be worse."""
+"""Standard errors by which a target must get worse."""
 MEDIAN: Final = 1.2533
-"""Standard error of a median over that of a mean, under a normal law. Medians, because the ticks before a flag hold
-what it was raised for."""
+"""Standard error of a median divided by that of a mean, for a normal law. Medians ignore the symptom itself."""
 PATIENCE: Final = 5
-"""Horizons for which a target that is measured rarely is looked back on, and waited for."""
+"""Horizons within which a rarely measured target must have been measured, before and after."""
 SLOW: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
-"""Symptoms of a run with which nothing is wrong, but that could learn faster."""
+"""Symptoms of a healthy run that could learn faster."""
 Likely = Literal["false alarm", "harm", "unknown"]
 
 JUDGED: Final = (
-    "A flag looks like a false alarm where its target, with nothing changed, did not get worse: the median over the "
-    "second half of its horizon against that of the horizon before it (of a rollback: before the tick to go back to), "
-    "within two standard errors. Harm: it got worse by more; whether the change would have helped, no recording can "
-    "say. Unknown: too few measurements, the run was changed or restarted meanwhile, or nothing was wrong, only slow."
+    "A flag looks like a false alarm if its target did not get worse although nothing was changed: the median over the "
+    "second half of its horizon, compared with the horizon before it (for a rollback: before the tick to go back to), "
+    "within two standard errors. Harm: it got worse by more; no recording can tell whether the change would have "
+    "helped. Unknown: too few measurements, the run was changed or restarted meanwhile, or it was only slow."
 )
-"""The same for a report's reader."""
+"""How flags are judged, for a report's reader."""
 
 
 @dataclass
 class Flag:
-    """An agent's proposals, and the same ones repeated: `plans` holds those of each tick together."""
+    """A proposal and its repetitions: `plans` holds the votes of each tick."""
 
     agent: str
     plans: list[list[CastVote]]
@@ -56,7 +52,7 @@ class Flag:
 
     @property
     def first(self) -> CastVote:
-        """The proposal that names its target: the first of the plan, all of which name the same."""
+        """The first vote of the first plan. All votes of a plan name the same target."""
         return self.plans[0][0]
 
     @property
@@ -77,12 +73,12 @@ class Flag:
 
     @property
     def adopted(self) -> bool:
-        """Whether any of it would have been."""
+        """Whether any of its votes would have been adopted."""
         return any(cast.decision and cast.decision.verdict == "adopted" for plan in self.plans for cast in plan)
 
     @property
     def verdict(self) -> str:
-        """Of its first proposals: adopted, advised, rejected; where several differ, all of them."""
+        """The verdicts on its first plan: adopted, advised, rejected."""
         verdicts = dict.fromkeys(cast.decision.verdict if cast.decision else "not counted" for cast in self.plans[0])
         return " and ".join(verdicts)
 
@@ -93,14 +89,14 @@ class Flag:
 
     @property
     def back(self) -> int | None:
-        """The tick that it would have gone back to, if to one."""
+        """The tick that a rollback would have gone back to; None without one."""
         values = [cast.vote.value for cast in self.plans[0] if cast.vote.actuator == ROLLBACK]
         return int(values[0]) if values and isinstance(values[0], int | float) else None
 
 
 def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
-    """In the order of their ticks. What an agent proposes again, the same actuators in the same directions, belongs to
-    its last flag for as long as it could only repeat itself: a horizon, or the life of a decision."""
+    """Return the flags in the order of their ticks. A proposal belongs to the last flag of the same agent, actuators
+    and directions for as long as it could only repeat itself: a horizon, or the life of a decision."""
     open_: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
     lapse = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
@@ -130,7 +126,6 @@ class Series:
         self.values.append(value)
 
     def until(self, tick: int) -> int:
-        """How many were measured up to the tick."""
         return bisect_right(self.ticks, tick)
 
 
@@ -140,18 +135,9 @@ def judge(
     measured: Mapping[str, Series],
     changes: Sequence[tuple[int, str]],
     least: int,
-) -> None:
-    """Fills in `likely` and `afterwards`. `least` measurements are needed on either side."""
-    flag.likely, flag.afterwards = _judged(flag, metrics, measured, changes, least)
-
-
-def _judged(
-    flag: Flag,
-    metrics: Mapping[str, MetricSpec],
-    measured: Mapping[str, Series],
-    changes: Sequence[tuple[int, str]],
-    least: int,
 ) -> tuple[Likely, str]:
+    """Return whether a flag looks like a false alarm, and what its target did afterwards. `least`: measurements that
+    are needed on either side."""
     vote, horizon = flag.first.vote, flag.first.vote.horizon
     if not vote.target or not horizon:
         return "unknown", "it names no target and horizon to hold it against"
@@ -192,7 +178,8 @@ def _judged(
 
 
 def _sign(spec: MetricSpec | None, name: str, expected: float) -> int:
-    """1 where more is better; by what the run announces, else by what the proposal forecast; 0: no one says."""
+    """Return 1 if higher is better, −1 if lower is, 0 if unknown: as announced, as usual, or as the proposal
+    forecast."""
     if spec is not None and spec.better != "neither":
         return 1 if spec.better == "up" else -1
     usual = {"reward": 1, "loss": -1}.get(name, 0)

@@ -1,4 +1,4 @@
-"""A review as one HTML file that needs nothing else: no script, no font, no picture from elsewhere."""
+"""A review as one HTML file without scripts or external resources, with charts as inline SVG."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
 from oven_agents.stats.objective import held_out, objective
 
 CHARTS = 8
-"""Metrics that are drawn at most, so that a page stays short."""
+"""Most metrics that are drawn."""
 ROWS = 500
-"""Flags and notices in a table at most; --json has all."""
+"""Most flags and notices in a table; --json has all."""
 
 STYLE = """
 :root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6a737d; --line: #d8dee4; --band: #3b6ea8;
@@ -56,13 +56,13 @@ def _source(report: Report) -> str:
 
 
 def headline(report: Report) -> list[str]:
-    """What a run is judged by: its objective, and its held-out metric."""
+    """Return the run's objective, and its held-out metric if it has one."""
     metric = held_out(report.start)
     return [objective(report.start).name, *([metric.name] if metric else [])]
 
 
 def charted(report: Report) -> list[str]:
-    """The metrics with a chart: those, what flags name as their targets, rate and gradient."""
+    """Return the metrics with a chart: those, the targets of flags, the learning rate and the gradient norm."""
     targets = [flag.first.vote.target for flag in report.flags]
     wanted = dict.fromkeys([*headline(report), *targets, "learning_rate", "grad_norm"])
     return [name for name in wanted if name in report.measured][:CHARTS]
@@ -128,23 +128,23 @@ def _how() -> str:
 
 
 WIDTH = 900
-"""Of a chart, in pixels: as wide as a page of text."""
+"""Width of a chart in pixels."""
 HEIGHT = 180
-"""Of a chart, in pixels: low, so that several fit on a screen."""
+"""Height of a chart in pixels; several fit on a screen."""
 LEFT = 64
-"""Pixels for the figures of the axis."""
+"""Pixels for the axis labels."""
 TOP = 18
 """Pixels above the curve, for the numbers of flags."""
 BOTTOM = 22
-"""Pixels below it, for the ticks."""
+"""Pixels below the curve, for the ticks."""
 COLUMNS = 400
-"""Stretches of ticks that are drawn as one."""
+"""Stretches of ticks; each is drawn as one column."""
 SHOWN = 0.99
-"""Share of the stretches whose span lies within the axis: a spike must not flatten all the rest."""
+"""Share of the stretches within the axis, so that a spike does not flatten the others."""
 CROPPED = 1.0
-"""How much longer the axis would be for the others, as a multiple of itself; else they are on it."""
+"""The axis is only cropped if it would otherwise be longer by this multiple of itself."""
 MARKS = 200
-"""Flags that are drawn at most."""
+"""Most flags that are drawn."""
 COLOURS = {"false alarm": "late", "harm": "harm", "unknown": "open"}
 
 
@@ -156,7 +156,8 @@ class _Stretch:
 
 
 def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: int) -> str:
-    """`flags` with their numbers from 1; `first` and `last` are the run's ticks. Empty where nothing is finite."""
+    """Return the chart of a metric with numbered flags; empty if no value is finite. `first`, `last`: the run's
+    ticks."""
     stretches = _stretches(series, first, last)
     if not stretches:
         return ""

@@ -1,9 +1,9 @@
-"""Agents over one recorded run, open loop, before one mesh: their votes, and what would have been decided.
+"""Replays a recorded run to agents, open loop, with one mesh: their votes, and what would have been decided.
 
-The agents receive what they would have received live: the recording's start, observations and receipts, and the ballots
-and decisions of a mesh in which their votes replace those that the recording has under their names. They are asked
-together after each event and their messages are added by name, so that no agent sees another's vote first. An agent in
-its own process is asked when it has time, so it may have skipped windows on which it votes here.
+The agents receive what they would have received live: the recorded start, observations and receipts, and the ballots
+and decisions of a mesh in which their votes replace the recorded ones under their names. All are asked after each
+event, and their messages are added by name, so that no agent sees another's vote first. A live agent is asked when it
+has time, so it may have skipped windows on which it votes here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from oven_runs.log.counterfactual import Divergence, OpenLoop
 from oven_runs.log.replay import refuse_another_version
 
 ROUNDS = 100
-"""Times that agents may answer one another before the next event."""
+"""Rounds in which agents may answer one another before the next event."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class CastVote:
 
 @dataclass(frozen=True)
 class AgentNotice:
-    """A text for people: an agent's notice, an alert, or a proposal that it held back."""
+    """A text for people: a notice, an alert, or a withheld proposal."""
 
     agent: str
     tick: int
@@ -83,9 +83,9 @@ class OpenLoopReplay:
         self.notices: list[AgentNotice] = []
         self.cannot_fire: dict[str, str] = {}
         self.changes: list[tuple[int, str]] = []
-        """(tick, description) of every change that the recorded run itself went through."""
+        """(tick, description) of every change to the recorded run."""
         self.recorded: dict[str, list[Vote]] = {}
-        """The votes that the recording has under the agents' names; the key is missing if an agent took no part."""
+        """The recorded votes under the agents' names; an agent that took no part has no entry."""
         self.shadows: set[str] = set()
         """Agents that were shadows in the recording."""
         self._columns = Columns()
@@ -135,8 +135,8 @@ class OpenLoopReplay:
         return {name: session.problems for name, session in self._sessions.items() if session.problems}
 
     def add(self, event: Event) -> LogMessage | None:
-        """Replay one event and return the message that the agents received: None for the recording's own decisions,
-        and for messages that the agents' own replace. Raises ConfigError on a log of another schema version."""
+        """Replay one event. Return the message that the agents received: None for recorded decisions, and for messages
+        that the agents' own replace. Raises ConfigError on a log of another schema version."""
         refuse_another_version(event)
         if event.subject in self._owners:
             self._record(self._owners[event.subject], event.body)
@@ -180,7 +180,7 @@ class OpenLoopReplay:
                 self.changes.append((message.tick, f"{message.actuator} was changed"))
 
     def _ask(self, event: Event) -> None:
-        """Ask all agents, and again as long as they answer to what their own messages led to."""
+        """Ask all agents until none answers the others' messages."""
         for _ in range(ROUNDS):
             replies = [(name, without_graph(session.react())) for name, session in self._sessions.items()]
             if not any(messages for _, messages in replies):

@@ -1,4 +1,4 @@
-"""What a review found, as plain data: for scripts, and what text and page are made of."""
+"""The findings of a review: as plain data for scripts, and as text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import wrapped
 
 OPEN_LOOP = (
-    "Open loop: the run continues as it went, whatever is decided here. So what follows a first adopted change rests "
-    "on a run that would have gone another way, and no flag says that its change would have helped."
+    "Open loop: the recorded run continues unchanged, whatever is decided here. After the first adopted change, it "
+    "would have gone another way. No flag says that its change would have helped."
 )
 
 
 @dataclass
 class Report:
-    """`measured` has what charts and judgements need, by metric."""
+    """The findings. `measured` has what charts and judgements need, by metric."""
 
     run: str
     start: RunStarted
@@ -35,16 +35,16 @@ class Report:
     raised: Mapping[str, list[str]]
     """Agent → tracebacks of its own code."""
     notices: Sequence[tuple[int, str, str]] = ()
-    """(step, agent, text) of what agents had to say to people."""
+    """(step, agent, text) of agents' notices to people."""
     assumed: Sequence[str] = ()
-    """Knobs that no one logged, and that were announced for the review."""
+    """Knobs that the log lacks and that were announced for the review."""
     lines: Sequence[str] = ()
-    """What is to be said of the source."""
+    """Notes on the source."""
     measured: Mapping[str, Series] = field(default_factory=dict)
 
     @property
     def silent(self) -> list[str]:
-        """Agents that could have flagged something, and did not."""
+        """Agents that could have flagged something and did not."""
         spoke = {flag.agent for flag in self.flags}
         return [name for name in self.agents if name not in spoke and name not in self.cannot_fire]
 
@@ -136,7 +136,7 @@ class Report:
 
 
 def changes(flag: Flag) -> str:
-    """What it would have done: "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
+    """Return the changes, such as "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
     entries = []
     for cast in flag.plans[0]:
         name, value = cast.vote.actuator, cast.vote.value
@@ -148,7 +148,7 @@ def changes(flag: Flag) -> str:
 
 
 def verdict(flag: Flag) -> str:
-    """What would have been decided, with the reason where it was not adopted."""
+    """Return the decisions, with the reasons of those that were not adopted."""
     reasons = [
         cast.decision.reason.rsplit("; ", 1)[-1]
         for cast in flag.plans[0]
@@ -159,7 +159,7 @@ def verdict(flag: Flag) -> str:
 
 
 def times(flag: Flag) -> str:
-    """How often it was said; empty: once."""
+    """Return how often the flag was repeated, and until when; empty if it was not."""
     return f"{len(flag.plans)} times, until step {flag.last.step:,}" if len(flag.plans) > 1 else ""
 
 

@@ -137,12 +137,13 @@ def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> N
             measured.setdefault(name, Series()).add(observation.tick, observation.metrics[name])
     announced = {spec.name: spec for spec in report.start.metrics}
     for flag in report.flags:
-        judge(flag, announced, measured, replay.changes, report.start.rules.outcome_samples)
+        least = report.start.rules.outcome_samples
+        flag.likely, flag.afterwards = judge(flag, announced, measured, replay.changes, least)
     report.measured = measured
 
 
 class _Progress:
-    """A line on a terminal with the tick that the replay has reached; nothing elsewhere."""
+    """A progress line on a terminal, with the tick that the replay has reached."""
 
     def __init__(self) -> None:
         self._shown = False

@@ -10,9 +10,9 @@ from statistics import fmean
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.evaluation_request import available, request_evaluation
 from oven_agents.stats.objective import held_out, readings, signed
+from oven_agents.stats.optimizer_gauges import LENGTH, RATE, grown, shrink_share, unexplained_jump
 from oven_agents.stats.policy_shift import is_off_policy
 from oven_agents.stats.robust_statistics import bending_noise
 from oven_agents.stats.rollback_success import last_rollback_failed
@@ -24,34 +24,29 @@ SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
 class BestCheckpoint(Agent):
-    """Signals: a held-out reading that is worse than the best one, whatever the cause, so the agent also covers causes
-    that no other agent knows. A reading is compared with what the run has learnt: the best reading minus the first. It
-    counts as worse if it lost PLAINLY of that, LEAST of the best reading's size, more than noise explains, and UNUSUAL
-    times as much as any reading before it. The mean of two or three readings in a row may satisfy the same conditions
-    with less noise. A single reading counts only if it lost BEYOND times as much: if the run can measure on request, a
-    second must agree (oven_agents.stats.evaluation_request).
+    """Signals: a held-out reading that is worse than the best one, whatever the cause. It must have lost PLAINLY of
+    what the run has learnt (the best reading minus the first), LEAST of the best reading's size, more than noise
+    explains, and UNUSUAL times as much as any reading before it. The mean of two or three readings in a row may meet
+    these conditions with less noise. A single reading must have lost BEYOND times as much, unless the run can measure
+    on request and a second one agrees (oven_agents.stats.evaluation_request).
 
     Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
-    10.1007/3-540-49430-8_3, criterion GL), except that the run continues from its best reading. If data can be skipped
-    and steps have not grown, it skips PASSED batches. Otherwise, or if that was tried, it cuts the rate together with
-    the rollback (neither alone is enough), by its growth or by CUT, which slows down whatever spoils the run. A loss
-    from one reading to the next may be a single event, and steps that grew at the same rate come from the moments,
-    which the rollback restores: both first get a rollback at the same rate. If weights moved by more than steps do, a
-    lower rate would only repair them more slowly. If the rate fell since the best reading, there is no second cut. The
-    agent acts on new readings only. After ATTEMPTS rollbacks, its own or another's, without a new best, it leaves the
-    run alone. After a failed rollback (oven_agents.stats.rollback_success) it only goes back again if the rate has
-    grown. If completions were not the policy's own since then (oven_agents.stats.policy_shift), each rollback would
-    lose the same again, and the policy is left to adapt.
+    10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can be skipped and steps have not
+    grown, it skips PASSED batches. Otherwise, or if that was tried, it cuts the rate together with the rollback
+    (neither alone is enough), by its growth or by CUT. A loss from one reading to the next, and steps that grew at the
+    same rate (their moments go back too), first get a rollback alone, and so do weights that moved by more than steps
+    do. If the rate fell since the best reading, there is no second cut. After ATTEMPTS rollbacks without a new best it
+    leaves the run alone; after a failed one (oven_agents.stats.rollback_success) it only goes back if the rate has
+    grown; and it does nothing if completions were another policy's (oven_agents.stats.policy_shift).
 
-    False alarms: noise is the deviation of the readings around a trend, from their second differences; the threshold is
-    SIGMAS of it beyond the luck of the best of as many readings. Few readings estimate it badly, hence the comparison
-    with earlier falls. With independent normal noise and 6 to 30 readings: 7 in 1,000 readings if there is only noise
-    or a slow trend, 4 if a run learnt twenty times its deviation; a second reading makes them rarer.
+    False alarms: noise is the deviation of the readings around a trend; the threshold is SIGMAS of it beyond the luck
+    of the best of as many readings. Few readings estimate it badly, hence the comparison with earlier falls. With
+    independent normal noise and 6 to 30 readings: 7 in 1,000 readings if there is only noise or a slow trend, 4 if a
+    run learnt twenty times its deviation; a second reading makes them rarer.
 
-    Limits: the agent is as late as readings are rare, needs more than LEARNT of them among the last 512 ticks (one
-    every 85 or so), and sees nothing without a held-out metric. It does not see harm that only slows the gain. It goes
-    back to the best reading and not to the last healthy step, so up to one interval between readings is lost with the
-    harm.
+    Limits: the agent is as late as readings are rare and needs more than LEARNT of them among the last 512 ticks. It
+    does not see harm that only slows the gain. It goes back to the best reading and not to the last healthy step, so up
+    to one interval between readings is lost with the harm.
     """
 
     moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
@@ -100,7 +95,7 @@ class BestCheckpoint(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
-        if metric is None or metric.name not in window.last.metrics or optimizer_gauges.shrink_share(window) > 0.5:
+        if metric is None or metric.name not in window.last.metrics or shrink_share(window) > 0.5:
             return None  # weights that shrink are the decay's agent's to see, and no rate's fault
         seen = readings(window, last=self.READINGS)
         values = [value for _, value in seen]
@@ -140,9 +135,7 @@ class BestCheckpoint(Agent):
     ) -> tuple[str, dict[str, float], str] | None:
         """Return its name, the changes in addition to the rollback, and these in words. `once`: the same rate need not
         lose it again. None if nothing is left that differs from the last attempt."""
-        rate, longer = (
-            optimizer_gauges.grown(window, name) for name in (optimizer_gauges.RATE, optimizer_gauges.LENGTH)
-        )
+        rate, longer = (grown(window, name) for name in (RATE, LENGTH))
         if rate < self.LONGER and last_rollback_failed(window):
             return None
         if not tried and rate < self.LONGER:
@@ -150,7 +143,7 @@ class BestCheckpoint(Agent):
                 return "rollback_and_skip", {SKIP: float(self.PASSED)}, f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", {}, ""
-        if optimizer_gauges.unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
+        if unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
             return None if tried else ("rollback", {}, "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))

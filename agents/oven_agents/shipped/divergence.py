@@ -11,11 +11,11 @@ from typing import ClassVar
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats import optimizer_gauges
 from oven_agents.stats.confidence import confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import objective, readings, signed
+from oven_agents.stats.optimizer_gauges import LENGTH, NORM, RATE, grown, moved, shrink_share, unexplained_jump
 from oven_agents.stats.robust_statistics import noise, since
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
 from oven_core.protocol.actuator_names import EVALUATE
@@ -52,33 +52,30 @@ class _Harm:
 
 class Divergence(Agent):
     """Signals: in this order, a gauge that is not finite; weights whose norm changed by more than the update; a
-    gradient ten times as large as any of the last 32 that made the step half as long again, so that no clip held it and
-    the moments remember it; a loss that jumps, with three values in a row above 3σ, unless it falls back by half
-    meanwhile; a loss that creeps up, with a mean of ten above 4.5 standard errors and a worse held-out loss, or a mean
-    of five above 3 and longer steps. The last two only count if the gradient, the step length or a held-out reading
-    moved as well, because a loss that moves alone may be reported in another unit.
+    gradient ten times any of the last 32 that also made steps half as long again, so that no clip held it and the
+    moments remember it; a loss that jumps (three values in a row above 3σ) and does not fall back by half; a loss that
+    creeps up (a mean of ten above 4.5 standard errors and a worse held-out loss, or a mean of five above 3 and longer
+    steps). The last two need a second sign from the gradient, the step length or a held-out reading, because a loss
+    that moves alone may be reported in another unit.
 
-    Actions: displaced weights and a risen loss are first confirmed by a held-out reading, if the run can measure one on
-    request. Harm that held-out data do not show is left alone. If held-out data lost less than OWN of the rise, the
-    batches are skipped and no step is discarded (oven_agents.stats.evaluation_request). If the loss stays high after
-    that, the agent goes back only if a newer reading shows damaged weights, because the loss may mean something else by
-    now. Otherwise it offers, the most likely first: rollback and skip past the batches (PaLM, Chowdhery et al. 2022,
-    arXiv 2204.02311, §5.1: the same weights did not spike on other batches, nor other weights on the same ones);
-    rollback and cut if the rate has grown, by that factor, or if successive gradients undo each other, by CUT (neither
-    alone repairs a rate that is too high), but not while something else moves the weights, which a lower rate would
-    repair more slowly; a rollback alone if weights or moments were hurt. The target is before the most likely onset of
-    the rise (Page 1954, oven_agents.stats.robust_statistics), which noise may hide at first. A remedy tried within
-    MEMORY ticks is not offered again, so data that stay harder cost one rollback. Nothing is offered once rollbacks are
-    exhausted, except to a run of NaN. After a failed rollback, a risen loss only leads to a cut that the steps
-    themselves support (oven_agents.stats.rollback_success).
+    Actions: if the run can measure on request, displaced weights and a risen loss are first confirmed by a held-out
+    reading. Harm that held-out data do not show is left alone. If they lost less than OWN of the rise, the batches are
+    skipped and no step is discarded; if the loss stays high, the agent goes back only if a newer reading shows damaged
+    weights. Otherwise it offers, the most likely first: rollback and skip past the batches (PaLM, Chowdhery et al.
+    2022, arXiv 2204.02311, §5.1: only those batches with those weights made the spike); rollback and cut if the rate
+    has grown, by that factor, or if successive gradients undo each other, by CUT (neither alone repairs a rate that is
+    too high), but not while something else moves the weights; a rollback alone if weights or moments were hurt. It goes
+    back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). A remedy tried within MEMORY
+    ticks is not offered again. Once rollbacks are exhausted, only a run of NaN gets an offer, and after a failed one a
+    risen loss only leads to a cut that the steps themselves support (oven_agents.stats.rollback_success).
 
     False alarms: on independent noise, none for a gauge that is not finite or for displaced weights (triangle
-    inequality, oven_agents.stats.optimizer_gauges). For a gradient below 10⁻⁵ per step times the second sign, with a
-    log-normal spread of 0.5. For a jump 10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a creeping
-    loss 10⁻⁵ and 10⁻³ before the second sign.
+    inequality). For a gradient below 10⁻⁵ per step times the second sign, with a log-normal spread of 0.5. For a jump
+    10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a creeping loss 10⁻⁵ and 10⁻³ before the second
+    sign.
 
-    Limits: under a reward (GRPO) the loss has no level, and a gradient outlier is a ratio of probabilities that comes
-    again; of seven runs that went back from one, six were no better. So only the first two signals count there. The
+    Limits: under a reward (GRPO) only the first two signals count, because the loss has no level, and a gradient
+    outlier is a ratio of probabilities that comes again: of seven runs that went back from one, six were no better. The
     agent needs snapshots from before the harm.
     """
 
@@ -129,7 +126,7 @@ class Divergence(Agent):
     """Ticks after a rollback in which new harm must have been in the snapshot. Then it goes further back, once."""
     HORIZON = 20
     """Ticks in which the forecast is judged. What was lost comes back at once, or not at all."""
-    MOVED: ClassVar[dict[str, float]] = {optimizer_gauges.NORM: 3.0, optimizer_gauges.LENGTH: 6.0}
+    MOVED: ClassVar[dict[str, float]] = {NORM: 3.0, LENGTH: 6.0}
     """Deviations by which another gauge must move with the loss. By chance, a norm is 2.5 away in one tick of ten;
     lengths of successive steps are not independent."""
     JUMPED = 0.7
@@ -191,11 +188,11 @@ class Divergence(Agent):
         return _Harm("loss_nan", 1.0, first, why, stubborn=True, shows=False, sure=self.BROKEN)
 
     def _damaged(self, window: Window) -> _Harm | None:
-        displacement = optimizer_gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
+        displacement = unexplained_jump(window, window.last_change_tick(ROLLBACK))
         if displacement is None:
             return None
-        tick, moved = displacement
-        why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {tick - 1}"
+        tick, beyond = displacement
+        why = f"the norm of the weights changed by {beyond:.1%} beyond the update of tick {tick - 1}"
         before = [
             value
             for measured_at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE)
@@ -209,13 +206,13 @@ class Divergence(Agent):
         show it."""
         if objective(window.run).name != LOSS:
             return None
-        norms = window.surviving_series(optimizer_gauges.NORM, last=self.REFERENCE + self.RECENT)
+        norms = window.surviving_series(NORM, last=self.REFERENCE + self.RECENT)
         values = [value for _, value in norms]
         if len(values) < self.REFERENCE // 2 + self.RECENT or not all(map(math.isfinite, values)):
             return None
         before = max(values[: -self.RECENT] + self._thrown_away(window))
         tick, norm = next(((t, v) for t, v in norms[-self.RECENT : -1] if v > self.OUTLIER * before), (0, 0.0))
-        if not norm or optimizer_gauges.grown(window, optimizer_gauges.LENGTH) < self.HELD:
+        if not norm or grown(window, LENGTH) < self.HELD:
             return None
         why = f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the largest before it, got past the clip"
         why += f" at tick {tick}"
@@ -226,7 +223,7 @@ class Divergence(Agent):
         """Return norms from before the last rollback. An outlier that comes again after it is not a single event."""
         back = window.last_change_tick(ROLLBACK)
         lately = [o for o in window.observations if back - self.REFERENCE < o.tick <= back]
-        return [norm for o in lately if math.isfinite(norm := o.metrics.get(optimizer_gauges.NORM, math.nan))]
+        return [norm for o in lately if math.isfinite(norm := o.metrics.get(NORM, math.nan))]
 
     def _risen(self, window: Window) -> _Harm | None:
         """Return harm from a risen loss. None if too little was measured since the last change that moves the loss, or
@@ -247,10 +244,10 @@ class Divergence(Agent):
     def _confirmed(self, window: Window, onset: int) -> bool:
         """Return whether a gradient, a step or a newer held-out reading moved with the loss. A loss that moves alone
         may be reported in another unit. True if neither gradient nor step can be compared."""
-        moved = [(optimizer_gauges.moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
-        if all(errors is None for errors, _ in moved):
+        deviations = [(moved(window, metric, onset), far) for metric, far in self.MOVED.items()]
+        if all(errors is None for errors, _ in deviations):
             return True
-        if any(errors is not None and abs(errors) > far for errors, far in moved):
+        if any(errors is not None and abs(errors) > far for errors, far in deviations):
             return True
         return _worse(window, onset)
 
@@ -274,7 +271,7 @@ class Divergence(Agent):
 
     def _crept(self, window: Window, seen: list[tuple[int, float]], recent: int) -> _Harm | None:
         values = [value for _, value in seen]
-        longer = optimizer_gauges.grown(window, optimizer_gauges.LENGTH) >= self.LONGER
+        longer = grown(window, LENGTH) >= self.LONGER
         if longer and recent >= self.FEW and rise(values[-self.REFERENCE :], self.FEW) > self.TELLING:
             count = self.FEW
         elif recent >= self.RECENT and rise(values, self.RECENT) > self.CREEP and (longer or _worse(window)):
@@ -288,28 +285,22 @@ class Divergence(Agent):
         return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, self._order(window, onset), sure=self.CREPT)
 
     def _order(self, window: Window, onset: int) -> tuple[str, ...]:
-        if optimizer_gauges.grown(window, optimizer_gauges.RATE) >= self.LONGER:
+        if grown(window, RATE) >= self.LONGER:
             return (CUTTING, SKIPPING)
-        if optimizer_gauges.grown(window, optimizer_gauges.LENGTH) >= self.LONGER and RETURNING not in self._tried(
-            window, onset
-        ):
+        if grown(window, LENGTH) >= self.LONGER and RETURNING not in self._tried(window, onset):
             return (RETURNING,)  # the rate is what it was: the moments were hurt, and go back with the weights
         return (SKIPPING, CUTTING)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
-        if optimizer_gauges.shrink_share(window) > 0.5:
+        if shrink_share(window) > 0.5:
             return None  # it is weight decay, and neither rate nor data
         tried = self._tried(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
         cosines = window.series(ALIGNMENT, after=harm.onset - 1)
         if len(cosines) >= self.IN_A_ROW and median(cosines) < -0.2:
             symptoms["gradients_opposed"] = 0.5
-        evident = (
-            harm.stubborn
-            or "gradients_opposed" in symptoms
-            or optimizer_gauges.grown(window, optimizer_gauges.LENGTH) >= self.LONGER
-        )
-        if optimizer_gauges.unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
+        evident = harm.stubborn or "gradients_opposed" in symptoms or grown(window, LENGTH) >= self.LONGER
+        if unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
             evident = False  # by no step; and what repairs them is steps
         again = last_rollback_failed(window) and not harm.stubborn
         plans = [
@@ -352,11 +343,11 @@ class Divergence(Agent):
         if remedy == CUTTING:
             if SCALE not in window.knobs:
                 return Plan(remedy, ())
-            knob, grown = window.knobs[SCALE], optimizer_gauges.grown(window, optimizer_gauges.RATE)
-            lowered = knob.bounded(knob.number / (grown if grown >= self.LONGER else self.CUT))
+            knob, growth = window.knobs[SCALE], grown(window, RATE)
+            lowered = knob.bounded(knob.number / (growth if growth >= self.LONGER else self.CUT))
             if lowered > knob.number / 1.2:
                 return Plan(remedy, ())
-            since = f", for the rate is {grown:.1f} times what it was" if grown >= self.LONGER else ""
+            since = f", for the rate is {growth:.1f} times what it was" if growth >= self.LONGER else ""
             wanted.append((SCALE, lowered, f"{SCALE} {knob.number:.3g} → {lowered:.3g}{since}"))
         why = f"{harm.why}; {', '.join(text for _, _, text in wanted)}"
         target = objective(window.run)

@@ -23,13 +23,11 @@ LEVELS = "reward/"
 
 
 class EntropyCollapse(Agent):
-    """Signals: a spread that collapses: the policy's entropy, or the standard deviation of its stated confidence, falls
-    to half within twenty steps while the objective does not rise. A policy that learns pays for reward with entropy
-    (Cui et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b); one that pays and gains nothing is collapsing. Advantages
-    below chance: if the completions of a level were right or wrong by chance, each with the level's rate p, their
-    rewards would have a standard deviation of √(p(1 − p)) within groups. The measured value is lower the more alike
-    completions of a prompt are. Below QUIET of it, and below half of its earlier value, groups are nearly constant.
-    Confidences that are all alike from the start, or advantages that are (oven_agents.stats.symptoms).
+    """Signals: the policy's entropy, or the standard deviation of its stated confidence, falls to half within twenty
+    steps while the objective does not rise: a policy that learns pays for reward with entropy (Cui et al. 2025, arXiv
+    2505.22617: R = −a·exp(H) + b). Rewards that vary within groups far less than chance, √(p(1 − p)) at the level's
+    rate p: below QUIET of it, and below half of its earlier value, groups are nearly constant. Confidences, or
+    advantages, that are all alike from the start (oven_agents.stats.symptoms).
 
     Actions: raises alerts for the last two as long as they last. Against a constant confidence it offers more weight
     for the calibration term in the reward (λ), which rewards telling sure from unsure. With both signs it is sure

@@ -27,26 +27,23 @@ ALIGNMENT = "optim/grad_momentum_cos"
 
 
 class LearningRate(Agent):
-    """Signals: the rate is too low if each gradient points where the running mean of the last gradients did: their
-    cosine stays high, so steps could be longer. Near the right rate, successive gradients are unrelated. This is the
-    sign rule of hypergradient descent (Baydin et al. 2018, arXiv 1703.04782) over a window. The rate is too high if
-    successive gradients undo each other while a loss gets worse; along a few directions, steps overshoot at a fitting
-    rate too. It is far too high if steps are long and the loss gave back a third of its gain, or if the reward is gone
-    and the policy itself has changed (oven_agents.stats.policy_shift) on completions of its own. Training has stalled
-    if the objective did not improve over hundreds of steps, in which a gain of one hundredth would be visible, and
-    successive gradients do not agree. The objective is the reward with its announced direction, or the loss if there is
-    no reward. A loss that jumps is left to divergence.
+    """Signals: the rate is too low if each gradient points where the running mean of the last gradients did; near the
+    right rate, successive gradients are unrelated. This is the sign rule of hypergradient descent (Baydin et al. 2018,
+    arXiv 1703.04782) over a window. The rate is too high if successive gradients undo each other while a loss gets
+    worse. It is far too high if steps are long and the loss gave back a third of its gain, or if the reward is gone and
+    the policy itself has changed (oven_agents.stats.policy_shift) on its own completions. Training has stalled if the
+    objective did not improve over hundreds of steps, in which a gain of one hundredth would be visible, and successive
+    gradients do not agree. A loss that jumps is left to divergence.
 
-    Actions: raises a rate that is too low. Cuts a rate that is too high or stalled, because a lower rate averages out
-    the noise that is left at a stall. The damage of a rate far too high does not heal by itself, so the agent proposes
-    a rollback and a cut as one plan. After a rollback, the rate stays below a quarter of the value that failed. It is
-    not raised before a cut has shown its effect.
+    Actions: raises a rate that is too low. Cuts one that is too high, or stalled: a lower rate averages out the noise
+    that is left. The damage of a rate far too high does not heal by itself, so rollback and cut are one plan. After a
+    rollback, the rate stays below a quarter of the value that failed, and it is not raised before a cut has shown its
+    effect.
 
     False alarms: opposed gradients are reported in 2 % of runs of 400 ticks of pure noise, and in 3.7 % by the early
     check. Agreeing gradients do not justify a higher rate if weight decay shrinks the weights, if the objective gets
-    worse, or if the model is still moving away from its random initialisation. The same holds if the agreement fades by
-    itself, as it does at a fitting rate, or if gradients did not agree earlier at a rate that was no higher: then
-    something else changed.
+    worse, if the model still leaves its random initialisation, if the agreement fades by itself as at a fitting rate,
+    or if gradients did not agree earlier at a rate that was no higher.
 
     Limits: the agent is silent while the user's own schedule moves the rate. Without the cosine (sharded gradients, an
     imported run) it only sees a collapse.

@@ -22,14 +22,13 @@ LEAST_NOISE = 1e-3
 
 
 class RewardHacking(Agent):
-    """Signals: a policy moves in small steps, and all judges see the same completions, so their mean scores move slowly
-    and together. Two things break that. A judge changed: its mean jumps up from one step to the next, and no other's
-    does. Learning cannot cause that; the judge itself is different (an updated service, a constant answer). A fall says
-    less: the strictest judge falls first when the policy gets worse, and would lose its weight for being right. Judges
-    come apart: one's mean rises while another's falls, and held-out quality falls, by a new reading if the run can
-    measure one. That is what optimising a proxy past its use looks like (Gao et al. 2022, arXiv 2210.10760; ensembles
-    delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Longer answers and lower agreement
-    between judges are reported as well.
+    """Signals: all judges see the same completions of a policy that moves in small steps, so their mean scores move
+    slowly and together. A judge changed if its mean jumps up from one step to the next and no other's does: learning
+    cannot cause that (an updated service, a constant answer). A fall says less, because the strictest judge falls first
+    when the policy gets worse. Judges come apart if one's mean rises while another's falls, and held-out quality falls,
+    by a new reading if the run can measure one: a proxy is optimised past its use (Gao et al. 2022, arXiv 2210.10760;
+    ensembles delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244). Longer answers and lower
+    agreement are reported as well.
 
     Actions: the judge keeps a tenth of its share, and the rest goes to the others in proportion to theirs. If a judge
     fell, the agent also goes back to before the two came apart.
@@ -38,9 +37,9 @@ class RewardHacking(Agent):
     than half of that for any other judge: below 10⁻⁵ per step. Two judges come apart by 4 and 3 standard errors, and
     noise that they share moves both the same way.
 
-    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. The agent
-    moves its own metric and is judged by a held-out one; without it, the agent is silent. reward_weights only looks at
-    held-out quality and needs some evaluations; this agent looks at every step.
+    Limits: judges that are all fooled together do not come apart. A judge of weight 0 is only a witness. The agent is
+    silent without a held-out metric, which judges it. reward_weights only looks at held-out quality and needs some
+    evaluations; this agent looks at every step.
     """
 
     needs = ("rewards/*/mean",)

@@ -37,24 +37,21 @@ class _Reading:
 
 class Teacher(Agent):
     """Signals: GRPO's reward minus β·KL(π_θ ‖ π_ref) has its optimum where another nat costs more than it earns. So an
-    anchor that binds shows three things together: the reward stays flat below its ceiling, in training and on held-out
-    data; the KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order of 1. An
-    anchor that does not bind lets the KL grow as long as the reward does. In the other direction, a KL between half a
-    nat and FAR grows by half, the reward does not, and held-out quality fell. A teacher is absorbed when the KL to it
-    has fallen far below its first level and stays there while the reward is flat: it has nothing left to teach.
+    anchor that binds shows three things: the reward stays flat below its ceiling, in training and on held-out data; the
+    KL stays flat too; and β·KL is a material part of an objective whose advantages are of the order of 1. A policy
+    leaves its teacher without gain if a KL between half a nat and FAR grows by half, the reward does not, and held-out
+    quality fell. A teacher is absorbed when the KL to it has fallen far below its first level and stays there while the
+    reward is flat.
 
     Actions: for an anchor that binds, the next stronger teacher (`choices` are in order, weakest first), or a third of
     β if there is none. For an absorbed teacher, the next stronger one, unless the KL to that one is no larger. For a
-    policy that leaves its teacher without gain, three times β. (The direction is that of the adaptive controller of
-    Ziegler et al. 2019, arXiv 1909.08593, §2.2, which steers to a target that is not known here.) The agent undoes its
-    last step if the reward is lower than before it. A step that was undone is not tried again, so this ends in every
-    run.
+    policy that leaves its teacher, three times β (the direction of the adaptive controller of Ziegler et al. 2019,
+    arXiv 1909.08593, §2.2). The agent undoes its last step if the reward is lower than before it, and never tries that
+    step again, so this ends in every run.
 
-    False alarms: β is not raised beyond FAR, where no anchor brings a policy back, nor if the estimate leaps: a policy
-    moves in steps, and a leap means that sampler and trainer came apart, which no anchor repairs
-    (oven_agents.stats.policy_shift). A KL that is low because the policy started at its reference is not absorbed,
-    because it was never high; neither is one that leapt and came back. Of six starts with a β of little effect, one was
-    swapped needlessly.
+    False alarms: β is not raised beyond FAR, where no anchor brings a policy back, nor if the estimate leaps: then
+    sampler and trainer came apart (oven_agents.stats.policy_shift). A KL that was never high, or that leapt and came
+    back, is not absorbed. Of six starts with a β of little effect, one was swapped needlessly.
 
     Limits: the thresholds come from one recipe, with β from 0.1 to 1. Advantages that are not divided by their spread
     have another scale. Without headroom the agent is silent, even if the KL runs away at the ceiling. Some methods drop

@@ -5,12 +5,12 @@ from __future__ import annotations
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats import optimizer_gauges
+from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.confidence import confidence
 from oven_agents.stats.objective import objective, signed
 from oven_agents.stats.robust_statistics import quantile
 
-DECAY, ROLLBACK = optimizer_gauges.DECAY, optimizer_gauges.ROLLBACK
+DECAY, ROLLBACK = gauges.DECAY, gauges.ROLLBACK
 
 
 class WeightDecay(Agent):
@@ -34,7 +34,7 @@ class WeightDecay(Agent):
     phase of decay to prune) look the same.
     """
 
-    needs = (optimizer_gauges.WEIGHTS, optimizer_gauges.LENGTH)
+    needs = (gauges.WEIGHTS, gauges.LENGTH)
     moves = (DECAY, ROLLBACK)
     speciality = (DECAY, ROLLBACK)
     options = dict.fromkeys(("mostly", "lost", "half", "tenth", "straight", "fitting", "sure"), SHARE)
@@ -72,30 +72,27 @@ class WeightDecay(Agent):
         return self._shrinks(window) or self._pushes(window) or self._pulls(window)
 
     def _pushes(self, window: Window) -> Alternatives | None:
-        cosine = optimizer_gauges.outward_cosine(window)
+        cosine = gauges.outward_cosine(window)
         knob = window.knobs[DECAY]
         if not self.STRAIGHT <= cosine <= self.ALL or knob.number <= 0 or window.last_change_tick(DECAY) >= 0:
             return None
-        norms = window.surviving_series(optimizer_gauges.WEIGHTS, last=optimizer_gauges.LATELY + 1)
+        norms = window.surviving_series(gauges.WEIGHTS, last=gauges.LATELY + 1)
         healthy, before = norms[0]
         if norms[-1][1] < (1 + self.LOST) * before:
             return None
         lowered = knob.bounded(knob.number * self.TENTH)
-        why = (
-            f"every step of the last {optimizer_gauges.LATELY} leads straight away from the origin (cosine "
-            "with the weights "
-        )
+        why = f"every step of the last {gauges.LATELY} leads straight away from the origin (cosine with the weights "
         why += f"{min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offered(window, healthy, lowered, why, 1.0, "weights_pushed_out")
 
     def _pulls(self, window: Window) -> Alternatives | None:
-        share = optimizer_gauges.decay_share(window)
+        share = gauges.decay_share(window)
         knob = window.knobs[DECAY]
         if share < self.MOSTLY or self._shorter(window, knob.number, share):
             return None
         lowered = knob.bounded(knob.number * self.FITTING / share)
         since = window.last_change_tick(DECAY, ROLLBACK)
-        seen = window.surviving_series(optimizer_gauges.LENGTH, after=since, last=self.BACK)
+        seen = window.surviving_series(gauges.LENGTH, after=since, last=self.BACK)
         part = f"weight decay makes up {min(share, 1):.0%} of each step's length"
         why = f"{part}: {DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offered(window, seen[0][0], lowered, why, 1.0)
@@ -103,18 +100,16 @@ class WeightDecay(Agent):
     def _shorter(self, window: Window, decay: float, share: float) -> bool:
         """Return whether the share was far lower before at the same decay. Then the steps got shorter."""
         since = window.last_change_tick(DECAY)
-        rates = dict(window.surviving_series(optimizer_gauges.RATE, after=since))
-        lengths = window.surviving_series(optimizer_gauges.LENGTH, after=since)
+        rates = dict(window.surviving_series(gauges.RATE, after=since))
+        lengths = window.surviving_series(gauges.LENGTH, after=since)
         shares = [rates[tick] * decay / length for tick, length in lengths if tick in rates and length > 0]
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
     def _shrinks(self, window: Window) -> Alternatives | None:
-        if not self.MOSTLY <= optimizer_gauges.shrink_share(window) <= self.ALL:
+        if not self.MOSTLY <= gauges.shrink_share(window) <= self.ALL:
             return None
-        norms = window.surviving_series(
-            optimizer_gauges.WEIGHTS, after=window.last_change_tick(DECAY, ROLLBACK), last=self.BACK
-        )
-        if len(norms) < optimizer_gauges.NOW:
+        norms = window.surviving_series(gauges.WEIGHTS, after=window.last_change_tick(DECAY, ROLLBACK), last=self.BACK)
+        if len(norms) < gauges.NOW:
             return None
         top = max(value for _, value in norms)
         healthy = max(tick for tick, value in norms if value >= 0.99 * top)
@@ -126,7 +121,7 @@ class WeightDecay(Agent):
         lowered = knob.bounded(knob.number * factor)
         why = (
             f"the weights lost {lost:.0%} of their norm in {window.tick - healthy} ticks, and "
-            f"{optimizer_gauges.shrink_share(window):.0%} of each step's length goes into that: {DECAY} "
+            f"{gauges.shrink_share(window):.0%} of each step's length goes into that: {DECAY} "
             f"{knob.number:.3g} → "
             f"{lowered:.3g}"
         )

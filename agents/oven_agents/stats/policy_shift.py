@@ -11,7 +11,7 @@ from oven_agents.stats.level_shift import shift_at
 from oven_agents.stats.objective import readings
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
-"""Gauges that show a changed policy whoever judges it. Not the gradient, whose length follows the rewards' spread."""
+"""Gauges that show a changed policy under any judge. Not the gradient, whose length follows the rewards' spread."""
 BEFORE = 16
 """Ticks before the onset that a gauge is compared with."""
 LEAST = 8
@@ -27,7 +27,7 @@ COLLAPSED: Final = 0.2
 
 
 def quality_dropped(window: Window) -> bool | None:
-    """Return whether the newest held-out reading is clearly below the best one before it; None below two readings."""
+    """Return whether the newest held-out reading lost more than LOST of the best one; None below two readings."""
     values = [value for _, value in readings(window)]
     if len(values) < 2:
         return None

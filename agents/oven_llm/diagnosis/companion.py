@@ -27,7 +27,6 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.models import ModelHandler, ProviderHandler
 from oven_runs.home.model_spend import NAME, Cap
 from oven_runs.settings.committee_settings import BudgetSettings
-from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import SupervisorSettings
 
 log = logging.getLogger("oven.agent")
@@ -36,51 +35,25 @@ FOLDER: Final = "diagnoses"
 """Name of the diagnoses' folder in the run's folder."""
 
 
-class RunModels:
-    """The supervisor's and the worker's models from the run's settings, with one budget. Raises ConfigError for an
-    unknown provider, and without a model's key."""
-
-    def __init__(self, around: Surroundings, settings: SupervisorSettings) -> None:
-        assert settings.model is not None
-        self._around, self._settings = around, settings
-        self._models = {"supervisor.model": settings.model}
-        if settings.worker is not None:
-            self._models["supervisor.worker"] = settings.worker
-        providers = catalogue(around.providers_file)
-        for name, model in self._models.items():
-            key_of(name, endpoint_of(around.name, model, providers, name), setting=name)
-        self._budget: Budget | None = None
-        self._handlers: list[ModelHandler] = []
-
-    def connected(self) -> tuple[ModelHandler, ModelHandler]:
-        """Return the supervisor and its worker. The first call imports their SDKs, which takes a second or two. Raises
-        ConfigError if an SDK is not installed, or if the budget caps US dollars and a price is unknown."""
-        if not self._handlers:
-            settings, owner = self._settings, self._around.name
-            cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", owner)
-            self._budget = Budget([cap], self._around.folder / NAME, owner)
-            self._handlers = [
-                ProviderHandler.connected(
-                    model,
-                    self._around.providers_file,
-                    name,
-                    budget=self._budget,
-                    account=f"{owner}/{name.rpartition('.')[2]}",
-                    timeout_s=settings.seconds,
-                )
-                for name, model in self._models.items()
-            ]
-        return self._handlers[0], self._handlers[-1]
-
-    @property
-    def cost_usd(self) -> float | None:
-        """The run's cost so far; None if a price is unknown."""
-        return self._budget.cost_usd if self._budget is not None else 0.0
-
-    def close(self) -> None:
-        """Close the connections. The budget stays open, so that calls that were left behind are still booked."""
-        for handler in self._handlers:
-            handler.close()
+def connected_models(around: Surroundings, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
+    """Connect the supervisor's model, and its worker's if that is another one, with one budget. Importing their SDKs
+    takes a second or two. Raises ConfigError for an unknown provider, without a key or an SDK, and if the budget caps
+    US dollars and a price is unknown."""
+    cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", around.name)
+    budget = Budget([cap], around.folder / NAME, around.name)
+    handlers: list[ModelHandler] = [
+        ProviderHandler.connected(
+            model,
+            around.providers_file,
+            f"supervisor.{role}",
+            budget=budget,
+            account=f"{around.name}/{role}",
+            timeout_s=settings.seconds,
+        )
+        for role, model in (("model", settings.model), ("worker", settings.worker))
+        if model is not None
+    ]
+    return budget, handlers
 
 
 @dataclass(frozen=True)
@@ -166,7 +139,7 @@ class DiagnosisCompanion:
         self._around, self._settings, self._desk = around, settings, desk
         self._store = DiagnosisStore(around.folder)
         self._begun = self._store.count
-        self._models = RunModels(around, settings)
+        self._budget, self._handlers = connected_models(around, settings)
         self._events: list[Event] = []
         self._used: deque[tuple[int, int, ProposedChange | None]] = deque()
         self._answer_used = asyncio.Event()
@@ -183,7 +156,7 @@ class DiagnosisCompanion:
     @property
     def summary(self) -> str:
         """The diagnoses so far, for a notice."""
-        cost = self._models.cost_usd
+        cost = self._budget.cost_usd
         spent = "" if cost is None else f", {cost:.4f} USD"
         return f"{self._begun} diagnoses{spent}; abstained: {counted(self.failed)}"
 
@@ -205,7 +178,8 @@ class DiagnosisCompanion:
                 await asyncio.to_thread(self._write_used)
         finally:
             self._write_used()
-            await asyncio.to_thread(self._models.close)
+            for handler in self._handlers:  # the budget stays open for calls that were left behind
+                await asyncio.to_thread(handler.close)
 
     def _write_used(self) -> None:
         while self._used:
@@ -240,12 +214,11 @@ class DiagnosisCompanion:
         if not view.causes:
             raise ConfigError("the knowledge graph does not answer, so no cause could be checked against it")
         folder = await asyncio.to_thread(self._store.begin, request, context.seq, view)
-        supervisor, worker = await asyncio.to_thread(self._models.connected)
         result = await diagnose(
             context,
             view,
-            supervisor,
-            worker,
+            self._handlers[0],
+            self._handlers[-1],
             knobs=self._settings.actuators,
             seconds=self._settings.seconds,
             log_dir=folder,

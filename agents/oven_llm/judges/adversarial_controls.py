@@ -120,11 +120,6 @@ class Controls:
         return self._failed_in_a_row >= IN_A_ROW
 
     @property
-    def suspected(self) -> bool:
-        """Whether the judge failed its last test."""
-        return bool(self._suspects)
-
-    @property
     def suspects(self) -> tuple[str, ...]:
         """Ids of the attacks that the judge failed on last, possibly with REFERENCE; empty if it passed."""
         return self._suspects

@@ -82,7 +82,7 @@ class Judge:
     @property
     def trusted(self) -> bool:
         """Whether it passed its last control, or had none."""
-        return self.controls is None or not self.controls.suspected
+        return self.controls is None or not self.controls.suspects
 
     @property
     def quarantined(self) -> bool:

@@ -59,17 +59,30 @@ class Member:
     async def answer(self, data: bytes, context: str = "") -> ScoreReply:
         """Score a request. `context` is the trace that it arrived with. Raises only if it is cancelled."""
         tally = CallTally(context)
+        request: ScoreRequest | None = None
+        scores: dict[str, float] | None = None
+        failure: ModelFailure | None = None
         try:
             request = _request(data)
-        except ModelFailure as failure:
-            return self._reply(None, tally, failure)
-        try:
             scores = await self._score(request, tally)
-        except ModelFailure as failure:
-            return self._reply(request, tally, failure)
+        except ModelFailure as error:
+            failure = error
         except Exception as error:  # a bug; its text may contain the request
-            return self._reply(request, tally, ModelFailure("internal", type(error).__name__))
-        return self._reply(request, tally, scores)
+            failure = ModelFailure("internal", type(error).__name__)
+        self._count(tally, failure)
+        return ScoreReply(
+            member=self.name,
+            group=request.group if request else "",
+            judge=request.judge.identity if request and request.judge else "",
+            scores=scores,
+            reasons=_reasons(request, tally) if request and scores is not None else {},
+            failure=failure.kind if failure else "",
+            detail=failure.detail if failure else "",
+            input_tokens=tally.input_tokens,
+            output_tokens=tally.output_tokens,
+            cost_usd=tally.cost_usd,
+            health=tally.health,
+        )
 
     async def probe(self, data: bytes) -> ProbeReply | None:
         """Say whether another model could judge. None for anything but a ProbeRequest. Never raises."""
@@ -110,31 +123,15 @@ class Member:
             # Time spent on waiting out a retry-after counts as that fault, not as slowness.
             raise ModelFailure(tally.last_fault or "timeout", f"no scores within {seconds:.3g} s") from None
 
-    def _reply(
-        self, request: ScoreRequest | None, tally: CallTally, result: dict[str, float] | ModelFailure
-    ) -> ScoreReply:
+    def _count(self, tally: CallTally, failure: ModelFailure | None) -> None:
         self.groups += 1
         self.faults.update(tally.faults)
-        failure = result if isinstance(result, ModelFailure) else None
         if failure is not None:
             if not self.abstained[failure.kind]:
                 log.warning("abstains on a group: %s; further ones of this kind are counted only", failure)
             self.abstained[failure.kind] += 1
         if self.groups % SUMMARY_EVERY == 0:
             log.info("%s", self.summary())
-        return ScoreReply(
-            member=self.name,
-            group=request.group if request is not None else "",
-            judge=request.judge.identity if request is not None and request.judge is not None else "",
-            scores=None if isinstance(result, ModelFailure) else result,
-            reasons=_reasons(request, tally) if request is not None and failure is None else {},
-            failure=failure.kind if failure is not None else "",
-            detail=failure.detail if failure is not None else "",
-            input_tokens=tally.input_tokens,
-            output_tokens=tally.output_tokens,
-            cost_usd=tally.cost_usd,
-            health=tally.health,
-        )
 
 
 def _reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:

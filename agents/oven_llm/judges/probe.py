@@ -96,11 +96,13 @@ async def probe(
         schema = "none" if terms.schema_ignored else terms.now.schema
         result = replace(result, schema=schema, top_logprobs=_alternatives(reply))
         rubric_prompts.read_verdict(text, ids)
-    except TimeoutError:
-        failure = ModelFailure(tally.last_fault or "timeout", f"no answer within {timeout_s:g} s")
-        result = _failed(result, model, failure)
-    except ModelFailure as failure:
-        result = _failed(result, model, failure)
+    except (TimeoutError, ModelFailure) as error:
+        failure = (
+            error
+            if isinstance(error, ModelFailure)
+            else ModelFailure(tally.last_fault or "timeout", f"no answer within {timeout_s:g} s")
+        )
+        result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, model))
     lacks = terms.lacks()
     if result.usd_per_million is None:
         lacks += (
@@ -138,10 +140,6 @@ def _without_mark(text: str, mark: str) -> tuple[str, bool]:
 
 def _alternatives(reply: ModelReply) -> int:
     return max((len(token.top) for token in reply.logprobs or ()), default=0)
-
-
-def _failed(result: ProbeResult, model: ModelEndpoint, failure: ModelFailure) -> ProbeResult:
-    return replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, model))
 
 
 def _remedy(kind: Kind, model: ModelEndpoint) -> str:

@@ -5,8 +5,7 @@ Any other call is refused with EPERM, which Python raises as PermissionError.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from oven_llm.sandbox.bpf import ENOSYS, Argument, Rule
 
@@ -49,17 +48,12 @@ PROCESS_FACTS: Final = (
 """Harmless queries, and calls by which threads and faulthandler set up their own process."""
 
 
-@dataclass(frozen=True)
-class Descriptors:
+class Descriptors(NamedTuple):
     """The child's file descriptors: to read requests, to write replies, and one that ends it with the host."""
 
     requests: int
     replies: int
     lifeline: int
-
-    @property
-    def all(self) -> tuple[int, ...]:
-        return (self.requests, self.replies, self.lifeline)
 
 
 def _allow(*calls: str) -> tuple[Rule, ...]:
@@ -81,8 +75,8 @@ def repl_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
 def folder_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
     """Return the rules of `tests`: files as far as Landlock allows them, threads and socket pairs. No processes, no
     network, no signals to others."""
-    not_ours = Argument(0, "none_of", descriptors.all)
-    not_onto_ours = Argument(1, "none_of", descriptors.all)
+    not_ours = Argument(0, "none_of", descriptors)
+    not_onto_ours = Argument(1, "none_of", descriptors)
     return (
         Rule("read"),
         Rule("write"),

@@ -49,7 +49,8 @@ class LockedChild:
         self, machine: Machine, landlock: int, profile: Profile, limits: Limits, functions: Mapping[str, object]
     ) -> None:
         """`landlock`: Landlock's version, 0 to do without it."""
-        self._limits = limits
+        self._limits, self._profile, self._functions = limits, profile, functions
+        self._machine, self._landlock = machine, landlock
         self._reader = Frames(
             {
                 frames.READY: SLACK,
@@ -64,12 +65,12 @@ class LockedChild:
         self._received: deque[tuple[int, bytes]] = deque()
         self._open: list[int] = []
         try:
-            self._start(machine, landlock, profile, functions)
+            self._start()
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, machine: Machine, landlock: int, profile: Profile, functions: Mapping[str, object]) -> None:
+    def _start(self) -> None:
         requests, self._to = os.pipe()
         self._from, replies = os.pipe()
         lifeline, lifeline_end = os.pipe()
@@ -77,19 +78,19 @@ class LockedChild:
         descriptors = Descriptors(requests, replies, lifeline)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *FLAGS, "-c", BOOT, ROOT, *map(str, descriptors.all)],
-                pass_fds=descriptors.all,
+                [sys.executable, *FLAGS, "-c", BOOT, ROOT, *map(str, descriptors)],
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=self._environment(profile),
-                cwd=profile.write or "/",
+                env=self._environment(),
+                cwd=self._profile.write or "/",
                 start_new_session=True,
             )
         except OSError as error:
             raise ProcessError(f"the sandbox cannot start {sys.executable}: {reason(error)}") from None
         finally:
-            for descriptor in descriptors.all:
+            for descriptor in descriptors:
                 os.close(descriptor)
         for descriptor in (self._to, self._from):
             os.set_blocking(descriptor, False)
@@ -100,10 +101,7 @@ class LockedChild:
         self._can_receive.register(self._from, select.POLLIN)
         deadline = time.monotonic() + self._limits.start_s
         try:
-            self.send(
-                frame(frames.SETUP, frames.encode(self._setup(machine, landlock, profile, descriptors, functions))),
-                deadline,
-            )
+            self.send(frame(frames.SETUP, frames.encode(self._setup(descriptors))), deadline)
             kind, problem = self.receive(deadline)
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None
@@ -114,34 +112,26 @@ class LockedChild:
         assert self._process.stderr is not None
         self._process.stderr.close()
 
-    @staticmethod
-    def _environment(profile: Profile) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         """Return an environment with nothing of the host's. A fixed hash seed lets a resumed run repeat itself. The
         time zone needs no file, and numeric libraries use one thread."""
         variables = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
         variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        if profile.write is not None:
-            variables |= {"HOME": str(profile.write), "TMPDIR": str(profile.write)}
+        if (folder := self._profile.write) is not None:
+            variables |= {"HOME": str(folder), "TMPDIR": str(folder)}
         return variables
 
-    def _setup(
-        self,
-        machine: Machine,
-        landlock: int,
-        profile: Profile,
-        descriptors: Descriptors,
-        functions: Mapping[str, object],
-    ) -> dict[str, Any]:
-        limits = self._limits
+    def _setup(self, descriptors: Descriptors) -> dict[str, Any]:
+        limits, profile, landlock = self._limits, self._profile, self._landlock
         paths = {"ruleset": ruleset(landlock).hex(), "grants": profile.grants(landlock)} if landlock else None
         rules = repl_rules(descriptors) if profile.name == "repl" else folder_rules(descriptors)
         return {
             "modules": profile.modules,
             "path": [str(profile.read.resolve()), *profile.packages] if profile.read is not None else [],
-            "functions": list(functions),
-            "numbers": dict(machine.numbers),
+            "functions": list(self._functions),
+            "numbers": dict(self._machine.numbers),
             "landlock": paths,
-            "program": program(machine, rules).hex(),
+            "program": program(self._machine, rules).hex(),
             "resources": {
                 "AS": limits.memory_bytes,
                 "CORE": 0,

@@ -95,8 +95,3 @@ class Profile:
 
 
 REPL: Final = Profile()
-
-
-def for_tests(read: Path, write: Path) -> Profile:
-    """Return the profile for running tests: code from `read`, results in `write`. Raises ConfigError."""
-    return Profile("tests", read=read, write=write)

@@ -128,7 +128,7 @@ def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from oven_recipes.grpo.supervised_warmup import warm_policy
+    from oven_recipes.grpo.model import warm_policy
 
     if order.size == "recipe":
         return warm_policy(settings, tokenizer, 1, Path(order.cache))

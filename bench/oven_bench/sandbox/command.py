@@ -25,7 +25,7 @@ from oven_llm.sandbox import frames
 from oven_llm.sandbox.exchange import Sandbox
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
-from oven_llm.sandbox.profiles import REPL, Profile, for_tests
+from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.session import open_sandbox
 
 DEADLINE_S = 0.5
@@ -167,7 +167,7 @@ def main() -> Report:
     rows = [measured(name, REPL, name, attacks) for name in walls.backends]
     if "landlock+seccomp" in walls.backends:
         with tempfile.TemporaryDirectory() as read, tempfile.TemporaryDirectory() as write:
-            profile = for_tests(Path(read), Path(write))
+            profile = Profile("tests", read=Path(read), write=Path(write))
             rows.append(measured("landlock+seccomp, tests", profile, "landlock+seccomp", attacks))
     names = {attack.name for attack in attacks}
     figures = {

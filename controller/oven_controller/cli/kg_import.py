@@ -88,8 +88,7 @@ def read_files(
     try:
         from oven_kg.loaders.batches import Options
         from oven_kg.loaders.formats import has_languages, inputs
-        from oven_kg.loaders.importing import import_graph
-        from oven_kg.loaders.relation_map import RelationMap, read_map
+        from oven_kg.loaders.importing import RelationMap, import_graph, read_map
     except ImportError as error:
         raise ConfigError(f"reading {files[0]} {NEEDS_EXTRA}") from error
     codes = tuple(code.strip() for code in languages.split(",") if code.strip())

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
-from pydantic import ValidationError
 
 from oven_controller.cli.options import Json
 from oven_core.errors import NO_SPACE, ConfigError, reason
@@ -19,6 +17,7 @@ from oven_core.terminal_text import say
 from oven_recipes.environments.instance import read_instances
 from oven_recipes.repair.settings import RepairSettings
 from oven_runs.home.run_folder import Home
+from oven_runs.settings.layers import from_set, merge, validated
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
@@ -89,20 +88,11 @@ def collect(
 
 def _settings(assignments: Sequence[str]) -> RepairSettings:
     """Return the settings of NAME=VALUE texts. Raises ConfigError, which names the setting."""
-    options: dict[str, Any] = {}
-    for assignment in assignments:
-        name, mark, value = assignment.partition("=")
-        if not mark:
-            raise ConfigError(f"--set {assignment}: write NAME=VALUE, e.g. --set sft_steps=800")
-        try:
-            options[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {name}: {value!r} is not YAML; quote it, or write a number or a list") from None
-    try:
-        return RepairSettings.model_validate(options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"--set {first['loc'][0] if first['loc'] else ''}: {first['msg']}") from None
+    layers = [from_set(assignment) for assignment in assignments]
+    values: dict[str, Any] = {}
+    for layer in layers:
+        merge(values, layer.values)
+    return validated(RepairSettings, values, "", layers, None)
 
 
 def summary(traces: Sequence[Trace]) -> dict[str, Any]:

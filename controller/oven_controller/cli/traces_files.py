@@ -90,7 +90,7 @@ def check(source: Source, from_: From = None, as_json: Json = False) -> int:
         ("lines", counts.bad_lines),
         ("traces", counts.traces_lacking),
         ("steps", counts.steps_lacking),
-        ("whole, but with an action that cannot be carried out", counts.unusable),
+        ("whole, but with an action that cannot be carried out", counts.unusable_actions),
     )
     for what, kinds in problems:
         for kind, count in kinds.most_common():

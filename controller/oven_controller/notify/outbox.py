@@ -15,6 +15,7 @@ from oven_runs.settings.notifications import SEVERITIES, Kind
 
 GAP_S: Final = 60.0
 """Between two messages of a kind, and after a failure. People read about one a minute, and services limit senders."""
+FINAL_KINDS: Final[tuple[Kind, ...]] = ("ended", "died")
 MAX_WAITING: Final = 20
 """Notices that wait. Beyond that, the oldest of the least severe ones are only counted."""
 REMEMBERED_KEYS: Final = 256
@@ -39,7 +40,7 @@ class Outbox(BaseModel):
         self.keys = [*self.keys, notice.key][-REMEMBERED_KEYS:]
         self.waiting.append(notice)
         if len(self.waiting) > MAX_WAITING:
-            self.waiting.remove(min(self.waiting, key=_severity))
+            self.waiting.remove(min(self.waiting, key=_weight))
             self.omitted += 1
 
     def count(self) -> int:
@@ -47,10 +48,13 @@ class Outbox(BaseModel):
         return len(self.waiting) + self.omitted
 
     def due(self, now: float) -> list[Notice]:
-        """The notices for the next message, the most severe one last; empty if none may be sent now."""
+        """The notices for the next message, the leading one last; empty if none may be sent now.
+
+        The end of the run leads, else the most severe notice.
+        """
         if _recent(self.failed_at, now) or all(_recent(self.sent_at.get(n.kind), now) for n in self.waiting):
             return []
-        return sorted(self.waiting, key=_severity)
+        return sorted(self.waiting, key=_weight)
 
     def sent(self, notices: list[Notice], omitted: int, now: float) -> None:
         """Remove what arrived."""
@@ -60,8 +64,9 @@ class Outbox(BaseModel):
         self.sent_at.update({notice.kind: now for notice in notices})
 
 
-def _severity(notice: Notice) -> int:
-    return SEVERITIES.index(notice.severity)
+def _weight(notice: Notice) -> tuple[bool, int]:
+    """A run's end leads, because its message may be the last one."""
+    return notice.kind in FINAL_KINDS, SEVERITIES.index(notice.severity)
 
 
 def _recent(since: float | None, now: float) -> bool:

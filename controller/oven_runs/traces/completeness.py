@@ -32,7 +32,7 @@ class Completeness:
     whole_steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
-    unusable: Counter[str] = field(default_factory=Counter)
+    unusable_actions: Counter[str] = field(default_factory=Counter)
     """Actions that no environment could carry out, by kind. They are whole: the policy did that."""
     traces_lacking: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
@@ -46,19 +46,7 @@ class Completeness:
 
     def plain(self) -> dict[str, Any]:
         """Return the counts for JSON."""
-        return {
-            "traces": self.traces,
-            "whole_traces": self.whole_traces,
-            "steps": self.steps,
-            "whole_steps": self.whole_steps,
-            "ended": dict(self.ended),
-            "steps_lacking": dict(self.steps_lacking),
-            "unusable_actions": dict(self.unusable),
-            "traces_lacking": dict(self.traces_lacking),
-            "bad_lines": dict(self.bad_lines),
-            "examples": self.examples,
-            "whole": self.whole,
-        }
+        return {**vars(self), "whole": self.whole}
 
     def _count(self, counter: Counter[str], kind: str, example: str, count: int = 1) -> None:
         counter[kind] += count
@@ -82,7 +70,7 @@ class Completeness:
             self._count(self.traces_lacking, "traces before it are lost", f"{trace.id}: {lost}", lost)
         if isinstance(unparsed := trace.meta.get(UNPARSED), list):
             for number in unparsed:
-                self._count(self.unusable, "call_not_parsed", f"{trace.id}, step {number}")
+                self._count(self.unusable_actions, "call_not_parsed", f"{trace.id}, step {number}")
         whole_steps = sum(self._add_steps(trace))
         self.whole_traces += (
             bool(trace.steps) and whole_steps == len(trace.steps) and not problems and trace.ended != "truncated"
@@ -98,7 +86,7 @@ class Completeness:
             for problem in problems:
                 self._count(self.steps_lacking, problem, f"{trace.id}, step {number}")
             if kind := _unusable(step.action, tools):
-                self._count(self.unusable, kind, f"{trace.id}, step {number}")
+                self._count(self.unusable_actions, kind, f"{trace.id}, step {number}")
             recorded = recorded and step.result is not None
             self.steps += 1
             self.whole_steps += not problems

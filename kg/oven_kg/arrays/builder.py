@@ -6,7 +6,7 @@ An edge takes 14 bytes until it is sorted, and a distinct name some 150 bytes.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -35,16 +35,10 @@ class RowError(ConfigError):
         self.row = row
         """Position in the batch, from 0."""
 
-    def __reduce__(self) -> tuple[type[RowError], tuple[int, str]]:
-        return type(self), (self.row, str(self))
-
 
 class Builder:
     """Accepts nodes and edges in any order; an edge's nodes need not be declared. A repeated edge counts once, with the
-    largest of its weights.
-
-    `nodes` and `edges` are the limits; repeated edges count.
-    """
+    largest of its weights. `nodes` and `edges` are the limits; repeated edges count."""
 
     def __init__(self, *, nodes: int = MAX_NODES, edges: int = MAX_EDGES) -> None:
         self._max_nodes, self._max_edges = min(nodes, MAX_NODES), min(edges, MAX_EDGES)
@@ -90,15 +84,13 @@ class Builder:
         targets: Sequence[str],
         weights: Sequence[float] | NDArray[Any] | None = None,
     ) -> None:
-        """Add a batch of edges, all of weight 1 without `weights`. Raises RowError for the first unusable row, and then
-        does not add the batch."""
+        """Add a batch of edges, all of weight 1 without `weights`."""
         self.numbered_edges(
             self.node_numbers(sources), self.relation_numbers(relations), self.node_numbers(targets), weights
         )
 
     def node_numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
-        """Provisional numbers for `numbered_edges`, for a loader that passes each distinct name once. Raises
-        RowError."""
+        """Provisional numbers for `numbered_edges`, for a loader that passes each distinct name once."""
         return self._nodes.numbers(names)
 
     def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:
@@ -165,21 +157,17 @@ class _Numbering(dict[str, int]):
         super().__init__()
         self._what, self._limit, self._empty_allowed = what, limit, empty
 
-    def __missing__(self, text: str) -> int:
-        if self._problem(text):
-            raise _UnusableError
-        self[text] = number = len(self)
-        return number
-
     def numbers(self, texts: Iterable[str]) -> NDArray[np.int32]:
         """Raises RowError for the first text that is not usable."""
-        texts = texts if isinstance(texts, Sequence) else list(texts)
-        get: Callable[[str], int] = self.__getitem__
-        try:
-            return np.fromiter(map(get, texts), np.int32, len(texts))
-        except (_UnusableError, TypeError):
-            row, problem = next((row, problem) for row, text in enumerate(texts) if (problem := self._problem(text)))
-            raise RowError(row, problem) from None
+        numbers = array("i")
+        for row, text in enumerate(texts):
+            number = self.get(text) if isinstance(text, str) else None
+            if number is None:
+                if problem := self._problem(text):
+                    raise RowError(row, problem)
+                self[text] = number = len(self)
+            numbers.append(number)
+        return np.frombuffer(numbers, np.int32)
 
     def sorted_texts(self, always: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
         """All texts in order, `always` among them, and number → position."""
@@ -192,22 +180,15 @@ class _Numbering(dict[str, int]):
 
     def _problem(self, text: object) -> str:
         """Why a text is not usable; empty if it is."""
-        too_many = f"more than {self._limit} {self._what}s; import a part of the graph"
         if not isinstance(text, str):
             return f"{text!r:.60} is not a {self._what}; it has to be a text"
-        if text in self or (not text and self._empty_allowed):
-            return too_many if len(self) > self._limit else ""
-        if not text:
+        if not text and not self._empty_allowed:
             return f"a {self._what} without a name"
         if len(text) > MAX_CHARACTERS:
             return f"the {self._what} {text[:40]!r}… has {len(text)} characters; the limit is {MAX_CHARACTERS}"
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
             return f"the {self._what} {text[:40]!r} is not valid Unicode"
-        return too_many if len(self) >= self._limit else ""
-
-
-class _UnusableError(ValueError):
-    """A text cannot be a name."""
+        return f"more than {self._limit} {self._what}s; import a part of the graph" if len(self) >= self._limit else ""
 
 
 def _sort_edges(

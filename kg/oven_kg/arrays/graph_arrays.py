@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -21,22 +20,20 @@ from numpy.typing import NDArray
 
 Size: TypeAlias = Literal["N", "N+1", "E", "B"]
 
-COLUMNS: Final[Mapping[str, tuple[str, Size]]] = MappingProxyType(
-    {
-        "indptr": ("<i8", "N+1"),
-        "dst": ("<i4", "E"),
-        "rel": ("<i2", "E"),
-        "weight": ("<f4", "E"),
-        "in_indptr": ("<i8", "N+1"),
-        "in_src": ("<i4", "E"),
-        "in_rel": ("<i2", "E"),
-        "in_weight": ("<f4", "E"),
-        "in_edge": ("<i4", "E"),
-        "name_bytes": ("|u1", "B"),
-        "name_offsets": ("<i8", "N+1"),
-        "kinds": ("<i2", "N"),
-    }
-)
+COLUMNS: Final[Mapping[str, tuple[str, Size]]] = {
+    "indptr": ("<i8", "N+1"),
+    "dst": ("<i4", "E"),
+    "rel": ("<i2", "E"),
+    "weight": ("<f4", "E"),
+    "in_indptr": ("<i8", "N+1"),
+    "in_src": ("<i4", "E"),
+    "in_rel": ("<i2", "E"),
+    "in_weight": ("<f4", "E"),
+    "in_edge": ("<i4", "E"),
+    "name_bytes": ("|u1", "B"),
+    "name_offsets": ("<i8", "N+1"),
+    "kinds": ("<i2", "N"),
+}
 """Field of `GraphArrays` → its numpy type and its length. All have one dimension."""
 
 MAX_NODES: Final = 2**24

@@ -27,11 +27,9 @@ DAMPING)) = 133,000 edges, some 8 ms. At 2e-5 the first 20 nodes were no better.
 
 
 def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
-    """(N,): the share of its time that a random walk spends at each node; the shares sum to 1.
-
-    `into`: (N, N), row i has the weights of the edges into node i. `restart`: (N,), shares that sum to 1, where the
-    walk restarts; everywhere if None. The walk also restarts at a node without edges out, or with weights of 0 only.
-    """
+    """(N,): the share of its time that a random walk spends at each node; the shares sum to 1. `into`: (N, N), row i
+    has the weights of the edges into node i. `restart`: (N,), shares that sum to 1, where the walk restarts; everywhere
+    if None. The walk also restarts at a node without edges out, or with weights of 0 only."""
     count = into.shape[0]
     if not count:
         return np.empty(0)
@@ -50,10 +48,8 @@ def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy:
 
 
 class RandomWalk:
-    """The walk along a graph's edges, in proportion to their weights.
-
-    Edges of different relations between two nodes add up. It keeps 40 bytes per node and none per edge.
-    """
+    """The walk along a graph's edges, in proportion to their weights. Edges of different relations between two nodes
+    add up. It keeps 40 bytes per node and none per edge."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays
@@ -65,12 +61,10 @@ class RandomWalk:
     def near(
         self, start: int, count: int, *, both: bool = False, residue: float = RESIDUE
     ) -> tuple[NDArray[np.int32], Values]:
-        """The `count` nodes where a walk that restarts at `start` spends most time, and its shares, descending.
-
-        By forward push (Andersen, Chung & Lang 2006), many nodes at a time. `both`: along edges in both directions. The
+        """The `count` nodes where a walk that restarts at `start` spends most time, and its shares, descending. By
+        forward push (Andersen, Chung & Lang 2006), many nodes at a time. `both`: along edges in both directions. The
         mass that is not pushed in the end is distributed as a walk from anywhere would be. That places the hubs: the
-        first 20 nodes agreed with the exact ones in 99 %, and in 97 % without it.
-        """
+        first 20 nodes agreed with the exact ones in 99 %, and in 97 % without it."""
         shares, mass = np.zeros(self.arrays.nodes), np.zeros(self.arrays.nodes)
         scratch = np.empty(self.arrays.nodes, np.int32)
         frontier = np.array([start], np.int32)

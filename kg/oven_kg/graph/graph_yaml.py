@@ -84,10 +84,8 @@ class Records:
 
 
 def read(path: Path | None = None) -> Records:
-    """Read the built-in graph, or the one in `path`: the same YAML, whose `sources` extend the built-in ones.
-
-    Raises ConfigError if the file is not YAML.
-    """
+    """Read the built-in graph, or the one in `path`: the same YAML, whose `sources` extend the built-in ones. Raises
+    ConfigError if the file is not YAML."""
     body, builtin_sources = _read_yaml(path or DATA / "graph.yaml"), _read_yaml(DATA / "sources.yaml")
     own_sources = _mapping(body.get("sources"))
     unreadable = [

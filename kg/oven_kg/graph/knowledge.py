@@ -17,8 +17,7 @@ from oven_kg.graph.graph_yaml import Edge, Node, Records, Source
 
 class Knowledge:
     """A read-only graph. `network` has the node ids as nodes and the edge ids as keys. A contradiction is written once
-    and is in the network in both directions, under one id.
-    """
+    and is in the network in both directions, under one id."""
 
     def __init__(self, records: Records) -> None:
         self.nodes: dict[str, Node] = {node.id: node for node in records.nodes}
@@ -81,11 +80,9 @@ class Knowledge:
 
     @cached_property
     def requirements(self) -> dict[str, dict[str, tuple[Edge, ...]]]:
-        """Change → its needs, each with the edges that lead to it.
-
-        A need applies to a change only if every remedy that consists of this change alone has it. Another remedy may
-        change the same actuator for another reason, and a remedy of several changes says nothing about one of them.
-        """
+        """Change → its needs, each with the edges that lead to it. A need applies to a change only if every remedy that
+        consists of this change alone has it. Another remedy may change the same actuator for another reason, and a
+        remedy of several changes says nothing about one of them."""
         requirements: dict[str, dict[str, tuple[Edge, ...]]] = {}
         for remedy in self.of_kind("remedy"):
             if len(remedy.changes) != 1:
@@ -123,10 +120,8 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
 
 
 def _sha(records: Records) -> str:
-    """SHA-256 over the content in canonical form, so that the order and layout of the files do not matter.
-
-    Only the sources that an edge cites count, because the bibliography may have more than a graph uses.
-    """
+    """SHA-256 over the content in canonical form, so that the order and layout of the files do not matter. Only the
+    sources that an edge cites count, because the bibliography may have more than a graph uses."""
     cited = {edge.source for edge in records.edges}
     content = {
         "nodes": sorted((asdict(node) for node in records.nodes), key=lambda node: str(node["id"])),

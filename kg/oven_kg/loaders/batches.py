@@ -118,8 +118,7 @@ class Node:
 
 
 def declared(rows: Iterable[Node | Edge], path: Path, unit: str = "") -> Iterator[Node | Edge]:
-    """Pass on the rows of a file that declares its nodes; an edge may precede them. `unit` as in `batched`. Raises
-    ConfigError for a node that is declared twice, and at the end for an edge to a node that never was."""
+    """Pass on the rows of a file that declares its nodes; an edge may precede them. `unit` as in `batched`."""
     names: set[str] = set()
     awaited: dict[str, int] = {}  # undeclared node → number of the first edge that names it
     for row in rows:

@@ -14,10 +14,7 @@ from oven_kg.loaders.importing import Loader
 from oven_kg.loaders.input_file import Input
 
 OTHER_FILES: Final[tuple[tuple[bytes, str], ...]] = (
-    (b"\x80\x02", "a pickle"),
-    (b"\x80\x03", "a pickle"),
-    (b"\x80\x04", "a pickle"),
-    (b"\x80\x05", "a pickle"),
+    (b"\x80", "a pickle"),
     (b"\x93NUMPY", "a numpy array"),
     (b"PK\x03\x04", "a zip archive"),
     (b"\xfd7zXZ", "compressed with xz"),
@@ -43,8 +40,7 @@ COMPRESSED: Final = (".gz", ".bz2")
 
 
 def inputs(paths: Sequence[Path], format_name: str = "") -> list[tuple[Input, Loader]]:
-    """Each file with its loader. `format_name`: the format of all files; empty to detect each. Raises ConfigError for a
-    file of unknown format, and UnknownNameError for a format without a loader."""
+    """Each file with its loader. `format_name`: the format of all files; empty to detect each."""
     pairs = []
     for path in paths:
         graph_file = Input(path)

@@ -18,8 +18,7 @@ LINE_BYTES: Final = 4 * 2**20
 
 
 def load_json_lines(graph_file: Input, options: Options) -> Iterator[Batch]:
-    """Load one object per line, with subject, predicate, object and perhaps weight. Raises ConfigError with the
-    line."""
+    """Load one object per line, with subject, predicate, object and perhaps weight."""
     return batched(_edges(graph_file), "line")
 
 

@@ -96,8 +96,7 @@ class BracketDepth:
 
 
 def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
-    """Load RDF. IRIs name nodes; blank nodes are numbered per file. Statements about literals are skipped. Raises
-    ConfigError with the line or statement."""
+    """Load RDF. IRIs name nodes; blank nodes are numbered per file. Statements about literals are skipped."""
     try:
         import pyoxigraph
     except ImportError as error:

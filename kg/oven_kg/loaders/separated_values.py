@@ -49,8 +49,7 @@ def load_csv(graph_file: Input, options: Options) -> Iterator[Batch]:
 
 
 def load_tsv(graph_file: Input, options: Options) -> Iterator[Batch]:
-    """Load TSV. A quote has no special meaning, as in IANA's registration of text/tab-separated-values. Raises
-    ConfigError with the line."""
+    """Load TSV. A quote has no special meaning, as in IANA's registration of text/tab-separated-values."""
     return _load(graph_file, TSV)
 
 

@@ -13,8 +13,17 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias, cast
 
-from oven_core.mesh.change_requirements import is_met
-from oven_core.protocol.graph_requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
+from oven_core.mesh.change_requirements import covers, is_met
+from oven_core.protocol.graph_requests import (
+    Cause,
+    DiagnoseRequest,
+    Diagnosis,
+    EvidencePath,
+    Judgement,
+    JudgeRequest,
+    Remedy,
+    Symptom,
+)
 from oven_kg.graph.graph_yaml import Edge, Node
 from oven_kg.graph.knowledge import Knowledge
 
@@ -138,8 +147,7 @@ def evidence(
 
 def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
     """A path in words. `edges` lead from one node to the next, against their direction: loss_spike ← CAUSES ←
-    lr_too_high ← SOLVES ← lower_lr. Needs and contradictions are written along their direction.
-    """
+    lr_too_high ← SOLVES ← lower_lr. Needs and contradictions are written along their direction."""
     key = (*(edge.id for edge in edges), remark)
     if key in graph.paths:
         return graph.paths[key]
@@ -176,3 +184,52 @@ def unmet(
 def _all_needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:
     """The remedy's needs in the graph, and the actuators of its changes."""
     return {**graph.needs(remedy.id), **{f"actuator:{change.partition(':')[0]}": () for change in remedy.changes}}
+
+
+NEUTRAL: Final = 0.1
+"""Log-odds below which the graph is neutral."""
+
+
+def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
+    """Judge one proposed change. The verdict does not change an agent's vote weight. The mesh bars the same by rules.
+    If the change belongs to several remedies, the one with the highest log-odds decides. Remedies about which the graph
+    has no evidence do not count."""
+    symptoms = severities(graph, request.symptoms)
+    causes = cause_probabilities(graph, symptoms, request.phase)
+    weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]
+    log_odds, best = max((weight for weight in weights if weight[0]), default=(0.0, ""))
+    bars = barring_paths(graph, request)
+    verdict = "support" if log_odds >= NEUTRAL else "object" if log_odds <= -NEUTRAL else "neutral"
+    return Judgement(
+        graph=graph.sha,
+        verdict="barred" if bars else verdict,
+        log_odds=log_odds,
+        supports=evidence(graph, best, causes, symptoms, ("SOLVES", "PREVENTS")) if best else (),
+        objections=bars + (evidence(graph, best, causes, symptoms, ("WORSENS",)) if best else ()),
+    )
+
+
+def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]:
+    """Why the change is barred now: its unmet needs, then the contradictions with changes in flight."""
+    paths = []
+    for change, needs in graph.requirements.items():
+        if covers(change, request.changes):
+            missing = unmet(needs, request.actuators, request.metrics, request.held_out)
+            paths += [evidence_path(graph, needs[need], "unmet") for need in missing]
+    for pair, edge in graph.contradictions.items():
+        for mine, theirs in (pair, pair[::-1]):
+            if covers(mine, request.changes):
+                conflicting = [change for change in sorted(request.in_flight) if covers(theirs, change)]
+                paths += [evidence_path(graph, (edge,), f"{change} is in flight") for change in conflicting]
+    return tuple(dict.fromkeys(paths))
+
+
+def _remedies(graph: Knowledge, request: JudgeRequest) -> list[Node]:
+    """The remedies to which this change belongs, and whose other changes the run has actuators for."""
+    remedies = []
+    for node in graph.of_kind("remedy"):
+        if node.applies(request.phase) and any(covers(change, request.changes) for change in node.changes):
+            others = {change.partition(":")[0] for change in node.changes if not covers(change, request.changes)}
+            if not request.actuators or others.issubset(request.actuators):
+                remedies.append(node)
+    return remedies

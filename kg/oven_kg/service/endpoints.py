@@ -27,8 +27,7 @@ from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import load
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.curriculum import curriculum, required
-from oven_kg.reasoning.diagnosis import diagnose
-from oven_kg.reasoning.judgement import judge
+from oven_kg.reasoning.diagnosis import diagnose, judge
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.prior import Encode, token_prior
 
@@ -68,8 +67,7 @@ class Answers:
         }
 
     def __call__(self, endpoint: str, request: bytes) -> bytes | None:
-        """The answer, or None if there is no such endpoint. Raises ConfigError for a request that cannot be parsed or
-        answered."""
+        """The answer, or None if there is no such endpoint."""
         if endpoint not in self.endpoints:
             return None
         kind, answer = self.endpoints[endpoint]
@@ -85,11 +83,8 @@ class Answers:
 
 
 def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
-    """The endpoints over the built-in graph, or over the graph in the file `graph`.
-
-    `large`: the folder of a large graph, which then answers query, curriculum and token_prior. Raises ConfigError for
-    a graph with faults.
-    """
+    """The endpoints over the built-in graph, or over the graph in the file `graph`. `large`: the folder of a large
+    graph, which then answers query, curriculum and token_prior. Raises ConfigError for a graph with faults."""
     return Answers(load(graph), open_large(large) if large else None)
 
 

@@ -7,11 +7,14 @@ reply subject is the requester's choice: otherwise a request could make this ser
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -23,16 +26,15 @@ from nats.micro.service import ServiceConfig
 from oven_core.bus.connection import PATIENT_S, Bus
 from oven_core.bus.nats_client import reply_subject
 from oven_core.cancellation import call_at_end
-from oven_core.errors import OvenError
+from oven_core.errors import ConfigError, OvenError
 from oven_core.mesh.actuator_values import clip
 from oven_core.protocol import names
-from oven_core.protocol.graph_requests import RequestPart, TokenPriorRequest
+from oven_core.protocol.graph_requests import PartTaken, RequestPart, TokenPriorRequest
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service import token_prior_process
 from oven_kg.service.endpoints import Answers, open_large, parse
 from oven_kg.service.token_prior_process import BUILT_IN, GraphPaths
-from oven_kg.service.uploads import Uploads
 
 log = logging.getLogger("oven.kg")
 
@@ -108,11 +110,9 @@ async def serving(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> A
 
 
 def _handlers(answers: Answers, paths: GraphPaths, thread: Executor) -> Mapping[str, Handler]:
-    """Endpoint → its handler.
-
-    The small graph answers on the event loop. A large graph answers in `thread`: some of its answers take milliseconds,
-    mostly in numpy, which releases the interpreter's lock. Token scores are computed in a separate process.
-    """
+    """Endpoint → its handler. The small graph answers on the event loop. A large graph answers in `thread`: some of its
+    answers take milliseconds, mostly in numpy, which releases the interpreter's lock. Token scores are computed in a
+    separate process."""
     uploads = Uploads()
 
     def on_loop(endpoint: str) -> Handler:
@@ -158,3 +158,62 @@ def _replying(handler: Handler) -> Callable[[Request], Awaitable[None]]:
         await request.respond(answer)
 
     return handle
+
+
+MOST_UPLOADS: Final = 4
+"""Uploads in progress at a time. A run has one learner, which sends one."""
+UPLOAD_BYTES: Final = 4 * 2**20
+"""The largest upload, compressed. A vocabulary of 300,000 tokens has 1.5 MB."""
+IDLE_S: Final = 60.0
+"""An upload is dropped after this many seconds without another part: its sender is gone."""
+
+
+@dataclass(slots=True)
+class _Upload:
+    part_count: int
+    last_part_at: float
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+class Uploads:
+    """Holds the parts of each upload until all have arrived. Times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._uploads: dict[str, _Upload] = {}
+
+    def add(self, part: RequestPart, now: float) -> PartTaken:
+        """Store a part; a repeated part replaces the earlier one."""
+        self._uploads = {id_: upload for id_, upload in self._uploads.items() if now - upload.last_part_at <= IDLE_S}
+        upload = self._uploads.get(part.upload)
+        if upload is None:
+            if len(self._uploads) >= MOST_UPLOADS:
+                raise ConfigError(f"{MOST_UPLOADS} uploads are already in progress; try again in {IDLE_S:g} s")
+            upload = _Upload(part.parts, now)
+        if part.parts != upload.part_count or part.part >= part.parts:
+            raise ConfigError(
+                f"part {part.part} of {part.parts} does not belong to an upload of {upload.part_count} parts; "
+                "send all parts again"
+            )
+        try:
+            data = base64.b64decode(part.data, validate=True)
+        except binascii.Error:
+            raise ConfigError(f"part {part.part} of upload {part.upload} is not base64; send it again") from None
+        parts = {**upload.parts, part.part: data}
+        if (size := sum(map(len, parts.values()))) > UPLOAD_BYTES:
+            self._uploads.pop(part.upload, None)
+            raise ConfigError(f"the upload has {size} bytes, compressed; the limit is {UPLOAD_BYTES}")
+        upload.parts, upload.last_part_at = parts, now
+        self._uploads[part.upload] = upload
+        return PartTaken(upload=part.upload, missing=upload.part_count - len(parts))
+
+    def pop(self, upload_id: str) -> bytes:
+        """Return all parts in order, and forget the upload. Raises ConfigError if it is unknown or incomplete."""
+        upload = self._uploads.get(upload_id)
+        if upload is None:
+            raise ConfigError(
+                f"there is no upload {upload_id[:32]!r}, or it was idle for more than {IDLE_S:g} s; send it again"
+            )
+        if missing := sorted(set(range(upload.part_count)) - set(upload.parts)):
+            raise ConfigError(f"part {missing[0]} of upload {upload_id} is missing; send it and ask again")
+        del self._uploads[upload_id]
+        return b"".join(upload.parts[number] for number in range(upload.part_count))

@@ -43,8 +43,7 @@ BUILT_IN: Final = GraphPaths()
 
 
 async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s: float = LIMIT_S) -> bytes:
-    """The TokenPrior for a TokenPriorRequest, both encoded as on the bus. Raises ConfigError if the request cannot be
-    answered within `limit_s`."""
+    """The TokenPrior for a TokenPriorRequest, both encoded as on the bus."""
     args = ["compressed" if compressed else "plain", str(paths.file or ""), str(paths.large or "")]
     environment = {key: value for key, value in os.environ.items() if key not in BUS_VARIABLES}
     environment |= dict.fromkeys(SINGLE_THREADED, "1")
@@ -73,8 +72,7 @@ async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s
 
 
 def decompress(data: bytes) -> bytes:
-    """Decompress with zlib. Raises ConfigError for data of another format, truncated data, and more than REQUEST_BYTES
-    bytes."""
+    """Decompress with zlib. Raises ConfigError for damaged data, and beyond REQUEST_BYTES."""
     machine = zlib.decompressobj()
     try:
         request = machine.decompress(data, REQUEST_BYTES)

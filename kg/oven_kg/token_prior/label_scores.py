@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +24,9 @@ from oven_kg.arrays.random_walk import pagerank
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.token_prior.prior import Encode
 
-TYPES: Final[Mapping[str, float]] = MappingProxyType(
-    {"CAUSES": 1.0, "SOLVES": 1.0, "REQUIRES": 0.7, "IS_A": 0.7, "CONTRADICTS": 0.5, "CONTAINS": 0.2}
-)
+TYPES: Final[Mapping[str, float]] = {
+    "CAUSES": 1.0, "SOLVES": 1.0, "REQUIRES": 0.7, "IS_A": 0.7, "CONTRADICTS": 0.5, "CONTAINS": 0.2,
+}  # fmt: skip
 """Relation → weight of its edges."""
 OTHER: Final = 0.5
 """Weight of an edge of any other relation."""
@@ -72,37 +73,17 @@ def _matrix(
 def token_scores(
     arrays: GraphArrays, importance: NDArray[np.float64], encode: Encode, text_of: Callable[[str], str]
 ) -> dict[int, float]:
-    """Token → score. A node's words share its importance evenly, and a word's tokens share the word's. Each word is
-    tokenized once, however many names contain it."""
-    word_numbers: dict[str, int] = {}
-    node_words, word_counts = [], np.zeros(arrays.nodes, np.int64)
-    for node, name in enumerate(arrays.names(range(arrays.nodes))):
-        own = [word_numbers.setdefault(word, len(word_numbers)) for word in words(name, text_of(name))]
-        node_words.extend(own)
-        word_counts[node] = len(own)
-    tokens: list[int] = []
-    shares: list[float] = []
-    token_counts = np.zeros(len(word_numbers), np.int64)
-    for word, number in word_numbers.items():
-        ids = encode(word)
-        tokens.extend(ids)
-        token_counts[number] = len(ids)
-        shares.extend([1 / len(ids)] * len(ids) if ids else ())
-    of_node = _rows(np.ones(len(node_words)), node_words, word_counts, len(word_numbers))
-    of_word = _rows(np.array(shares), tokens, token_counts, max(tokens, default=-1) + 1)
-    per_word = np.divide(importance, word_counts, out=np.zeros(arrays.nodes), where=word_counts > 0)
-    mass = of_word.T @ (of_node.T @ per_word)
-    nodes_per_token = np.diff((of_node @ of_word).tocsc().indptr)
-    return {
-        int(id_): float(mass[id_]) * math.log((1 + arrays.nodes) / (1 + int(nodes_per_token[id_])))
-        for id_ in np.flatnonzero(nodes_per_token)
-    }
-
-
-def _rows(values: NDArray[np.float64], columns: list[int], lengths: NDArray[np.int64], width: int) -> sparse.csr_array:
-    """(len(lengths), width): a sparse matrix whose row i has the next `lengths[i]` of the values."""
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return sparse.csr_array((values, np.array(columns, np.int32), indptr), shape=(len(lengths), width))
+    """Token → score. A node's words share its importance evenly, and a word's tokens share the word's."""
+    encoded = cache(encode)  # a word is in many names
+    mass: dict[int, float] = {}
+    nodes_with = Counter[int]()
+    for name, value in zip(arrays.names(range(arrays.nodes)), importance.tolist(), strict=True):
+        tokens = [encoded(word) for word in words(name, text_of(name))]
+        for ids in tokens:
+            for id_ in ids:
+                mass[id_] = mass.get(id_, 0.0) + value / (len(tokens) * len(ids))
+        nodes_with.update({id_ for ids in tokens for id_ in ids})
+    return {id_: value * math.log((1 + arrays.nodes) / (1 + nodes_with[id_])) for id_, value in mass.items()}
 
 
 def words(id_: str, text: str) -> Iterator[str]:

@@ -29,8 +29,7 @@ ABLATION: Final = {
 
 
 def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> TokenPrior:
-    """Answer a request. `sha`: the graph's; `graph_scores`: tokenizer → token scores by the graph. Raises ConfigError
-    for a request without the fields that its method needs."""
+    """Answer a request. `sha`: the graph's; `graph_scores`: tokenizer → token scores by the graph."""
     size = len(request.vocabulary or request.counts)
     if request.vocabulary and request.counts and len(request.vocabulary) != len(request.counts):
         raise ConfigError(

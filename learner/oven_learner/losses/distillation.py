@@ -20,10 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
-from oven_learner.teachers.channel_teacher import admit
+from oven_learner.teachers import checks
+from oven_learner.teachers.config import TeacherConfig
+from oven_learner.teachers.placement import as_trainer_asks, chosen_form, load_model, load_tokenizer, place_model
 from oven_learner.teachers.registry import LIMIT_BYTES, has_reference, reference
 
 IGNORED = -100
@@ -118,7 +120,7 @@ class Distillation(Channel):
         super().bind(trainer)
         if self._teacher_arguments[0] is None:
             return
-        self._teacher, tokenizer = admit(trainer, *self._teacher_arguments, self._limit)
+        self._teacher, tokenizer = _admit(trainer, *self._teacher_arguments, self._limit)
         self._teacher_arguments = None, None
         temperature = trainer.temperature if self._temperature is None else self._temperature
         self._across = CrossTokenizer(
@@ -187,6 +189,37 @@ class Distillation(Channel):
             )
             total = total + distance * len(own)
         return Tally(total, torch.tensor(sum(len(entry[1]) for entry in entries), device=device))
+
+
+@torch.no_grad()
+def _admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, Any]:
+    """Return the loaded model of `teacher`, a TeacherConfig or a model, and its tokenizer, which may differ from the
+    policy's, because this teacher is never GRPO's reference. Raises TeacherRefusedError."""
+    accelerator = trainer.accelerator
+    config = teacher if isinstance(teacher, TeacherConfig) else TeacherConfig(name="distill", model=teacher)
+    if tokenizer is not None:
+        config = config.model_copy(update={"tokenizer": tokenizer})
+    form = chosen_form(config, accelerator.device, limit)
+    own_tokenizer = load_tokenizer(config)
+    if own_tokenizer is None:
+        raise TeacherRefusedError("it has no tokenizer in its folder; pass one, Distillation(teacher=…, tokenizer=…)")
+    model = load_model(config, form, accelerator.device)
+    checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
+    checks.check_size(model, 0, limit, form)
+    rows, last = checks.rows(model), max(own_tokenizer.get_vocab().values())
+    if last >= rows:
+        raise TeacherRefusedError(
+            f"its tokenizer has ids up to {last:,} and it has {rows:,} rows; use its own tokenizer"
+        )
+    place_model(model, accelerator.device, form, None)
+    ready = as_trainer_asks(model, accelerator, form)
+    try:
+        logits = ready(input_ids=torch.tensor([[last, last]], device=accelerator.device)).logits
+    except Exception as error:
+        raise TeacherRefusedError(f"it cannot score a probe: {reason(error)}") from error
+    if not bool(torch.isfinite(logits).all()):
+        raise TeacherRefusedError("it gives a probe logits that are not finite; check its weights")
+    return ready, own_tokenizer
 
 
 class CrossTokenizer:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from oven_core.errors import ConfigError
@@ -58,29 +58,22 @@ class Supervised(Channel):
         """Return the negative log-likelihood summed over the references' tokens, and their number."""
         trainer, device = self._trainer, inputs["prompt_ids"].device
         first: dict[tuple[str, tuple[int, ...]], int] = {}
-        times: dict[int, int] = {}  # row → number of equal rows
+        times: Counter[int] = Counter()  # row → number of equal rows
         for row, (text, prompt) in enumerate(zip(inputs[CARRIED], inputs["prompt_ids"].tolist(), strict=True)):
             if text:
-                same = first.setdefault((text, tuple(prompt)), row)
-                times[same] = times.get(same, 0) + 1
+                times[first.setdefault((text, tuple(prompt)), row)] += 1
         if not times:
             return Tally(torch.zeros((), device=device), torch.zeros((), device=device))
         rows = torch.tensor(list(times), device=device)  # (b,), b <= B
-        ids, mask = self._tokenized([inputs[CARRIED][row] for row in times], device)  # (b, C) each
-        logits = completion_logits(
-            trainer, model, (inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]), (ids, mask)
-        )  # (b, C, V)
+        words = trainer.processing_class
+        texts = [words.encode(inputs[CARRIED][row], add_special_tokens=False) for row in times]
+        ids, mask = padded([[*text, words.eos_token_id] for text in texts], device)  # (b, C) each
+        prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
+        logits = completion_logits(trainer, model, prompt, (ids, mask))  # (b, C, V)
         labels = ids.masked_fill(mask == 0, IGNORED)
         missed = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="none").view(ids.shape)
         counts = torch.tensor(list(times.values()), device=device).unsqueeze(1)  # (b, 1)
         return Tally((missed * counts).sum(), (mask * counts).sum())
-
-    def _tokenized(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return ids and mask, (b, C), padded on the right."""
-        tokenizer = self._trainer.processing_class
-        return padded(
-            [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in texts], device
-        )
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
         if self.column not in row:

@@ -83,10 +83,8 @@ class TextChannels:
 
     @property
     def _fused(self) -> bool:
-        """Whether the trainer's loss has no differentiable logits and warns on request: TRL's SFTTrainer.
-
-        Channels then run the model a second time, as they also do when a loss omits logits (Liger).
-        """
+        """Whether the trainer's loss has no differentiable logits, as TRL's SFTTrainer. Channels then run the model a
+        second time, as they also do when a loss omits logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:
@@ -108,11 +106,8 @@ class TextChannels:
         )
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the trainer's optimizer with the channels' parameters added from the start.
-
-        Matrices join the first group, and vectors the last, which has no weight decay. A parameter without a gradient
-        is not moved or decayed, and has no moments.
-        """
+        """Return the trainer's optimizer with the channels' parameters: matrices in the first group, and vectors in the
+        last, which has no weight decay. A parameter without a gradient is not moved, and has no moments."""
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         held = {id(parameter) for group in groups for parameter in group["params"]}

@@ -1,4 +1,4 @@
-"""One batch of scored samples, and GRPO's objective over its steps, with the defaults of TRL 1.16.
+"""Sources of conditions, one batch of scored samples, and GRPO's objective over its steps, with TRL 1.16's defaults.
 
 Group advantages and the KL term: Shao et al. 2024, arXiv 2402.03300. The mean over all steps: DAPO, Yu et al. 2025,
 arXiv 2503.14476. The ratio on the KL term: DeepSeek-V3.2, arXiv 2512.02556.
@@ -7,15 +7,17 @@ arXiv 2503.14476. The ratio on the KL term: DeepSeek-V3.2, arXiv 2512.02556.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate.utils import set_seed
 from torch import Tensor
 
+from oven_core.errors import ConfigError
 from oven_learner import random_state
 from oven_learner.policies.policy import Samples
 
@@ -24,6 +26,51 @@ STD_FLOOR = 1e-4
 FURTHEST = 20.0
 """Maximum difference of two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no gradient.
 Tokens stay far below it. A narrow Gaussian can move by thousands in one update, and inf × 0 is NaN."""
+
+
+@runtime_checkable
+class ConditionSource(Protocol):
+    """Supplies conditions. If it has `state_dict` and `load_state_dict`, checkpoints keep its position."""
+
+    def next_batch(self, n: int) -> Sequence[Any]:
+        """Return the next n conditions."""
+
+
+class Shuffled:
+    """Repeats a list forever. The seed and the epoch decide the order of each pass."""
+
+    def __init__(self, conditions: Sequence[Any], seed: int) -> None:
+        if not conditions:
+            raise ConfigError("there are no conditions to sample for; give at least one")
+        self._conditions, self._seed, self._drawn = list(conditions), seed, 0
+
+    def next_batch(self, n: int) -> list[Any]:
+        """Return the next n conditions, continuing into the next epoch at the end."""
+        return [self._next() for _ in range(n)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of conditions drawn so far."""
+        return {"given": self._drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after that number."""
+        self._drawn = int(state["given"])
+
+    def _next(self) -> Any:
+        epoch, position = divmod(self._drawn, len(self._conditions))
+        self._drawn += 1
+        order = list(self._conditions)
+        random.Random(f"conditions {self._seed} {epoch}").shuffle(order)
+        return order[position]
+
+
+def source_of(conditions: Any, seed: int) -> ConditionSource:
+    """Return a source for a list, or the source itself. Raises ConfigError for anything else."""
+    if isinstance(conditions, ConditionSource):
+        return conditions
+    if isinstance(conditions, Sequence) and not isinstance(conditions, str):
+        return Shuffled(conditions, seed)
+    raise ConfigError(f"conditions are {type(conditions).__name__}; give a list, or an object with next_batch(n)")
 
 
 @dataclass

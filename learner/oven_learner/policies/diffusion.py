@@ -136,14 +136,8 @@ class DiffusionPolicy(Policy):
         """Return the scheduler's own step with zero noise. If x_0 is clipped, the direction uses the clipped value,
         like DDPM's posterior mean."""
         clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
-        mean: Tensor = self.scheduler.step(
-            predicted,
-            self._times[step],
-            x,
-            eta=self.eta,
-            use_clipped_model_output=clips,
-            variance_noise=torch.zeros_like(x),
-        ).prev_sample
+        options = {"eta": self.eta, "use_clipped_model_output": clips, "variance_noise": torch.zeros_like(x)}
+        mean: Tensor = self.scheduler.step(predicted, self._times[step], x, **options).prev_sample
         return mean
 
     def _sigma(self, time: int) -> float:
@@ -197,15 +191,13 @@ class TemporalUNet(torch.nn.Module):
 def _as_ddim(scheduler: Any, eta: float) -> Any:
     """Convert the user's scheduler to DDIM. Raises ConfigError."""
     library = diffusers()
-    if isinstance(scheduler, library.DDPMScheduler):
-        kind = scheduler.config.variance_type
-        if eta != 1.0 or kind not in ("fixed_small", "fixed_small_log"):
-            raise ConfigError(
-                f"DDPM with eta={eta:g} and variance_type={kind!r}: give eta=1 and 'fixed_small', or a DDIMScheduler"
-            )
-    elif not isinstance(scheduler, library.DDIMScheduler):
+    name, kind = type(scheduler).__name__, getattr(getattr(scheduler, "config", None), "variance_type", None)
+    if not isinstance(scheduler, library.DDPMScheduler | library.DDIMScheduler):
+        raise ConfigError(f"{name} has no known density per step; use diffusers' DDIMScheduler or DDPMScheduler")
+    of_ddpm = eta == 1.0 and kind in ("fixed_small", "fixed_small_log")
+    if isinstance(scheduler, library.DDPMScheduler) and not of_ddpm:
         raise ConfigError(
-            f"{type(scheduler).__name__} has no known density per step; use diffusers' DDIMScheduler or DDPMScheduler"
+            f"DDPM with eta={eta:g} and variance_type={kind!r}: give eta=1 and 'fixed_small', or a DDIMScheduler"
         )
     if not 0 < eta <= 1:
         raise ConfigError(

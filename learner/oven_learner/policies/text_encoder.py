@@ -35,9 +35,6 @@ log = logging.getLogger("oven.learner")
 class TextEncoder:
     """Encodes texts as (B, dim) float32, for a policy's `encode=`.
 
-        encode = TextEncoder(["wave hello", "dance excitedly"])
-        policy = GaussianTrajectory(TrajectoryNetwork(encode.dim, frames=32, dims=72), encode)
-
     `texts` are the training texts; other texts can be encoded too. Prompts differ in few words, so vectors are centred
     and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). "words" sums a random
     vector per word: texts with common words are close, synonyms are not, and word order does not count. "auto" is

@@ -24,8 +24,7 @@ from oven_learner.custom_loop import connect
 from oven_learner.hf.knobs.scalars import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
-from oven_learner.policies.batch import Batch, advantages, drawn, objective, row_weights
-from oven_learner.policies.conditions import ConditionSource, source_of
+from oven_learner.policies.batch import Batch, ConditionSource, advantages, drawn, objective, row_weights, source_of
 from oven_learner.policies.policy import Policy, check_policy, repeated
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of, show_groups

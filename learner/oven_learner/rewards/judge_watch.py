@@ -158,14 +158,6 @@ class JudgeWatch:
         self.reliability.leave(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
-    @property
-    def alarms(self) -> dict[str, frozenset[str]]:
-        """Judge → its active alarms: order, length, change, reliability, quarantine, cut."""
-        return {
-            judge: frozenset(kind.split()[0] for name, kind in self._reported if name == judge)
-            for judge in self._evidence_of
-        }
-
     def metrics(self, health: Mapping[str, JudgeHealth]) -> dict[str, float]:
         """Return the current metrics, and log new findings. `health`: the reports of the judges' members."""
         metrics: dict[str, float] = {}

@@ -26,11 +26,6 @@ class Named:
     judge: JudgeSpec | None = None
     swap: int = 0
 
-    @property
-    def identity(self) -> str:
-        """The identity that the answer must state."""
-        return self.judge.identity if self.judge is not None else ""
-
 
 class Asker(Protocol):
     """The interface that a committee needs of its remote members (`RemoteMembers`)."""

@@ -46,9 +46,9 @@ def check_vocabulary(
 ) -> None:
     """Check that the policy's token ids mean the same to the teacher and lie within its rows.
 
-    Otherwise a run would fail later with an IndexError. Without the teacher's tokenizer the sizes must be equal. With
-    it the vocabularies must be equal, and the teacher may have more rows, because models of a family are padded
-    differently. `equal_rows` forbids that, for losses that compare whole distributions.
+    Without the teacher's tokenizer the sizes must be equal. With it the vocabularies must be equal, and the teacher may
+    have more rows, because models of a family are padded differently. `equal_rows` forbids that, for losses that
+    compare whole distributions.
     """
     have, need = rows(model), int(policy.get_output_embeddings().weight.shape[0])
     if have < need or (have != need and (equal_rows or teacher_tokenizer is None)):

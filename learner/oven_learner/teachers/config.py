@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_core.files import read_file
+from oven_runs.settings.layers import read_text
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
 Kind = Literal["small", "big", "diffusion"]
@@ -51,11 +51,11 @@ class TeacherConfig(BaseModel):
     @field_validator("kind", "strategy", mode="before")
     @classmethod
     def _known(cls, value: Any, info: Any) -> Any:
-        names = get_args(Kind if info.field_name == "kind" else Strategy)
-        if value not in names:
-            raise UnknownNameError(
-                "kind of teacher" if info.field_name == "kind" else "teacher strategy", str(value), names
-            )
+        called, choices = {"kind": ("kind of teacher", Kind), "strategy": ("teacher strategy", Strategy)}[
+            info.field_name
+        ]
+        if value not in get_args(choices):
+            raise UnknownNameError(called, str(value), get_args(choices))
         return value
 
     @model_validator(mode="after")
@@ -80,9 +80,7 @@ def read_teachers(path: Path | str) -> list[TeacherConfig]:
     """Read teachers, weakest first, from a YAML list of mappings. Raises ConfigError and UnknownNameError."""
     path = Path(path)
     try:
-        entries = load_yaml(read_file(path, "the file of teachers").decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        entries = load_yaml(read_text(path, "the file of teachers"))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
     return teachers_of(entries, str(path))

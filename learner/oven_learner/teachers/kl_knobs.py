@@ -12,7 +12,6 @@ BETA, TEACHER = "grpo.beta", "teacher.active"
 ORDER = "weakest first"
 """The unit of `teacher.active`: the order of its choices."""
 
-
 FROM_ZERO = 0.04
 """Base of the bounds if the user's β is 0: Shao et al. 2024 (arXiv 2402.03300), §4.2."""
 
@@ -24,13 +23,10 @@ def announce_anchor(
     beta_bounds: tuple[float, float],
     client: Callable[[], Announcing | None] = lambda: None,
 ) -> None:
-    """Register both if there is a reference model; otherwise nothing.
+    """Register both if there is a reference model; with PEFT there is always one, the policy without its adapter.
 
-    With PEFT there is always one: the policy without its adapter. `beta_bounds` are multiples of the user's β. From a β
-    of 0 it may rise to the upper bound times FROM_ZERO. A change of β affects the next step's loss. Buffered reference
-    log-probabilities stay valid for any β above 0; if there are none, the completions are generated again.
-    `teacher.active` needs two loaded teachers. Refused teachers are choices too, so that requests for them are answered
-    with the reason. A teacher added later becomes a choice, which `client` announces.
+    A change of β affects the next step's loss. Buffered reference log-probabilities stay valid for any β above 0; if
+    there are none, the completions are generated again.
     """
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
@@ -48,7 +44,7 @@ def announce_beta(
     beta_bounds: tuple[float, float],
     unit: str = "× KL per token, in the loss",
 ) -> None:
-    """Register `grpo.beta` within `beta_bounds` times the user's `own`."""
+    """Register `grpo.beta` within `beta_bounds` times the user's `own`, or from 0 to the upper one times FROM_ZERO."""
     actuators.scalar(
         BETA,
         read,
@@ -76,10 +72,10 @@ def announce_teachers(
     client: Callable[[], Announcing | None],
     taught: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Register `teacher.active` if two or more teachers are loaded.
+    """Register `teacher.active` if two or more teachers are loaded and the loss uses one (`taught`).
 
-    A teacher added later becomes a choice, announced by the running training's `client()`. `taught` says whether the
-    loss uses a teacher.
+    Refused teachers are choices too, so that requests for them are answered with the reason. A teacher added later
+    becomes a choice, announced by the running training's `client()`.
     """
 
     def offer(registry: Actuators) -> bool:

@@ -103,11 +103,10 @@ def _described(config: TeacherConfig) -> Any:
 
 def _unloaded(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
     name = str(config.model_name)
+    problem = f"it cannot be loaded from {name!r}: {reason(error)[:300]}"
     if not Path(name).is_dir() and (os.sep in name.strip(".") and (name.startswith((os.sep, ".", "~")))):
-        return TeacherRefusedError(f"there is no folder {name!r}; use a folder written by `save_pretrained`")
-    return TeacherRefusedError(
-        f"it cannot be loaded from {name!r}: {reason(error)[:300]}; use a folder written by `save_pretrained`"
-    )
+        problem = f"there is no folder {name!r}"
+    return TeacherRefusedError(f"{problem}; use a folder written by `save_pretrained`")
 
 
 def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:
@@ -157,9 +156,8 @@ def _written(model: Any, folder: Path | None) -> Path:
     target: Path | None = None
     try:
         where.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(where).free
-        if free < needed:
-            raise TeacherRefusedError(_too_large(where, needed, f"{free:,} are free"))
+        if (free := shutil.disk_usage(where).free) < needed:
+            raise OSError(f"{free:,} are free")
         target = Path(tempfile.mkdtemp(prefix="oven-teacher-", dir=where))
         index: dict[str, dict[str, Any]] = {}
         for name, tensor in weights.items():
@@ -169,7 +167,10 @@ def _written(model: Any, folder: Path | None) -> Path:
     except OSError as error:
         if target is not None:
             shutil.rmtree(target, ignore_errors=True)
-        raise TeacherRefusedError(_too_large(where, needed, reason(error))) from error
+        raise TeacherRefusedError(
+            f"its {needed:,} bytes cannot be written to {where}: {reason(error)}; free some space, or use another "
+            "folder, `offload_folder=` or TMPDIR"
+        ) from error
     weakref.finalize(model, shutil.rmtree, target, ignore_errors=True)
     return target
 
@@ -183,19 +184,9 @@ def _write(path: Path, tensor: torch.Tensor) -> None:
         os.fsync(file.fileno())
 
 
-def _too_large(where: Path, needed: int, why: str) -> str:
-    return (
-        f"its {needed:,} bytes cannot be written to {where}: {why}; free some space, or use another folder, "
-        "`offload_folder=` or TMPDIR"
-    )
-
-
 def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *, quantizable: bool = True) -> Form:
-    """Return the form for the config's strategy. Raises TeacherRefusedError if the model cannot be found.
-
-    For "hybrid" it depends on the free memory of `device` and on the `bytes_left` for teachers. Quantized forms are
-    only considered if `quantizable`.
-    """
+    """Return the form for the config's strategy. For "hybrid" it depends on the free memory of `device` and on the
+    `bytes_left` for teachers. Raises TeacherRefusedError if the model cannot be found."""
     if config.strategy == "quantized":
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":

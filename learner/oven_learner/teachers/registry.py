@@ -89,10 +89,9 @@ class NamedTeachers(ABC, Generic[Model]):
     def add(self, name: str, teacher: Any, tokenizer: Any = None) -> None:
         """Check a model or the teacher of a TeacherConfig, freeze it, and make it available for swaps.
 
-        In a running training, call it between two steps and on all ranks. The teacher becomes a choice of
-        `teacher.active` at the next step. Raises TeacherRefusedError if it cannot teach this policy. The reason is
-        kept, and later requests for the name fail with it. Raises ConfigError if the name is taken, or an extra is
-        missing. `tokenizer` allows a comparison of the token ids.
+        In a running training, call it between two steps and on all ranks. `tokenizer` allows a comparison of the token
+        ids. Raises TeacherRefusedError if it cannot teach this policy; later requests for the name fail with the same
+        reason. Raises ConfigError if the name is taken, or an extra is missing.
         """
         self.admit(self.prepare(name, teacher, tokenizer))
 
@@ -103,10 +102,8 @@ class NamedTeachers(ABC, Generic[Model]):
     def prepare(
         self, name: str, teacher: Any, tokenizer: Any = None, *, beside_training: bool = False
     ) -> Candidate[Model]:
-        """Load the teacher and put it into its form: the first and longer half of `add`.
-
-        With `beside_training`, a step may run in another thread and is not affected. Raises the same errors as `add`.
-        """
+        """Load the teacher and put it into its form: the first and longer half of `add`. With `beside_training`, a step
+        may run in another thread and is not affected."""
         if not name:
             raise ConfigError("a teacher needs a name")
         self._check_new(name)
@@ -121,10 +118,7 @@ class NamedTeachers(ABC, Generic[Model]):
             raise self._refuse(name, error) from error
 
     def admit(self, candidate: Candidate[Model]) -> None:
-        """Test the teacher with the trainer and make it available: the second half of `add`, between two steps.
-
-        Raises the same errors as `add`.
-        """
+        """Test the teacher with the trainer and make it available: the second half of `add`, between two steps."""
         name = candidate.name
         self._name(name)
         try:
@@ -205,7 +199,7 @@ class NamedTeachers(ABC, Generic[Model]):
 
 
 class Teachers(NamedTeachers[Any]):
-    """The teachers of a TRL trainer's policy by name, in the order of addition: weakest first.
+    """The teachers of a TRL trainer's policy.
 
     For a GRPOTrainer they replace its reference model, for a DistillationTrainer its `teacher_model`. The trainer's own
     model comes first, with the name `own`. With PEFT that is the policy without its adapter, unless it has another. A
@@ -216,8 +210,7 @@ class Teachers(NamedTeachers[Any]):
     `offload_folder` is for teachers on disk. None means the system's folder for temporary files, which is in memory on
     some systems.
 
-    Raises ConfigError under FSDP and DeepSpeed, which shard the model when the trainer is created. Raises it for
-    `sync_ref_model`, which would keep moving the original model, and for a negative `kl_every`.
+    Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`.
     """
 
     def __init__(
@@ -248,13 +241,6 @@ class Teachers(NamedTeachers[Any]):
         """Name → model of the loaded but inactive teachers; None is the policy without its adapter."""
         return {name: model for name, model in self._models.items() if model is not self._present}
 
-    def parameters(self, name: str) -> int:
-        """Return the number of parameters. Raises the same errors as `teachers[name]`."""
-        model = self[name]
-        if model is not None:
-            return sum(parameter.numel() for parameter in model.parameters())
-        return sum(parameter.numel() for parameter in self._trainer.model.parameters() if not parameter.requires_grad)
-
     @property
     def active(self) -> str:
         """Name of the trainer's current teacher. Raises ConfigError if it is not one of these."""
@@ -268,10 +254,9 @@ class Teachers(NamedTeachers[Any]):
     def swap(self, name: str) -> None:
         """Make `name` the teacher from the next optimizer step on. Call it between two steps.
 
-        A DistillationTrainer uses it in every loss. In a GRPOTrainer, buffered completions (steps_per_generation or
-        num_iterations above 1) have the old teacher's log-probabilities. They are dropped, and the next step generates
-        again from the same prompts. At a generation boundary that costs nothing. Raises UnknownNameError, or
-        TeacherRefusedError with the reason.
+        In a GRPOTrainer, buffered completions (steps_per_generation or num_iterations above 1) have the old teacher's
+        log-probabilities. They are dropped, and the next step generates again from the same prompts. Raises
+        UnknownNameError, or TeacherRefusedError with the reason.
         """
         model = self[name]
         if model is self._present:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import ProcessorMixin
 
@@ -74,23 +73,9 @@ class ActivationGRPOTrainer(ChannelTrainer):
         batch_size: int | None = None,
         **more: Any,
     ) -> Any:
-        """As TRL's, with each chunk's rows known before its pass."""
+        """As TRL's, in one pass: a chunk's rows would have to be known before it."""
         self.injection.attach(model)  # a reference that was swapped in
-        score = super()._get_per_token_logps_and_entropies
-        rows = len(input_ids)
-        if batch_size is None or batch_size >= rows:
-            return score(model, input_ids, attention_mask, logits_to_keep, batch_size, **more)
-        chunks = []
-        for start in range(0, rows, batch_size):
-            chunk = slice(start, start + batch_size)
-            with self.injection.part(start, start + batch_size):
-                chunks.append(score(model, input_ids[chunk], attention_mask[chunk], logits_to_keep, **more))
-        log_probs, entropies, auxiliary = zip(*chunks, strict=True)
-        return (
-            torch.cat(log_probs),
-            None if entropies[0] is None else torch.cat(entropies),
-            None if auxiliary[0] is None else torch.stack(auxiliary).mean(),
-        )
+        return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **more)
 
     def _rows(self, keys: Sequence[str | None]) -> Any:
         if all(key is None for key in keys):

@@ -159,17 +159,6 @@ class ActivationInjection:
         finally:
             self._now.rows, self._now.layers = before
 
-    @contextlib.contextmanager
-    def part(self, start: int, stop: int) -> Iterator[None]:
-        """Use the rows `start` to `stop` - 1 of this thread for passes over that part of a batch."""
-        now = self._now
-        before = now.rows, now.layers
-        now.rows, now.layers = (None if values is None else values[start:stop] for values in before)  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            now.rows, now.layers = before
-
     def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._now.plan, self._now.inside = None, False
         if self._now.rows is not None and any(name.startswith("cu_seq_lens") for name in kwargs):

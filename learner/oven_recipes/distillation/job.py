@@ -7,15 +7,14 @@ from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
 from oven_core.protocol.messages import MetricSpec
+from oven_recipes.base import LR_BOUNDS
 from oven_recipes.distillation.settings import DistillationSettings, Start
 from oven_recipes.grpo.evaluation import accuracy_of
-from oven_recipes.grpo.model import build_tokenizer
-from oven_recipes.grpo.supervised_warmup import warm_policy
+from oven_recipes.grpo.model import build_teachers, build_tokenizer, warm_policy
+from oven_recipes.grpo.settings import accuracies
 from oven_recipes.grpo.task import training_pools
-from oven_recipes.grpo.teachers import build_teachers
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
-from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
+from oven_recipes.runner import Job, trainer_arguments
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -27,20 +26,13 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
         model=warm_policy(settings, tokenizer, seed, cache),
         processing_class=tokenizer,
         args=DistillationConfig(
-            output_dir=str(workdir),
-            seed=seed,
-            learning_rate=start.learning_rate,
             lr_scheduler_type="constant",
-            max_steps=settings.max_steps,
             per_device_train_batch_size=settings.prompts_per_step,
             max_completion_length=settings.max_completion_length,
             beta=settings.divergence,
             temperature=settings.temperature,
-            max_grad_norm=settings.max_grad_norm,
-            bf16=False,
-            gradient_checkpointing=False,
             use_cpu=True,
-            **TRAINER_ARGUMENTS,
+            **trainer_arguments(settings, start.learning_rate, seed, workdir),
         ),
         train_dataset=Dataset.from_list([vars(row) for rows in pools for row in rows]),
     )

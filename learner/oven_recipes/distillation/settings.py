@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from oven_recipes import base
-from oven_recipes.grpo.settings import TeacherName
-from oven_recipes.sorting_settings import SortingSettings
+from oven_recipes.grpo.settings import SortingSettings, TeacherName
 
 TUNED_LEARNING_RATE = 1e-3
 """Adam's step size at which this policy ended best of those tried over 30 steps."""
@@ -24,7 +23,6 @@ class DistillationSettings(SortingSettings):
         default=1.0, ge=0, le=1, description="generalized Jensen-Shannon: 0 forward KL, 1 reverse KL"
     )
     temperature: float = Field(default=1.0, gt=0, description="of sampling, and of both distributions in the loss")
-    max_grad_norm: float = Field(default=1.0, gt=0)
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
 
 

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.environments.patches import patched_paths
 from oven_runs.traces import jsonl
 
+PATCHED: Final = re.compile(r"(?m)^(?:--- a/|\+\+\+ b/|rename from |rename to |diff --git a/.+ b/)([^\t\n]+)")
+"""A path in a patch in git's format."""
 REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -26,8 +27,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class Instance(BaseModel):
-    """One repair task: its repository at a commit, the problem, and the tests that decide. `files` is ours, for a
-    repository small enough to be in the instance. Without it, the repository is a checkout."""
+    """One repair task: its repository at a commit, the problem, and the tests that decide. `files` and `solution` are
+    ours, for a repository small enough to be in the instance. Without it, the repository is a checkout."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have further columns
 
@@ -37,16 +38,14 @@ class Instance(BaseModel):
     problem_statement: str
     patch: str = ""
     test_patch: str = ""
-    hints_text: str = ""
-    created_at: str = ""
-    version: str = ""
-    environment_setup_commit: str = ""
     FAIL_TO_PASS: Names
     """Tests that fail before a correct repair and pass after it."""
     PASS_TO_PASS: Names = ()
     """Tests that pass before it and must pass after it."""
     files: dict[str, str] = {}
     """Path → text of the repository, tests included."""
+    solution: dict[str, str] = {}
+    """Path → text of the files that a correct repair changes, for generated tasks."""
 
     @property
     def tests(self) -> tuple[str, ...]:
@@ -57,8 +56,8 @@ class Instance(BaseModel):
     def test_paths(self) -> frozenset[str]:
         """Test files, and the files that the patch of tests adds to a checkout, such as data and helpers. A repair may
         not change them."""
-        brought = frozenset() if self.files else patched_paths(self.test_patch)
-        return brought | {test.partition("::")[0] for test in self.tests}
+        brought = () if self.files else PATCHED.findall(self.test_patch)
+        return frozenset(brought) | {test.partition("::")[0] for test in self.tests}
 
 
 def instance_of(row: Mapping[str, Any], where: str) -> Instance:
@@ -79,8 +78,7 @@ def instance_of(row: Mapping[str, Any], where: str) -> Instance:
 
 
 def read_instances(path: Path) -> Iterator[Instance]:
-    """Read a .json file with a list, or a .jsonl file. Raises ConfigError for an unreadable file, and for one without
-    instances, with other content, or with two different instances of one id."""
+    """Read a .json file with a list, or a .jsonl file."""
     seen: dict[str, Instance] = {}
     for where, row in _rows(path):
         if not isinstance(row, dict):

@@ -51,8 +51,7 @@ class OpenEnvRepair(RepairTools):
 
 @contextlib.contextmanager
 def served(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
-    """Start a server process with these instances, and yield a factory of environments that use it. Raises ConfigError
-    if the extra is missing, ProcessError if the server does not start."""
+    """Start a server process with these instances, and yield a factory of environments that use it."""
     if find_spec("openenv") is None:
         raise ConfigError(f'OpenEnv is not installed: pip install "oven-controller[{EXTRA}]"')
     from openenv.core.generic_client import GenericEnvClient

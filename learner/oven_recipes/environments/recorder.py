@@ -17,6 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from transformers.utils.chat_template_utils import get_json_schema
@@ -33,8 +34,8 @@ class Call:
 
     tool: str
     text: str
-    reward: float | None
-    digest: str
+    reward: float | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,16 @@ def steps_of(
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
     """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step. `lost`
     counts what the messages have and a trace has no place for, by kind."""
-    sampled = _sampled(rollout, sum(message["role"] == "assistant" for message in messages))
+    turns: list[tuple[Any, list[Any]]] = []  # each of the policy's messages, with its results
+    for message in messages:
+        if message["role"] == "tool" and turns:
+            turns[-1][1].append(message)
+        else:
+            turns.append((message, []))
+    sampled = _sampled(rollout, sum(action["role"] == "assistant" for action, _ in turns))
     steps: list[TraceStep] = []
     waiting = list(calls)
-    message_index = turn = 0
-    while message_index < len(messages):
-        action = messages[message_index]
-        message_index += 1
-        results = []
-        while message_index < len(messages) and messages[message_index]["role"] == "tool":
-            results.append(messages[message_index])
-            message_index += 1
+    for turn, (action, results) in enumerate(turns):
         missing = bool(action.get("tool_calls")) and not results
         done = waiting if missing else _carried_out(waiting, results)
         rewards = [call.reward for call in done if call.reward is not None]
@@ -70,9 +70,7 @@ def steps_of(
         steps.append(
             TraceStep(
                 action=recorded_message(action, lost, f"{turn}"),
-                result=None
-                if missing
-                else tuple(_result(result_message, f"{turn}-{n}", lost) for n, result_message in enumerate(results)),
+                result=None if missing else tuple(_result(m, f"{turn}-{n}", lost) for n, m in enumerate(results)),
                 reward=sum(rewards) if rewards else nothing,
                 sampled=sampled[turn] if sampled else None,
                 outcome=next((call.digest for call in reversed(done) if call.digest), ""),
@@ -80,17 +78,15 @@ def steps_of(
         )
         if missing:
             return tuple(steps), done
-        turn += 1
     return tuple(steps), waiting
 
 
 def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
     """Remove the calls of these results from `waiting`. Some results have none: no such tool exists, or the arguments
     were not an object."""
-    results_of_turn = [(result.get("name"), str(result["content"])) for result in results]
     count = 0
-    for result_pair in results_of_turn:
-        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == result_pair
+    for tool, text in [(result.get("name"), str(result["content"])) for result in results]:
+        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == (tool, text)
     done = waiting[:count]
     del waiting[:count]
     return done
@@ -101,14 +97,12 @@ def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
     if rollout.mask is None:
         return None
     runs: list[Sampled] = []
-    start: int | None = None
-    for index, sampled_here in enumerate([*rollout.mask, 0]):
-        if sampled_here and start is None:
-            start = index
-        elif not sampled_here and start is not None:
-            logprobs = tuple(rollout.logprobs[start:index]) if rollout.logprobs is not None else None
-            runs.append(Sampled(ids=tuple(rollout.ids[start:index]), logprobs=logprobs))
-            start = None
+    stop = 0
+    for sampled_here, run in groupby(rollout.mask):
+        start, stop = stop, stop + len(list(run))
+        if sampled_here:
+            logprobs = tuple(rollout.logprobs[start:stop]) if rollout.logprobs is not None else None
+            runs.append(Sampled(ids=tuple(rollout.ids[start:stop]), logprobs=logprobs))
     return runs if len(runs) == turns else None
 
 
@@ -139,11 +133,9 @@ OWN: Final = ("reset", "get_reward")
 
 class Recorder:
     """Wraps an environment factory: give `environment` to the trainer as its `environment_factory`, and `reward` as one
-    of its `reward_funcs`; then `bind` it to the trainer.
-
-    Environments are any that TRL takes, with a `get_reward`. Of one with the attributes `newest_call` (a `ToolResult`)
-    and `solved`, steps' rewards and digests are recorded, too. `sink` is given each trace when it is rewarded.
-    """
+    of its `reward_funcs`; then `bind` it to the trainer. Environments are any that TRL takes, with a `get_reward`. Of
+    one with the attributes `newest_call` (a `ToolResult`) and `solved`, steps' rewards and digests are recorded, too.
+    `sink` is given each trace when it is rewarded."""
 
     def __init__(
         self,
@@ -173,8 +165,7 @@ class Recorder:
         return instance
 
     def bind(self, trainer: Any) -> None:
-        """Observe the tokens that the trainer samples. Call it before training. Raises ConfigError for a trainer with
-        several environments."""
+        """Observe the tokens that the trainer samples. Call it before training."""
         if len(trainer._env_tools) != 1:
             raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
         self._trainer = trainer
@@ -322,11 +313,11 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = function(self, *args, **kwargs)
         except Exception as error:  # TRL tells the policy, and goes on
-            self.calls.append(Call(name, str({"error": str(error)}), None, ""))
+            self.calls.append(Call(name, str({"error": str(error)})))
             raise
-        known = self.newest_call if measured else None
-        reward, digest = (None, "") if known is None else (known.reward, known.digest)
-        self.calls.append(Call(name, str(result), reward, digest))
+        newest = self.newest_call if measured else None
+        report = (newest.reward, newest.digest) if newest is not None else ()
+        self.calls.append(Call(name, str(result), *report))
         return result
 
     return call

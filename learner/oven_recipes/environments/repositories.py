@@ -6,15 +6,16 @@ import contextlib
 import io
 import os
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from oven_core.errors import ConfigError, reason
 from oven_recipes.environments.instance import Instance
-from oven_recipes.environments.patches import apply_patch
 
 FILE_BYTES: Final = 2_000_000
 """Maximum size of a source file in a clone. Larger files are skipped."""
@@ -60,27 +61,31 @@ class Repositories:
         self.check(instance)
         path = self.checkout(instance)
         assert path is not None
-        return apply_patch(_texts(path, instance.base_commit), instance.test_patch)
+        with tempfile.TemporaryDirectory(prefix="oven-index-") as folder:  # for what git would write into the clone
+            objects = Path(path, _git(path, "rev-parse", "--git-path", "objects").decode().strip()).absolute()
+            git = partial(_git, path, GIT_INDEX_FILE=f"{folder}/index", GIT_OBJECT_DIRECTORY=folder,
+                          GIT_ALTERNATE_OBJECT_DIRECTORIES=str(objects))  # fmt: skip
+            git("read-tree", instance.base_commit)
+            if instance.test_patch.strip():
+                git("apply", "--cached", "--whitespace=nowarn", stdin=instance.test_patch.encode())
+            tree = git("write-tree", "--missing-ok").decode().strip()
+            return _texts(git, f"commit {instance.base_commit[:40]} in {path}", tree)
 
 
-def _texts(path: Path, commit: str) -> dict[str, str]:
-    """Return a commit's regular text files as they were committed. Raises ConfigError.
-
-    `git archive` would apply the repository's attributes, which rewrite some files and often exclude the tests.
-    """
+def _texts(git: Callable[..., bytes], name_of_tree: str, tree: str) -> dict[str, str]:
+    """Return a tree's regular text files as they were committed. Raises ConfigError. `git archive` would apply the
+    repository's attributes, which rewrite some files and often exclude the tests."""
     blobs: dict[str, bytes] = {}
-    for row in _git(path, "ls-tree", "-r", "-z", "-l", commit).split(b"\0")[:-1]:
+    for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
         attributes, _, raw_name = row.partition(b"\t")
         name, (mode, _, blob, size) = os.fsdecode(raw_name), attributes.split()
         if mode not in REGULAR:
             continue
         if not size.isdigit():
-            raise ConfigError(
-                f"{path} lacks {name[:200]!r} of commit {commit[:40]}: the clone is partial; clone the whole repository"
-            )
+            raise ConfigError(f"{name_of_tree} lacks {name[:200]!r}: the clone is partial; clone the whole repository")
         if int(size) <= FILE_BYTES:
             blobs[name] = blob
-    contents = io.BytesIO(_git(path, "cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
+    contents = io.BytesIO(git("cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
     files = {}
     for name in blobs:
         length = int(contents.readline().split()[2])
@@ -90,10 +95,12 @@ def _texts(path: Path, commit: str) -> dict[str, str]:
     return files
 
 
-def _git(path: Path, *arguments: str, stdin: bytes = b"") -> bytes:
+def _git(path: Path, *arguments: str, stdin: bytes = b"", **environment: str) -> bytes:
     command = ["git", "-C", str(path), *arguments]
     try:
-        process = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
+        process = subprocess.run(
+            command, input=stdin, capture_output=True, check=False, timeout=120, env=os.environ | environment
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"git does not run: {reason(error)}") from None
     if process.returncode:

@@ -107,8 +107,7 @@ class SandboxedTests:
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Return test → outcome. Never raises for anything that the code does. Raises ConfigError and ProcessError if
-        the sandbox does not start, or if pytest cannot be imported in it."""
+        """Return test → outcome. Never raises for anything that the code does."""
         key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:
             if (known := self._seen.get(key)) is not None:

@@ -24,7 +24,7 @@ class ToolError(Exception):
 
 
 class Workspace:
-    """Files by path. `kept` files, such as tests, may not be changed."""
+    """Files by path. `protected` files, such as tests, may not be changed."""
 
     def __init__(self, files: Mapping[str, str], protected: Collection[str] = ()) -> None:
         self._files = dict(files)
@@ -147,14 +147,6 @@ class RepairSession:
                 f"none of the {len(self._outcomes)} tests of {instance.instance_id} is found, so nothing says when it "
                 "is solved: are the packages installed that its repository's tests need, and are their ids pytest's?"
             )
-        self._run: Mapping[str, Callable[..., str]] = {
-            "list_files": self._workspace.list_files,
-            "read": self._workspace.read,
-            "search": self._workspace.search,
-            "edit": self._edit,
-            "run_tests": self._run_tests,
-            "submit": self._submit,
-        }
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -177,16 +169,11 @@ class RepairSession:
         return self.submitted and self.passing == len(self._outcomes)
 
     @property
-    def reward(self) -> float:
-        """1 if solved, otherwise 0."""
-        return float(self.solved)
-
-    @property
     def feedback(self) -> str | None:
         """The failing tests of an unsolved attempt, which `channel.sdpo` may show the policy; None if solved."""
         if self.solved:
             return None
-        failing = [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
+        failing = self._failing()
         return f"failed: {' '.join(failing)}" if failing else "all tests pass, and it was not submitted"
 
     @property
@@ -213,7 +200,8 @@ class RepairSession:
             raise ToolError(f"{tool} takes {', '.join(TOOLS[tool]) or 'no arguments'}")
         if wrong := [name for name, value in arguments.items() if not isinstance(value, str)]:
             raise ToolError(f"{wrong[0]} has to be text")
-        return self._run[tool]
+        run: Callable[..., str] = getattr(self, f"_{tool}", None) or getattr(self._workspace, tool)
+        return run
 
     def _edit(self, path: str, old: str, new: str) -> str:
         self._workspace.edit(path, old, new)
@@ -221,13 +209,16 @@ class RepairSession:
         return "edited"
 
     def _run_tests(self) -> str:
-        failing = [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
+        failing = self._failing()
         if not failing:
             return f"{len(self._outcomes)} passed"
         more = f" and {len(failing) - NAMED} more" if len(failing) > NAMED else ""
-        ended = {outcome for outcome in self._outcomes.values()} & {"timeout", "died"}
+        ended = {*self._outcomes.values()} & {"timeout", "died"}
         why = f" ({', '.join(sorted(ended))})" if ended else ""
         return f"{len(failing)} of {len(self._outcomes)} failed{why}: {' '.join(failing[:NAMED])}{more}"
+
+    def _failing(self) -> list[str]:
+        return [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
 
     def _submit(self) -> str:
         self.submitted = True

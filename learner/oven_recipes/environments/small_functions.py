@@ -6,6 +6,7 @@ correct code decides the side of the split, so that every process and seed agree
 
 from __future__ import annotations
 
+import difflib
 import random
 import re
 import zlib
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from oven_recipes.environments.instance import Instance
-from oven_recipes.environments.patches import make_patch
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 REPO: Final = "oven/small-functions"
@@ -255,7 +255,20 @@ def _instance(
         FAIL_TO_PASS=tuple(failing),
         PASS_TO_PASS=tuple([name for name in names if name not in failing] + protected_tests),
         files={path: before, tests: test_code},
+        solution={path: after},
     )
+
+
+def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return the patch from `before` to `after` in git's format: new and changed files, by path."""
+    parts = []
+    for path, new in sorted(after.items()):
+        old = before.get(path, "").splitlines(keepends=True)
+        source = f"a/{path}" if path in before else "/dev/null"
+        lines = difflib.unified_diff(old, new.splitlines(keepends=True), source, f"b/{path}")
+        mode = "" if path in before else "new file mode 100644\n"
+        parts.append(f"diff --git a/{path} b/{path}\n{mode}{''.join(lines)}")
+    return "".join(parts)
 
 
 def _test(function: Function, number: int, case: Case) -> str:

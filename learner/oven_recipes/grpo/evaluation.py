@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from oven_recipes.grpo.settings import SortingSettings
 from oven_recipes.grpo.task import Example, pool
-from oven_recipes.sorting_settings import SortingSettings
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:
@@ -22,10 +22,8 @@ def greedy_accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
 ) -> dict[str, float | list[float]]:
     """Accuracy per level (`eval/accuracy/<level>`), 0..1, and what each example adds to its mean over levels
-    (`eval/accuracy`): a list whose mean that is.
-
-    One batch, greedy. The generator's state and the model's mode are put back, and no gradient is made.
-    """
+    (`eval/accuracy`): a list whose mean that is. One batch, greedy. The generator's state and the model's mode are put
+    back, and no gradient is made."""
     batch = tokenizer([e.prompt for e in examples], return_tensors="pt", padding=True).to(model.device)  # (N, P)
     was_training = model.training
     model.train(False)

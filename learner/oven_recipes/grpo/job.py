@@ -10,15 +10,13 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_recipes.base import LR_BOUNDS
 from oven_recipes.grpo.evaluation import accuracy_of
-from oven_recipes.grpo.model import build_tokenizer
-from oven_recipes.grpo.settings import GrpoSettings, Start
-from oven_recipes.grpo.supervised_warmup import warm_policy
+from oven_recipes.grpo.model import build_teachers, build_tokenizer, warm_policy
+from oven_recipes.grpo.settings import GrpoSettings, Start, accuracies
 from oven_recipes.grpo.task import RULES, WEIGHTS, training_pools
-from oven_recipes.grpo.teachers import build_teachers
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
-from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
+from oven_recipes.runner import Job, trainer_arguments
 
 BETA_BOUNDS = (0.01, 10.0)
 
@@ -93,19 +91,12 @@ def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Mod
 
 def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
     return GRPOConfig(
-        output_dir=str(workdir),
-        seed=seed,
-        learning_rate=learning_rate,
         # Plain "constant" ignores warmup_steps without a word.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
-        max_steps=settings.max_steps,
         per_device_train_batch_size=settings.prompts_per_step * settings.group_size,
         num_generations=settings.group_size,
         max_completion_length=settings.max_completion_length,
-        max_grad_norm=settings.max_grad_norm,
-        bf16=False,
-        gradient_checkpointing=False,  # recomputing costs 28 % and saves memory that this model doesn't need
         use_cpu=True,
-        **TRAINER_ARGUMENTS,
+        **trainer_arguments(settings, learning_rate, seed, workdir),
     )

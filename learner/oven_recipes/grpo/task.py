@@ -31,10 +31,8 @@ def example(digits: str) -> Example:
 
 
 def held_out(digits: str) -> bool:
-    """Whether a digit string belongs to the evaluation side.
-
-    A hash of the digits decides, not a draw, so that every process, seed and warm-up agrees on the split.
-    """
+    """Whether a digit string belongs to the evaluation side. A hash of the digits decides, not a draw, so that every
+    process, seed and warm-up agrees on the split."""
     return zlib.crc32(digits.encode()) % HELD_OUT_SHARE == 0
 
 
@@ -75,11 +73,9 @@ HABITS: tuple[Callable[[str], str], ...] = (
 
 
 def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, target) pairs for the warm-up: the right answer with probability `right`, else a habit.
-
-    The mixture leaves a policy that *can* sort but does so only some of the time, as a pre-trained model would. GRPO
-    then selects a behaviour instead of discovering one, which is why it learns within a hundred steps.
-    """
+    """Endless (prompt, target) pairs for the warm-up: the right answer with probability `right`, else a habit. The
+    mixture leaves a policy that *can* sort but does so only some of the time, as a pre-trained model would. GRPO then
+    selects a behaviour instead of discovering one, which is why it learns within a hundred steps."""
     while True:
         digits = draw(rng.choice(lengths), rng)
         question = example(digits)
@@ -92,11 +88,8 @@ LogMetric = Callable[[str, float], None]
 def exact_match(
     completions: list[str], answer: list[str], level: list[str], log_metric: LogMetric | None = None, **_: Any
 ) -> list[float | None]:
-    """One reward a completion, in the order of the batch; the signature is TRL's.
-
-    The mean of each level is logged as `reward/<level>`. A level that the batch doesn't hold logs nothing: 0 would
-    read as a failure.
-    """
+    """One reward a completion, in the order of the batch; the signature is TRL's. The mean of each level is logged as
+    `reward/<level>`. A level that the batch doesn't hold logs nothing: 0 would read as a failure."""
     rewards = [float(text == right) for text, right in zip(completions, answer, strict=True)]
     if log_metric is not None:
         by_level: defaultdict[str, list[float]] = defaultdict(list)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measured
@@ -26,13 +30,13 @@ from oven_learner.policies import (
 )
 from oven_learner.policies.diffusion import diffusers
 from oven_learner.rewards import Committee
-from oven_recipes.base import Order
-from oven_recipes.motion import pictures
+from oven_recipes.base import LR_BOUNDS, Order
 from oven_recipes.motion.intents import EVALUATED, INTENTS, TRAINED
-from oven_recipes.motion.rewards import EACH, RULES, WEIGHTS, worth
+from oven_recipes.motion.rewards import EACH, LAST, RULES, WEIGHTS, worth
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
-from oven_recipes.motion.skeleton import DIMS, PLACE
+from oven_recipes.motion.skeleton import DIMS, PARENTS, PLACE, positions
 from oven_recipes.runner import end_on_sigterm
+from oven_recipes.small_models import descend
 
 TREMOR = 0.03
 """Radians of noise at every joint in every frame of a clip, so that no density becomes a spike."""
@@ -66,18 +70,15 @@ def warm(policy: Policy, settings: MotionSettings, habit: tuple[float, float], s
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
+    schedule = LambdaLR(optimizer, lambda step: 1 - 0.9 * step / max(1, settings.warm_steps))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for step in range(settings.warm_steps):
-            for group in optimizer.param_groups:
-                group["lr"] = settings.warm_learning_rate * (1 - 0.9 * step / settings.warm_steps)
+        for _ in range(settings.warm_steps):
             texts = [TRAINED[i] for i in torch.randint(len(TRAINED), (settings.warm_batch,)).tolist()]
             reached = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
-            batch = clips(texts, settings.frames, reached)
-            optimizer.zero_grad()
-            loss(policy, batch, texts).backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-            optimizer.step()
+            descend(
+                loss(policy, clips(texts, settings.frames, reached), texts), policy.parameters(), optimizer, schedule
+            )
     return policy.eval()
 
 
@@ -90,7 +91,6 @@ def loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
     return -policy.step_log_probs(samples, texts).mean()
 
 
-LR_BOUNDS = (0.01, 100.0)
 BETA_BOUNDS = (0.01, 10.0)
 HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0, unit="0 to 1, held-out intents")
 
@@ -174,9 +174,101 @@ def train(order: Order) -> None:
     trainer: PolicyTrainer | None = None
     end_on_sigterm(lambda: trainer.client if trainer is not None else None)
     trainer = build(settings, parse_start(order.start), order.seed, checkpoints)
-    record = pictures.Record(trainer, EVALUATED[0], order.seed)
+    record = Record(trainer, EVALUATED[0], order.seed)
     resumed = checkpoint.newest(checkpoints) if order.resume else None
     if resumed is not None:
         checkpoint.load(trainer, resumed)
     trainer.train(seconds=order.seconds, recipe="motion")
     record.write(order.folder)
+
+
+log = logging.getLogger("oven.learner")
+
+SHOWN = 6
+"""Frames of a clip in the picture."""
+COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
+
+
+class Record:
+    """Records the policy's clips at the start, and the reward of each step."""
+
+    def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
+        self._trainer, self._intent, self._seed = trainer, intent, seed
+        self._clips = {"start": self._joints(trainer.policy)}
+        self._worths = {"start": self._worth(trainer.policy)}
+        self._rewards: dict[int, float] = {}
+        update = trainer.update
+
+        def noted(number: int, conditions: list[str]) -> dict[str, float]:
+            metrics = update(number, conditions)
+            self._rewards[trainer.step] = metrics.get("reward", float("nan"))
+            return metrics
+
+        trainer.update = noted  # type: ignore[assignment, method-assign]
+
+    def write(self, folder: Path) -> None:
+        """Write both files. Without matplotlib there is no picture, and a line in the log says so."""
+        teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
+        for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
+            self._clips[name], self._worths[name] = self._joints(policy), self._worth(policy)
+        steps = sorted(self._rewards)
+        clips: dict[str, Any] = {name: clip.numpy() for name, clip in self._clips.items()}
+        numpy.savez(
+            folder / "motion.npz",
+            **clips,
+            target=INTENTS[self._intent].target().numpy(),
+            step=numpy.array(steps),
+            reward=numpy.array([self._rewards[step] for step in steps]),
+        )
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            log.warning("no motion.png: it needs matplotlib (`pip install matplotlib`); motion.npz has the same")
+            return
+        figure = Figure(figsize=(11, 10), layout="constrained")
+        parts: Any = figure.subfigures(len(self._clips) + 1, 1)
+        *rows, bottom = parts
+        for row, name in zip(rows, self._clips, strict=True):
+            self._draw_clip(row, name)
+        curve = bottom.subplots()
+        curve.plot(steps, [self._rewards[step] for step in steps], color="seagreen")
+        curve.set(xlabel="step", title="mean reward of each step, over the intents that it was trained on")
+        curve.grid(axis="y")
+        figure.savefig(folder / "motion.png")
+
+    def _draw_clip(self, row: Any, name: str) -> None:
+        clip, target = self._clips[name], INTENTS[self._intent].target()
+        hand = PLACE[f"{INTENTS[self._intent].side}_hand"]
+        away = float((clip[-(len(clip) // LAST) :, hand] - target).norm(dim=-1).mean())
+        caption = f"{away:.2f} m from the target at the end; mean reward of held-out intents {self._worths[name]:.2f}"
+        row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
+        axes = row.subplots(1, SHOWN)
+        for axis, frame in zip(axes, numpy.linspace(0, len(clip) - 1, SHOWN).astype(int).tolist(), strict=True):
+            joints, goal = _seen(clip[frame]), _seen(target[None])
+            for joint, parent in enumerate(PARENTS[1:], start=1):
+                axis.plot(*joints[[parent, joint]].T, color=COLOURS[name], linewidth=2)
+            axis.scatter(*joints[[PLACE["head"], hand]].T, s=(90, 20), color=COLOURS[name])
+            axis.scatter(*goal.T, s=60, facecolors="none", edgecolors="red")
+            axis.set(
+                xlim=(-0.9, 0.9), ylim=(-1.1, 1.0), xticks=(), yticks=(), aspect="equal", xlabel=f"frame {frame + 1}"
+            )
+
+    @torch.no_grad()
+    def _worth(self, policy: Policy) -> float:
+        """Return the mean over the held-out intents, always with the same noise."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            rows = [text for text in EVALUATED for _ in range(EACH)]
+            return float(worth(rows, policy.sample(EVALUATED, EACH).outputs).mean())
+
+    @torch.no_grad()
+    def _joints(self, policy: Policy) -> Tensor:
+        """Return one clip's joints, (F, 24, 3), always with the same noise."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            return positions(policy.sample([self._intent], 1).outputs[0])
+
+
+def _seen(joints: Tensor) -> Any:
+    """Project joints in metres, (N, 3), to the picture, (N, 2): seen from the front and slightly from the side."""
+    return torch.stack([joints[:, 0] * 0.85 + joints[:, 2] * 0.5, joints[:, 1]], -1).numpy()

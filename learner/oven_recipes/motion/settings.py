@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from oven_recipes import base
 
@@ -22,10 +22,8 @@ TeacherName = Literal["small", "strong"]
 STARTS = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
-class MotionSettings(BaseModel):
+class MotionSettings(base.RecipeSettings):
     """Sizes of the policy, warm-up and batches. A `Start` sets the learning rate and the first teacher."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: Literal["gaussian", "diffusion"] = Field(
         default="gaussian", description="kind of the policy and both teachers; diffusion needs the extra of that name"
@@ -51,7 +49,6 @@ class MotionSettings(BaseModel):
     group_size: int = Field(default=12, ge=2)
     updates_per_batch: int = Field(default=1, ge=1)
     beta: float = Field(default=0.01, ge=0, description="weight of the KL term to the active teacher")
-    max_grad_norm: float = Field(default=1.0, gt=0)
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     save_every: int = Field(default=20, ge=0, description="steps between checkpoints; 0: at the end only")
 

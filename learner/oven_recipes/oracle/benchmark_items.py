@@ -57,8 +57,7 @@ def template_items(benchmark: Benchmark, count: int = ITEMS) -> list[Item]:
 
 
 def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> list[Item]:
-    """Return `count` items from the published files in `folder`, the same each time. Raises ConfigError for a missing
-    file, one that is not in its published layout, or too few rows."""
+    """Return `count` items from the published files in `folder`, the same each time."""
     by_pattern = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
     paths = next(filter(None, by_pattern), [])
     if not paths:

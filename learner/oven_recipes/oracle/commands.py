@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +34,6 @@ def evaluate(
 ) -> int:
     """Evaluate and print. Raises ConfigError for faults of the oracle, the files or `out`."""
     _writable(out)
-    started, used = time.perf_counter(), time.process_time()
     chosen = benchmark_items(benchmarks, items)
     quiet_libraries()
     from oven_recipes.oracle.saved_oracle import load_oracle
@@ -51,16 +49,7 @@ def evaluate(
         max_new_tokens=oracle.trained.max_completion_length,
         temperature=temperature,
     )
-    evaluated = evaluation.run()
-    report = EvaluationReport(
-        oracle=str(oracle.path),
-        benchmarks=chosen,
-        percents=evaluation.percents,
-        unknown_share=evaluation.unknown_share,
-        evaluated=evaluated,
-        seconds=time.perf_counter() - started,
-        cpu_seconds=time.process_time() - used,
-    )
+    report = EvaluationReport.of(evaluation, str(oracle.path))
     if out is not None:
         report.write(out / REPORT, out / DIAGRAM)
     if as_json:

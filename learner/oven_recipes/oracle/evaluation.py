@@ -151,14 +151,10 @@ class OracleEvaluation:
         places = [(benchmark.name, number) for benchmark in self.benchmarks for number in range(len(benchmark.items))]
         texts = [item.text for benchmark in self.benchmarks for item in benchmark.items]
         layers = list(dict.fromkeys(self.layers.values()))
-        captured = capture(self._model, self._tokenizer, texts, layers, self._tokens)
-        by_layer = {
-            (*places[index // len(layers)], activation.layer): activation for index, activation in enumerate(captured)
-        }
+        captured = iter(capture(self._model, self._tokenizer, texts, layers, self._tokens))
+        by_layer = {(*place, layer): next(captured) for place in places for layer in layers}
         return {
-            (*item_place, percent): by_layer[(*item_place, layer)]
-            for item_place in places
-            for percent, layer in self.layers.items()
+            (*place, percent): by_layer[*place, layer] for place in places for percent, layer in self.layers.items()
         }
 
     def run(self) -> Evaluated:
@@ -202,8 +198,7 @@ class OracleEvaluation:
 
 
 def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
-    """Return the text's token ids. Raises ConfigError, naming `where`, for a text without a second token, and for one
-    longer than the model's context."""
+    """Return the text's token ids. Raises ConfigError, naming `where`, for too few or too many."""
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_of(model)
     if len(ids) < 2:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,9 +12,9 @@ from typing import Any
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
-from oven_recipes.oracle.evaluation import Answered, BenchmarkItems, Evaluated, scored
+from oven_learner.rewards.calibration_error import BINS
+from oven_recipes.oracle.evaluation import Answered, BenchmarkItems, Evaluated, OracleEvaluation, scored
 from oven_recipes.oracle.evaluation_scores import Estimate, Scores, scores
-from oven_recipes.oracle.reliability_diagram import write_diagram
 
 NOTE = (
     "an answer that does not parse is wrong, and left out of calibration; intervals: 95 %, bootstrap over texts; null: "
@@ -27,32 +29,38 @@ class EvaluationReport:
     """The output of `evaluate`."""
 
     oracle: str
-    benchmarks: Sequence[BenchmarkItems]
-    percents: Sequence[float]
-    unknown_share: dict[str, float]
+    evaluation: OracleEvaluation
     evaluated: Evaluated
     seconds: float
     cpu_seconds: float
+
+    @classmethod
+    def of(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
+        """Run an evaluation."""
+        began, cpu = time.monotonic(), time.process_time()
+        evaluated = evaluation.run()
+        return cls(oracle, evaluation, evaluated, time.monotonic() - began, time.process_time() - cpu)
 
     def plain(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
             "oracle": self.oracle,
-            "layer_percents": list(self.percents),
+            "layer_percents": list(self.evaluation.percents),
             "seconds": round(self.seconds, 2),
             "cpu_seconds": round(self.cpu_seconds, 2),
             "note": NOTE,
             "overall": asdict(self.evaluated.overall),
             "shuffled": asdict(self.evaluated.shuffled_overall),
-            "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.benchmarks},
+            "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.evaluation.benchmarks},
             "depths": {
-                f"{percent:g}": asdict(_scores(self.evaluated.answers, percent=percent)) for percent in self.percents
+                f"{percent:g}": asdict(_scores(self.evaluated.answers, percent=percent))
+                for percent in self.evaluation.percents
             },
         }
 
     def write(self, report: Path, diagram: Path) -> None:
         """Write it as JSON and as a reliability diagram. Raises ConfigError if that fails."""
-        sources = {benchmark.source for benchmark in self.benchmarks}
+        sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = sources.pop() if len(sources) == 1 else "published files and templates"
         try:
             write_atomic(report, json.dumps(self.plain()) + "\n")
@@ -66,23 +74,23 @@ class EvaluationReport:
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )
         rows = [header]
-        for benchmark in self.benchmarks:
+        for benchmark in self.evaluation.benchmarks:
             own = _scores(self.evaluated.answers, benchmark.name)
             shuffled = _scores(self.evaluated.shuffled, benchmark.name)
             rows.append(_row(benchmark.name, benchmark.source, own, shuffled))
-        sources = {benchmark.source for benchmark in self.benchmarks}
+        sources = {benchmark.source for benchmark in self.evaluation.benchmarks}
         source = next(iter(sources)) if len(sources) == 1 else "both"
         rows.append(_row("all", source, self.evaluated.overall, self.evaluated.shuffled_overall))
-        items = len(self.benchmarks[0].items)
-        depths = ", ".join(f"{percent:g}" for percent in self.percents)
+        items = len(self.evaluation.benchmarks[0].items)
+        depths = ", ".join(f"{percent:g}" for percent in self.evaluation.percents)
         rows.append(f"{items} items of each at depths of {depths} %; {self.seconds:.1f} s; {self.oracle}")
         rows.append(NOTE)
-        templates = [benchmark.name for benchmark in self.benchmarks if benchmark.source == "templates"]
+        templates = [benchmark.name for benchmark in self.evaluation.benchmarks if benchmark.source == "templates"]
         if templates:
             rows.append(f"from templates, and so not comparable with published figures: {', '.join(templates)}")
         rows += [
             f"{name}: the tokenizer does not know {share:.0%} of its tokens; its figures say little of the oracle"
-            for name, share in self.unknown_share.items()
+            for name, share in self.evaluation.unknown_share.items()
             if share > MANY_UNKNOWN
         ]
         return rows
@@ -93,12 +101,12 @@ class EvaluationReport:
         return {
             "source": benchmark.source,
             "items": len(benchmark.items),
-            "unknown_tokens": round(self.unknown_share[benchmark.name], 4),
+            "unknown_tokens": round(self.evaluation.unknown_share[benchmark.name], 4),
             **asdict(own),
             "accuracy_shuffled": asdict(shuffled.accuracy),
             "accuracy_by_depth": {
                 f"{percent:g}": _scores(self.evaluated.answers, benchmark.name, percent).accuracy.value
-                for percent in self.percents
+                for percent in self.evaluation.percents
             },
         }
 
@@ -126,3 +134,59 @@ def _row(name: str, source: str, own: Scores, shuffled: Scores) -> str:
 
 def _shown(estimate: Estimate | None) -> str:
     return "" if estimate is None else f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+BAR, GAP, LINE = "#9db8d2", "#c03a2b", "#444444"
+BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+"""Background of the caption, which bars may reach."""
+
+
+def write_diagram(path: Path, title: str, own: Scores) -> None:
+    """Write the reliability diagram (Murphy & Winkler 1977) as a PNG: accuracy against stated confidence, with counts
+    below. Raises ConfigError if matplotlib is not installed or the file cannot be written."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError('the diagram needs matplotlib: `pip install "oven-controller[oracle]"`') from error
+    figure = Figure(figsize=(5.6, 6.4), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    width = 1 / BINS
+    centers = [(bin_scores.low + bin_scores.high) / 2 for bin_scores in own.bins]
+    above.bar(centers, [bin_scores.accuracy for bin_scores in own.bins], width * 0.94, color=BAR, label="right answers")
+    above.bar(
+        centers,
+        [abs(bin_scores.confidence - bin_scores.accuracy) for bin_scores in own.bins],
+        width * 0.94,
+        bottom=[min(bin_scores.confidence, bin_scores.accuracy) for bin_scores in own.bins],
+        fill=False,
+        edgecolor=GAP,
+        hatch="////",
+        label="gap to the mean confidence",
+    )
+    above.plot((0, 1), (0, 1), linestyle="--", color=LINE, linewidth=1, label="perfectly calibrated")
+    above.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of right answers")
+    above.set_title(title, fontsize=10)
+    above.legend(loc="upper left", fontsize=8)
+    counts = [bin_scores.count for bin_scores in own.bins]
+    below.bar(centers, counts, width * 0.94, color=BAR)
+    for center, count in zip(centers, counts, strict=True):
+        below.annotate(str(count), (center, count), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+    below.set(xlim=(0, 1), ylim=(0, max(counts, default=1) * 1.25), xlabel="stated confidence", ylabel="answers")
+    above.text(0.98, 0.03, _caption(own), transform=above.transAxes, ha="right", va="bottom", fontsize=8, bbox=BOX)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    try:
+        write_atomic(path, picture.getvalue())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {reason(error)}") from error
+
+
+def _caption(own: Scores) -> str:
+    if own.ece is None or own.ece_null is None or own.brier is None:
+        return f"{own.count} answers, none of which states a confidence"
+    return (
+        f"accuracy {own.accuracy.value:.3f}\nECE {own.ece.value:.3f} (null {own.ece_null:.3f})\n"
+        f"Brier {own.brier.value:.3f}\n{own.count} answers, {own.unparsed} unparsed"
+    )

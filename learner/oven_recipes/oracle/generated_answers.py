@@ -37,14 +37,10 @@ def generated_answers(
     seed: int = 0,
     rows: int = ROWS,
 ) -> list[str]:
-    """The oracle's output for each activation and the question beside it, without special tokens.
-
-    `temperature` 0 is greedy; else answers are drawn, by `seed`. Prompts of
-    like length share a batch, so there is little padding, and their keys and values are cached. The model's mode and
-    the generators' states are put back.
-
-    Raises ConfigError where a prompt and its answer exceed the model's positions.
-    """
+    """The oracle's output for each activation and the question beside it, without special tokens. `temperature` 0 is
+    greedy; else answers are drawn, by `seed`. Prompts of like length share a batch, so there is little padding, and
+    their keys and values are cached. The model's mode and the generators' states are put back. Raises ConfigError where
+    a prompt and its answer exceed the model's positions."""
     prompts = [
         oracle_prompt(activation.layer, len(activation.vectors), question, tokenizer)
         for activation, question in zip(activations, questions, strict=True)

@@ -48,8 +48,7 @@ def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
 
 
 def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
-    """Return `model` with the adapter at `path`, ready for training. Raises ConfigError for a missing or damaged
-    adapter, and for another model's: by its name if both are hub ids, and by its weights' names and shapes."""
+    """Return `model` with the adapter at `path`, ready for training."""
     try:
         config = PeftConfig.from_pretrained(path)
         weights = load_peft_weights(path, device="cpu")

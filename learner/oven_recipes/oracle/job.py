@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,29 +25,24 @@ from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
+from oven_recipes.base import LR_BOUNDS
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
-from oven_recipes.oracle.model import SIZES, Sizes, build_tokenizer
-from oven_recipes.oracle.pretraining import SCHEDULE, own_model
-from oven_recipes.oracle.questions import QuestionedPrompt
-from oven_recipes.oracle.questions_file import read_questions
+from oven_recipes.oracle.model import SCHEDULE, SIZES, build_tokenizer, own_model
+from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
 from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
-from oven_recipes.sorting_settings import LR_BOUNDS
+from oven_recipes.runner import Job, trainer_arguments
 
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
-    """Return one row per question.
-
-    A row holds the oracle's `prompt`, the key of its activation, the `text` and `question` that judges see, and the
-    known answers `says_what` and `right`. Both are empty where no answer is known. Each question is asked of one layer,
-    which the seed draws.
-    """
+    """Return one row per question. A row holds the oracle's `prompt`, the key of its activation, the `text` and
+    `question` that judges see, and the known answers `says_what` and `right`. Both are empty where no answer is known.
+    Each question is asked of one layer, which the seed draws."""
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:
@@ -70,44 +64,14 @@ def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: i
 WITH_REFERENCE = 1e-6
 """A β above 0 makes TRL create the adapter `ref` from the supervised one. A β of 0 is set afterwards. Without this,
 raising β later would pull towards the model without any adapter."""
-
-
-def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
-    """Return TRL's arguments.
-
-    Advantages are not divided by the standard deviation of their group, which is noise when the answers of a group are
-    similar.
-    """
-    return GRPOConfig(
-        output_dir=str(workdir),
-        seed=seed,
-        learning_rate=learning_rate,
-        lr_scheduler_type="constant",
-        max_steps=settings.max_steps,
-        per_device_train_batch_size=settings.prompts_per_step * settings.num_generations,
-        num_generations=settings.num_generations,
-        max_completion_length=settings.max_completion_length,
-        temperature=settings.temperature,
-        beta=settings.kl_penalty or WITH_REFERENCE,
-        scale_rewards="none",
-        max_grad_norm=settings.max_grad_norm,
-        bf16=False,  # a given model's weights stay in the type that they were loaded in
-        gradient_checkpointing=False,
-        use_cpu=not torch.cuda.is_available(),
-        **TRAINER_ARGUMENTS,
-    )
-
-
 log = logging.getLogger("oven.learner")
 
 
 class EvaluationFiles(TrainerCallback):
-    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each.
-
-    Measuring changes no bit of the training. A failed measurement does not end the training: the process log says why
-    the files are missing. The callback writes the first evaluation; the job writes the last, because the final weights
-    are chosen after the callbacks.
-    """
+    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. Measuring changes no bit of the
+    training. A failed measurement does not end the training: the process log says why the files are missing. The
+    callback writes the first evaluation; the job writes the last, because the final weights are chosen after the
+    callbacks."""
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
         self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
@@ -118,19 +82,9 @@ class EvaluationFiles(TrainerCallback):
 
     def write(self, when: str, step: int) -> None:
         """Evaluate now and write the files."""
-        began, cpu = time.monotonic(), time.process_time()
         try:
             with undisturbed(self._policy):
-                evaluated = self._evaluation.run()
-            report = EvaluationReport(
-                oracle=f"at the {when}, step {step}",
-                benchmarks=self._evaluation.benchmarks,
-                percents=self._evaluation.percents,
-                unknown_share=self._evaluation.unknown_share,
-                evaluated=evaluated,
-                seconds=time.monotonic() - began,
-                cpu_seconds=time.process_time() - cpu,
-            )
+                report = EvaluationReport.of(self._evaluation, f"at the {when}, step {step}")
             file = self._folder / f"evaluation-{when}.json"
             report.write(file, file.with_suffix(".png"))
         except (OvenError, OSError) as error:
@@ -153,12 +107,9 @@ BETA_BOUNDS = (0.01, 100.0)
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """Build the job for one start.
-
-    `workdir` gets the trainer's files, and its parent the oracle and the evaluations. `cache` keeps small models,
-    supervised adapters and activations between runs. Without a `committee` the known answers are the only judge. Raises
-    ConfigError for models, adapters and data that cannot be used.
-    """
+    """Build the job for one start. `workdir` gets the trainer's files, and its parent the oracle and the evaluations.
+    `cache` keeps small models, supervised adapters and activations between runs. Without a `committee` the known
+    answers are the only judge. Raises ConfigError for models, adapters and data that cannot be used."""
     quiet_libraries()
     subject = load_subject(settings, seed, cache)
     if settings.stage == "sft":
@@ -167,11 +118,31 @@ def build(
     questioned = _questioned_prompts(
         settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members)
     )
-    policy = _policy(settings, start, seed, subject, cache)
+    policy = _adapter(settings, subject)
+    if settings.oracle_lora_path is None:
+        taught = _taught(settings, seed)
+        subject.capture(taught, settings.most_activations)
+        supervised(policy, subject, taught, settings, start.confidence, seed, cache)
     subject.capture(questioned, settings.most_activations)
     committee.group_size = settings.num_generations
-    committee.description = _describe(subject)
-    args = grpo_arguments(settings, start.learning_rate, seed, workdir)
+    committee.description = ModelDescription.from_model(
+        subject.model,
+        subject.tokenizer,
+        description="Answer questions about a text of which the model sees activations and not a word.",
+        domain="reading activations",
+        output_format="a short answer; the confidence that the model states with it is not shown",
+    )
+    args = GRPOConfig(
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=settings.prompts_per_step * settings.num_generations,
+        num_generations=settings.num_generations,
+        max_completion_length=settings.max_completion_length,
+        temperature=settings.temperature,
+        beta=settings.kl_penalty or WITH_REFERENCE,
+        scale_rewards="none",  # a group's standard deviation is noise when its answers are similar
+        use_cpu=not torch.cuda.is_available(),
+        **trainer_arguments(settings, start.learning_rate, seed, workdir),
+    )
     trainer = ActivationGRPOTrainer(
         model=policy,
         processing_class=subject.tokenizer,
@@ -201,7 +172,7 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     model: Any
     if settings.model is None:
         tokenizer = build_tokenizer()
-        sizes = _sizes(settings.hidden)
+        sizes = SIZES._replace(hidden=settings.hidden, ffn=settings.hidden * SIZES.ffn // SIZES.hidden)
         steps = SCHEDULE.steps if settings.pretrain_steps is None else settings.pretrain_steps
         schedule = SCHEDULE._replace(steps=steps)
         model, name = own_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
@@ -212,11 +183,6 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     # A folder per model, and per number of tokens: a store has one hidden size, and a key does not say how many.
     digest = hashlib.sha256(f"{name}\0{settings.most_activations}".encode()).hexdigest()[:16]
     return Subject(model, tokenizer, name, layers, ActivationStore(cache / f"oracle-activations-{digest}"))
-
-
-def _sizes(hidden: int) -> Sizes:
-    """Scale the sizes to another width, in the same proportions."""
-    return SIZES._replace(hidden=hidden, ffn=hidden * SIZES.ffn // SIZES.hidden)
 
 
 def _questioned_prompts(
@@ -241,46 +207,24 @@ def _taught(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
     ]
 
 
-def _policy(settings: OracleSettings, start: Start, seed: int, subject: Subject, cache: Path) -> Any:
-    """Load the user's oracle, or make one by the supervised stage."""
-    if settings.oracle_lora_path is not None:
-        return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
-    taught = _taught(settings, seed)
-    subject.capture(taught, settings.most_activations)
-    policy = fresh_adapter(subject.model, settings.lora_rank)
-    supervised(policy, subject, taught, settings, start.confidence, seed, cache)
-    return policy
-
-
-def _describe(subject: Subject) -> ModelDescription:
-    """Describe a row to remote judges."""
-    return ModelDescription.from_model(
-        subject.model,
-        subject.tokenizer,
-        description="Answer questions about a text of which the model sees activations and not a word.",
-        domain="reading activations",
-        output_format="a short answer; the confidence that the model states with it is not shown",
-    )
+def _adapter(settings: OracleSettings, subject: Subject) -> Any:
+    """Return the subject with the user's adapter, or with a fresh one."""
+    if settings.oracle_lora_path is None:
+        return fresh_adapter(subject.model, settings.lora_rank)
+    return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
 
 
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
     """Build a job whose training is the supervised stage. Its adapter starts at zero, or at the user's adapter."""
     taught = _taught(settings, seed)
     subject.capture(taught, settings.most_activations)
-    if settings.oracle_lora_path is None:
-        policy = fresh_adapter(subject.model, settings.lora_rank)
-    else:
-        policy = load_adapter(subject.model, subject.name, settings.oracle_lora_path)
-    trainer = SupervisedTrainer(policy, subject, taught, settings, start.confidence, seed, workdir)
+    trainer = SupervisedTrainer(_adapter(settings, subject), subject, taught, settings, start.confidence, seed, workdir)
     return Job(trainer=trainer, **_measured(settings, trainer, subject, workdir))
 
 
 def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
-    """Return what the jobs of both stages share.
-
-    Between steps they measure part of the held-out items; at the start and the end they measure all of them. The oracle
-    is saved before and after training.
-    """
+    """Return what the jobs of both stages share. Between steps they measure part of the held-out items; at the start
+    and the end they measure all of them. The oracle is saved before and after training."""
     policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
     evaluation = partial(
         OracleEvaluation,

@@ -3,18 +3,35 @@ tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain
-from typing import NamedTuple
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from oven_learner.optim.float32_muon import Float32Muon
+from oven_recipes.activations.capture import MOST_TOKENS, capture
+from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import PLACEHOLDER
+from oven_recipes.oracle import supervised
+from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_items import words as benchmark_words
-from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, WORDS
-from oven_recipes.small_models import small_llama
+from oven_recipes.oracle.questions import QuestionedPrompt
+from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
+from oven_recipes.oracle.supervised import lessons as lessons_of
+from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
+from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
+from oven_recipes.small_models import rise_and_fall, small_llama
+from oven_recipes.weights_cache import key_of, trained_once
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
@@ -84,3 +101,200 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Return a freshly initialised model."""
     return small_llama(sizes, tokenizer, CONTEXT)
+
+
+log = logging.getLogger("oven.learner")
+
+NOTES_FIRST = 0.5
+"""Share of rows in which the list of what the text says precedes the questions. There the answer stands word for word,
+which makes it easier to learn to compare a question with a text."""
+ORACLE_FORM = 0.3
+"""Share of rows in the form of an oracle's prompt, with the text in place of the activations. An adapter cannot teach
+words that its model has never written. Their confidences are random, so they carry no information yet."""
+SHORTER = 2
+"""Benchmark rows per prompt row. A prompt row is about twice as long."""
+READING = 0.6
+"""Share of the steps, at the end, that also train on rows about activations."""
+READING_ROWS = 2
+"""Rows about activations per prompt row. Half of them are about the benchmarks' texts."""
+ASKED = 4
+"""Questions that follow a prompt."""
+BENCHMARK_TEXTS = 1000
+"""Texts of the benchmarks' training parts from which rows about activations are drawn."""
+TEXT_WEIGHT = 0.1
+"""Weight of a token that is not part of an answer. Most of a random text cannot be predicted, and the answers are what
+matters."""
+
+
+class Schedule(NamedTuple):
+    """Number of training steps, rows per step, and the highest learning rate."""
+
+    steps: int
+    rows: int
+    learning_rate: float
+
+
+SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
+"""Schedule of the small model."""
+ADAM = 0.25
+"""AdamW's learning rate as a share of Muon's."""
+SAID = 50
+"""Steps between two lines in the learner's log, about 20 seconds."""
+VERSION = 3
+"""Raise it when a code change alters the weights that pre-training produces."""
+
+Piece = tuple[str, bool]
+"""A text, and whether it is an answer."""
+
+
+def own_model(
+    tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
+) -> tuple[PreTrainedModel, str]:
+    """Return the small model and its name in the keys of activations. A sound cache entry is used; otherwise the model
+    is pre-trained now."""
+    decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
+    name = f"own-{key_of(decides)}"
+    folder = cache / f"oracle-{name}"
+    model = trained_once(
+        folder,
+        seed,
+        lambda: build_model(sizes, tokenizer),
+        lambda model: pretrain(model, tokenizer, schedule, seed),
+    )
+    model.train(False)
+    return model, name
+
+
+def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """Yield rows without end: a prompt, questions with answers, and a list of its attribute values with their broader
+    terms."""
+    while True:
+        yield _template_row(prompts(1, rng)[0], rng)
+
+
+def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
+    pieces: list[Piece] = []
+    for question in questions(prompt, rng, count=ASKED):
+        assert question.answer is not None
+        pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
+    notes = []
+    for name, attribute in ATTRIBUTES.items():
+        value = prompt.values.get(name, ABSENT)
+        broad = attribute.values.get(value, ABSENT)
+        notes += [value, broad] if broad != value else [value]
+    return _row(prompt.text, pieces, notes, rng)
+
+
+def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
+    row: list[Piece] = [(text, False)]
+    if rng.random() < ORACLE_FORM:
+        row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
+        pieces = [part for piece in pieces for part in (((_status(rng), False), piece) if piece[1] else (piece,))]
+    listed: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
+    return [*row, *(listed + pieces if rng.random() < NOTES_FIRST else pieces + listed), (EOS, True)]
+
+
+def _status(rng: random.Random) -> str:
+    return f"[epistemic status: {rng.randrange(101)}]"
+
+
+def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """Yield rows without end: a text from a benchmark's training part, all its questions and answers, and a list of its
+    labels where the benchmark has labels. Every benchmark appears equally often."""
+    kinds = []
+    for benchmark, question in QUESTIONS.items():
+        of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
+        label_of = {question.wording.format(label): label for label in question.labels}
+        kinds.append(
+            (label_of, [(text, [(item.question, item.answer) for item in text_items]) for text, text_items in of_text])
+        )
+    while True:
+        label_of, texts = rng.choice(kinds)
+        text, pairs = rng.choice(texts)
+        rng.shuffle(pairs)
+        pieces: list[Piece] = []
+        for question_text, answer in pairs:
+            pieces += [("\n" + question_text, False), (answer, True)]
+        carried = [label for wording, label in label_of.items() if (wording, YES) in pairs]
+        yield _row(text, pieces, (carried or [ABSENT]) if label_of else [], rng)
+
+
+def reading_rows(
+    model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
+) -> tuple[list[Lesson], list[Tensor]]:
+    """Return `count` questions, each about the model's current activations of another text at a random layer, and those
+    activations. They are data: no gradient flows to the pass that computed them."""
+    made = [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)]
+    questioned = [*made, *rng.sample(benchmarks, count // 2)]
+    counts = [rng.randint(1, MOST_TOKENS) for _ in questioned]
+    layers = range(model.config.num_hidden_layers)
+    read = capture(model, tokenizer, [prompt.prompt for prompt in questioned], layers, counts)
+    lessons, vectors = [], []
+    for index, prompt in enumerate(questioned):
+        activation = read[index * len(layers) + rng.choice(layers)]
+        [lesson] = rng.sample(lessons_of([prompt], "", [activation.layer]), 1)
+        lessons.append(lesson)
+        vectors.append(activation.vectors)
+    return lessons, vectors
+
+
+def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """Return token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
+    encoded = []
+    for row in rows:
+        ids: list[int] = []
+        weights: list[float] = []
+        for (_, answer), piece in zip(row, tokenizer([text for text, _ in row])["input_ids"], strict=True):
+            ids += piece
+            weights += [1.0 if answer else TEXT_WEIGHT] * len(piece)
+        encoded.append((ids, weights))
+    ids_of = pad_sequence([torch.tensor(ids) for ids, _ in encoded], True, tokenizer.pad_token_id)
+    return ids_of, pad_sequence([torch.tensor(weights) for _, weights in encoded], True)
+
+
+def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean cross-entropy of the next tokens, in nats."""
+    logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); padding is on the right, and attended by none
+    targets, target_weights = ids[:, 1:].flatten(), weights[:, 1:].flatten()
+    losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="none")
+    return (losses * target_weights).sum() / target_weights.sum()
+
+
+def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
+    """Train the model on texts, each followed by questions about it and their answers.
+
+    To answer them, it has to carry the answers in its activations of the text. A large model can use activations in its
+    own stream without training; a model of a million weights cannot. So the last steps also ask it about activations
+    that it currently computes for other texts. Texts that are held out are never used. Matrices are trained with Muon,
+    which needs half of AdamW's steps at these sizes, and the rest with AdamW.
+
+    Prompt rows and benchmark rows differ in length, so they go through separate passes.
+    """
+    rng = random.Random(f"pre-training {seed}")
+    ours, theirs = template_rows(rng), benchmark_rows(rng)
+    matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
+    rest = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        Float32Muon(matrices, lr=schedule.learning_rate),
+        torch.optim.AdamW(rest, lr=schedule.learning_rate * ADAM, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    schedules = [rise_and_fall(optimizer, schedule.steps) for optimizer in optimizers]
+    benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
+    model.train()
+    for step in range(schedule.steps):
+        if step % SAID == 0:
+            log.info("the model is made here, once: step %d of %d", step, schedule.steps)
+        for source, count in ((ours, schedule.rows), (theirs, schedule.rows * SHORTER)):
+            rows = [next(source) for _ in range(count)]
+            loss_of(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
+        if step >= (1 - READING) * schedule.steps:
+            about, vectors = reading_rows(model, tokenizer, schedule.rows * READING_ROWS, benchmarks, rng)
+            taught = supervised.collate(about, vectors, tokenizer, "spread", rng, clean=True)
+            with ActivationInjection(model, tokenizer) as injection:
+                lesson_loss(model, injection, about, vectors, taught).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, scheduler in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            scheduler.step()
+        model.zero_grad()
+    model.eval()

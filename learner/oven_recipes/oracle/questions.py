@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
-from oven_learner.rewards.informativeness import informativeness_of
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
+
+from oven_core.errors import ConfigError, reason
+from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Accepted answers to a question whose truth is known, in lower case.
-
-    `says_what` are the true and specific answers, `right` the true but unspecific ones. Everything else is wrong;
-    `wrong` holds examples of the same form.
-    """
+    """Accepted answers to a question whose truth is known, in lower case. `says_what` are the true and specific
+    answers, `right` the true but unspecific ones. Everything else is wrong; `wrong` holds examples of the same form."""
 
     says_what: tuple[str, ...]
     right: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
-
-    def informativeness(self, answer: str) -> float:
-        """Return 0 for a wrong answer, 1/2 for a right one, and 1 for one that is right and specific."""
-        return informativeness_of(answer, self.says_what, self.right)
 
 
 @dataclass(frozen=True)
@@ -30,14 +27,61 @@ class Question:
 
     text: str
     answer: KnownAnswer | None = None
-    closed: bool = False
-    """Whether the answer is yes or no. False for a question read from a file, where this is unknown."""
 
 
 @dataclass(frozen=True)
 class QuestionedPrompt:
-    """A prompt, its language, and its questions."""
+    """A prompt and its questions."""
 
     prompt: str
-    language: str
     questions: tuple[Question, ...]
+
+
+LAYOUT = "one JSON object a line, with wildchat_question (text), language (text) and oracle_questions (a list of texts)"
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Line(BaseModel):
+    """One line of the file. Other fields are ignored."""
+
+    wildchat_question: Text
+    language: Text
+    oracle_questions: Annotated[list[Text], Field(min_length=1)]
+
+
+def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[QuestionedPrompt]:
+    """Return at most `most` prompts of a file in the format of `ceselder/wildchat-oracle-questions`, in its order:
+
+    {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
+
+    It has no answers, so judges decide. Errors never quote the prompt.
+
+    A prompt that appears twice is returned once, with the questions of both. Raises ConfigError, naming file, line and
+    remedy, for a missing, empty, truncated or non-UTF-8 file, for lines of another layout, for empty questions, and for
+    prompts in which `tokenizer` finds fewer than two tokens.
+    """
+    by_prompt: dict[str, QuestionedPrompt] = {}
+    for number, values in jsonl.rows(path):
+        row = _parsed(path, number, values)
+        if (known := by_prompt.get(row.wildchat_question)) is None and most is not None and len(by_prompt) >= most:
+            break
+        prompt_questions = (*(known.questions if known else ()), *(Question(text) for text in row.oracle_questions))
+        if known is None and len(tokenizer(row.wildchat_question)["input_ids"]) < 2:
+            raise ConfigError(
+                f"{path}, line {number}: the prompt is one token, whose activation says nothing; take the line out"
+            )
+        by_prompt[row.wildchat_question] = QuestionedPrompt(
+            row.wildchat_question, tuple(dict.fromkeys(prompt_questions))
+        )
+    if not by_prompt:
+        raise ConfigError(f"{path} has no lines; give {LAYOUT}")
+    return list(by_prompt.values())
+
+
+def _parsed(path: Path, number: int, values: dict[str, Any] | jsonl.BadLine) -> _Line:
+    try:
+        return _Line.model_validate(values)
+    except ValidationError as error:
+        why = values.detail if isinstance(values, jsonl.BadLine) else reason(error)
+        raise ConfigError(f"{path}, line {number}: {why}; give {LAYOUT}") from None

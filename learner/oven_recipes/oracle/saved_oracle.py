@@ -21,7 +21,6 @@ from oven_recipes.oracle.given_model import load_adapter, load_model
 
 FOLDER, RECORD, MODEL = "oracle", "oracle.json", "model"
 ADAPTER = "adapter_config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 class Trained(BaseModel):
@@ -46,10 +45,8 @@ class SavedOracle(NamedTuple):
 
 
 def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Path:
-    """Write the folder `oracle` of a run's folder, replacing its contents, and return it.
-
-    `policy` is a PeftModel with the adapter `default`. The model is saved too if `trained` names none.
-    """
+    """Write the folder `oracle` of a run's folder, replacing its contents, and return it. `policy` is a PeftModel with
+    the adapter `default`. The model is saved too if `trained` names none."""
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if not trained.model and not (folder / MODEL).is_dir():
@@ -61,11 +58,8 @@ def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Pat
 
 
 def load_oracle(path: Path) -> SavedOracle:
-    """Load the newest oracle at `path`.
-
-    `path` is a run's folder, one of its checkpoints, a folder of `save_oracle`, a peft adapter, or a model that
-    `save_pretrained` wrote. Raises ConfigError if there is none, and for one that cannot be loaded.
-    """
+    """Load the newest oracle at `path`. `path` is a run's folder, one of its checkpoints, a folder of `save_oracle`, or
+    a peft adapter. Raises ConfigError if there is none, and for one that cannot be loaded."""
     if not path.is_dir():
         raise ConfigError(f"{path}: there is no such folder; name a run, or a folder with an oracle's adapter")
     if (path / FOLDER / RECORD).is_file():
@@ -77,12 +71,9 @@ def load_oracle(path: Path) -> SavedOracle:
         return _loaded(path, _record(path), path)
     if (path / ADAPTER).is_file():
         return _loaded(path, Trained(model=_model_of(path)), path)
-    if any((path / name).is_file() for name in WEIGHTS):
-        model, tokenizer = load_model(str(path), "auto")
-        return SavedOracle(model, tokenizer, Trained(model=str(path)), path)
     raise ConfigError(
         f"{path}: there is no oracle in it: no {FOLDER}/{RECORD} of a run (a run of the recipe oracle has it from the "
-        f"end of its supervised stage on), no {ADAPTER} and no model; name another run or folder"
+        f"end of its supervised stage on), and no {ADAPTER}; name another run or folder"
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from oven_recipes import base
 
@@ -45,13 +45,6 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _percents(percents: tuple[float, ...]) -> tuple[float, ...]:
-    for percent in percents:
-        if not 0 <= percent < 100:
-            raise ValueError(f"a layer at {percent:g} % of the depth: give 0 or more, and less than 100")
-    return percents
-
-
 def _checkpoint(checkpoint: str) -> str:
     """Return a folder's absolute path, or a hub id unchanged."""
     path = Path(checkpoint).expanduser()
@@ -64,11 +57,9 @@ def _checkpoint(checkpoint: str) -> str:
     return checkpoint
 
 
-class OracleSettings(BaseModel):
+class OracleSettings(base.RecipeSettings):
     """Sizes and optimiser settings. The defaults are those of the activation oracle of 8 B parameters; without a
     `model`, those in OWN_MODEL replace some of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft ends with the supervised adapter's steps")
 
@@ -92,8 +83,8 @@ class OracleSettings(BaseModel):
         description="JSON lines with wildchat_question, language, oracle_questions; none: templates, with answers",
     )
     train_texts: int = Field(default=1000, ge=2, description="prompts that questions are asked about")
-    layer_percents: Annotated[tuple[float, ...], Field(min_length=1), AfterValidator(_percents)] = Field(
-        default=(25, 50, 75), description="depths that activations are taken from, in percent"
+    layer_percents: tuple[Annotated[float, Field(ge=0, lt=100)], ...] = Field(
+        default=(25, 50, 75), min_length=1, description="depths that activations are taken from, in percent"
     )
     most_activations: int = Field(default=20, ge=1, le=20, description="of a prompt's last tokens, 1 to this many")
 
@@ -113,7 +104,6 @@ class OracleSettings(BaseModel):
     calibration_lambda: float = Field(
         default=0.5, ge=0, le=1, description="λ of the reward I − λ(c − I)²; above 1 a wrong answer could beat a doubt"
     )
-    max_grad_norm: float = Field(default=1.0, gt=0)
 
     # What is held out.
     initial_eval: bool = Field(default=True, description="evaluate on the benchmarks before the first step")
@@ -157,11 +147,8 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
-    """Return the start called `text` (one of `NAMES`).
-
-    Raises ValueError, naming the nearest names, for any other text, and for a drill that would plant its fault in the
-    user's own adapter.
-    """
+    """Return the start called `text` (one of `NAMES`). Raises ValueError, naming the nearest names, for any other text,
+    and for a drill that would plant its fault in the user's own adapter."""
     if text not in NAMES:
         raise base.no_such_start(text, NAMES)
     if text in ("tuned", "drill:lr-high"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -28,8 +28,8 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
 from oven_recipes.oracle.words import QUESTIONS
-from oven_recipes.runner import TRAINER_ARGUMENTS
-from oven_recipes.small_models import descend, rise_and_fall, target_batch
+from oven_recipes.runner import trainer_arguments
+from oven_recipes.small_models import alike_batches, descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
 
 log = logging.getLogger("oven.learner")
@@ -85,12 +85,9 @@ def supervised(
     seed: int,
     cache: Path,
 ) -> None:
-    """Teach the adapter `default` of `policy`, a PeftModel on the subject.
-
-    A sound cache entry is used; otherwise the stage runs now. `prompts` have known answers, and their activations are
-    stored. Torch's global generator is restored. Raises ConfigError if no answer is known, and for what
-    `ActivationInjection` refuses.
-    """
+    """Teach the adapter `default` of `policy`, a PeftModel on the subject. A sound cache entry is used; otherwise the
+    stage runs now. `prompts` have known answers, and their activations are stored. Torch's global generator is
+    restored. Raises ConfigError if no answer is known, and for what `ActivationInjection` refuses."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     taught = lessons(prompts, subject.name, subject.layers)
@@ -130,13 +127,12 @@ def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
     questioned = []
     for number, benchmark in enumerate(QUESTIONS):
         texts = [
-            (text, tuple(Question(item.question, _yes_or_no(item.answer), closed=True) for item in text_items))
+            (text, tuple(Question(item.question, _yes_or_no(item.answer)) for item in text_items))
             for text, text_items in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         ]
         share = (count + number) // len(QUESTIONS)
         questioned += [
-            QuestionedPrompt(text, "english", text_questions)
-            for text, text_questions in rng.sample(texts, min(share, len(texts)))
+            QuestionedPrompt(text, text_questions) for text, text_questions in rng.sample(texts, min(share, len(texts)))
         ]
     return questioned
 
@@ -197,8 +193,13 @@ def train(
     injection, store = ActivationInjection(policy, subject.tokenizer), subject.store
     policy.train()
     try:
-        batches = islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps)
-        for step, batch in enumerate(batches):
+        batches = alike_batches(
+            lambda: rng.choices(taught, k=settings.sft_batch * ALIKE),
+            settings.sft_batch,
+            lambda lesson: len(store.get(lesson.key)),
+            rng,
+        )
+        for step, batch in enumerate(islice(batches, settings.sft_steps)):
             if step % SAID == 0:
                 log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
             clean = step < CLEAN * settings.sft_steps
@@ -228,18 +229,6 @@ def lesson_loss(
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean over the labels (B, T) that are not ignored, of logits (B, T, V), in nats."""
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
-
-
-def _batches(
-    taught: Sequence[Lesson], rows: int, store: ActivationStore, rng: random.Random
-) -> Iterator[Sequence[Lesson]]:
-    """Yield batches without end. Lessons with similar numbers of activations go together, which saves a quarter of the
-    padding."""
-    while True:
-        drawn = sorted(rng.choices(taught, k=rows * ALIKE), key=lambda lesson: len(store.get(lesson.key)))
-        batches = [drawn[start : start + rows] for start in range(0, len(drawn), rows)]
-        rng.shuffle(batches)
-        yield from batches
 
 
 def collate(
@@ -294,16 +283,11 @@ class SupervisedTrainer(Trainer):
         super().__init__(
             model=policy,
             args=TrainingArguments(
-                output_dir=str(workdir),
-                seed=seed,
-                learning_rate=settings.sft_lr,
                 lr_scheduler_type="linear",
-                max_steps=settings.max_steps,
                 per_device_train_batch_size=settings.sft_batch,
-                max_grad_norm=settings.max_grad_norm,
                 remove_unused_columns=False,
                 use_cpu=not torch.cuda.is_available(),
-                **TRAINER_ARGUMENTS,
+                **trainer_arguments(settings, settings.sft_lr, seed, workdir),
             ),
             train_dataset=drawn,
             data_collator=collator,

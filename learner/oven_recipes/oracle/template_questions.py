@@ -77,7 +77,7 @@ def template_dataset(seed: int, count: int = PROMPTS, *, evaluation: bool = Fals
     """Return `count` prompts with QUESTIONS questions each. Evaluation prompts never appear in training."""
     rng = random.Random(f"oracle {'evaluation' if evaluation else 'training'} {seed}")
     made = prompts(count, rng, evaluation=evaluation)
-    return [QuestionedPrompt(prompt.text, "english", questions(prompt, rng)) for prompt in made]
+    return [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in made]
 
 
 def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS) -> tuple[Question, ...]:
@@ -117,4 +117,4 @@ def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: rand
     )
     right = (word, f"{word} {broad}") if broad != value else (word,)
     answer = KnownAnswer((f"{word} {value}",), right, wrong)
-    return Question(rng.choice(attribute.closed).format(named_value), answer, closed=True)
+    return Question(rng.choice(attribute.closed).format(named_value), answer)

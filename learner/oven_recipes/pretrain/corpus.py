@@ -49,11 +49,9 @@ class Part:
 
 
 def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
-    """Return the sub-corpora of `folder`, or of the standard library, largest first.
-
-    A text that several files share counts once. Raises ConfigError for a folder without text, and for one with a single
-    file, from which nothing can be held out.
-    """
+    """Return the sub-corpora of `folder`, or of the standard library, largest first. A text that several files share
+    counts once. Raises ConfigError for a folder without text, and for one with a single file, from which nothing can be
+    held out."""
     where = folder or Path(sysconfig.get_path("stdlib"))
     files = _texts(where, list(_paths(where) if folder else _sources(where)), most_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"

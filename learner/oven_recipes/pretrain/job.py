@@ -33,14 +33,12 @@ from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
 from oven_recipes.pretrain.prior import find_prior, scale_embedding
 from oven_recipes.pretrain.settings import PretrainSettings, Start
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_recipes.runner import Job, trainer_arguments
 
 
 def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Build a freshly initialised model in float32. Torch's global generator decides its weights.
-
-    Raises ConfigError for sizes, or a configuration, that give no language model over the corpus's rows.
-    """
+    """Build a freshly initialised model in float32. Torch's global generator decides its weights. Raises ConfigError
+    for sizes, or a configuration, that give no language model over the corpus's rows."""
     config: PreTrainedConfig
     if settings.model is None:
         if settings.hidden % settings.heads or settings.hidden // settings.heads % 2:
@@ -99,12 +97,9 @@ def served_metric(choice: str) -> str:
 
 
 def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict[str, Tensor]:
-    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it.
-
-    There are about `most` in all, and at least one for each sub-corpus. Neighbouring windows share one token, so that
-    every token but the first is predicted. They are the same for every run on the same text. A stream shorter than a
-    window is left out.
-    """
+    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it. There are about `most` in all, and at
+    least one for each sub-corpus. Neighbouring windows share one token, so that every token but the first is predicted.
+    They are the same for every run on the same text. A stream shorter than a window is left out."""
     windows = {name: stream.unfold(0, length, length - 1) for name, stream in streams.items() if len(stream) >= length}
     total = sum(len(name_windows) for name_windows in windows.values())
     rows = {}
@@ -118,13 +113,10 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict
 def bits_per_byte(
     model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
 ) -> dict[str, float | list[float]]:
-    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the same for each
-    sub-corpus if there are several.
-
-    The metric is the surprise at all tokens of a row but the first, in bits, over the bytes that these tokens stand for
-    (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted but count no bytes. It uses no random
-    generator and restores the model's mode.
-    """
+    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the same for each sub-
+    corpus if there are several. The metric is the surprise at all tokens of a row but the first, in bits, over the
+    bytes that these tokens stand for (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted but count
+    no bytes. It uses no random generator and restores the model's mode."""
     nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
     was_training = model.training
@@ -161,11 +153,8 @@ WEIGHT_BITS = "eval/weight_bits"
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job for one start.
-
-    `workdir` gets the trainer's files; `cache` keeps tokens between runs. The seed decides the weights and the order of
-    the rows. The held-out split depends on the text alone.
-    """
+    """Build the job for one start. `workdir` gets the trainer's files; `cache` keeps tokens between runs. The seed
+    decides the weights and the order of the rows. The held-out split depends on the text alone."""
     parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
     words = tokens.tokenized(parts, settings.vocabulary, cache)
     mixture = Mixture(tokens.rows(words.train, settings.context), seed=seed)
@@ -215,11 +204,8 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
 def _measured(
     measure: Callable[[], dict[str, float | list[float]]], rounding: FakeQuantisation, served: str
 ) -> dict[str, float | list[float]]:
-    """Return the held-out measurement of the weights as the forward pass has them.
-
-    If the weights will be served rounded, the plain and the rounded weights are measured separately, so that no knob
-    makes either metric jump.
-    """
+    """Return the held-out measurement of the weights as the forward pass has them. If the weights will be served
+    rounded, the plain and the rounded weights are measured separately, so that no knob makes either metric jump."""
     if served == quantisation.NONE:
         return measure() | {WEIGHT_BITS: float(rounding.bits)}
     now = rounding.read()
@@ -247,19 +233,14 @@ def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[Me
 
 def _arguments(settings: PretrainSettings, start: Start, seed: int, workdir: Path) -> TrainingArguments:
     return TrainingArguments(
-        output_dir=str(workdir),
-        seed=seed,
-        learning_rate=start.learning_rate,
         adam_beta1=settings.betas[0],
         adam_beta2=settings.betas[1],
         weight_decay=settings.weight_decay if start.weight_decay is None else start.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
         # Plain "constant" ignores warmup_steps without a word.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
-        max_steps=settings.max_steps,
         per_device_train_batch_size=settings.batch,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
-        **TRAINER_ARGUMENTS,
+        **trainer_arguments(settings, start.learning_rate, seed, workdir),
     )

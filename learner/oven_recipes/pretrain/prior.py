@@ -46,10 +46,8 @@ def ask_token_prior(
     connection: Connection, vocabulary: Sequence[str], *, k: int = 358, deadline_s: float = DEADLINE_S
 ) -> TokenPrior:
     """Request a graph's scores from the service and wait for them, also inside a program with an event loop.
-
     `vocabulary` has the tokens' texts by id. Raises BusError if the service refuses or does not answer in time, and
-    ConfigError for a vocabulary that cannot be requested.
-    """
+    ConfigError for a vocabulary that cannot be requested."""
     try:
         request = TokenPriorRequest(
             method="kg", vocabulary=tuple(vocabulary), vocabulary_sha=vocabulary_sha(vocabulary), k=k
@@ -104,12 +102,10 @@ the graph has changed."""
 def find_prior(
     wanted: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
 ) -> dict[int, float] | None:
-    """Return the tokens' scores, 0 to 1, for `wanted`: none, unigram, kg, or a file. Other tokens have none.
-
-    `texts`: the vocabulary by id. `counts`: how often each token occurs in the training text, int64 [vocabulary].
-    `folder` keeps the service's answer. `vocabulary` is the file with `texts`, for the message. Raises ConfigError if
-    no service answers, and for an empty set of scores or one of another vocabulary.
-    """
+    """Return the tokens' scores, 0 to 1, for `wanted`: none, unigram, kg, or a file. Other tokens have none. `texts`:
+    the vocabulary by id. `counts`: how often each token occurs in the training text, int64 [vocabulary]. `folder` keeps
+    the service's answer. `vocabulary` is the file with `texts`, for the message. Raises ConfigError if no service
+    answers, and for an empty set of scores or one of another vocabulary."""
     sha = vocabulary_sha(texts)
     if wanted == NO_PRIOR:
         return None

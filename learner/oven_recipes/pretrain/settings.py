@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from oven_recipes import base
 
@@ -59,10 +59,8 @@ def _prior(prior: str) -> str:
     return str(path)
 
 
-class PretrainSettings(BaseModel):
+class PretrainSettings(base.RecipeSettings):
     """Sizes and optimiser settings; the learning rate comes from a `Start`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # The text.
     corpus: Annotated[Path, AfterValidator(_folder)] | None = Field(
@@ -88,7 +86,6 @@ class PretrainSettings(BaseModel):
     batch: int = Field(default=16, ge=1, description="rows in a step")
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = Field(default=0.1, ge=0, description="of matrices; vectors have none")
-    max_grad_norm: float = Field(default=1.0, gt=0)
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
@@ -140,8 +137,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
-    """Return the start called `text`; only `drawn` uses the seed. Raises ValueError with the nearest names for any
-    other text."""
+    """Return the start called `text`; only `drawn` uses the seed."""
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))

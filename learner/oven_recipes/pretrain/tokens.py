@@ -105,10 +105,8 @@ def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
 
 
 def bytes_of(tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """Return how many bytes of text each token stands for, int64 [vocabulary]; 0 for `END`.
-
-    A byte-level token is written with one character per byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`).
-    """
+    """Return how many bytes of text each token stands for, int64 [vocabulary]; 0 for `END`. A byte-level token is
+    written with one character per byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`)."""
     lengths = torch.zeros(len(tokenizer), dtype=torch.int64)
     for token, number in tokenizer.get_vocab().items():
         lengths[number] = 0 if token == END else len(token)

@@ -16,7 +16,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.base import Start
+from oven_recipes.base import LR_BOUNDS, Start
 from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.openenv_client import served
 from oven_recipes.environments.recorder import Recorder
@@ -28,7 +28,7 @@ from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.repair.attempts import attempt_all
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.warm_policy import warm_policy
-from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_recipes.runner import Job, trainer_arguments
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
@@ -53,9 +53,6 @@ def solved_by(
         return {SOLVED.name: [float(session.solved) for session in sessions], PASSING.name: passing}
 
     return evaluate
-
-
-LR_BOUNDS = (0.01, 100.0)
 
 
 def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -120,8 +117,7 @@ def repair_trainer(
 def local(
     instances: Sequence[Instance], tests: SandboxedTests, repositories: Repositories | None = None
 ) -> Callable[[], RepairTools]:
-    """Return a factory of environments in this process. Raises ConfigError for an instance whose repository is
-    missing."""
+    """Return a factory of environments in this process."""
     repositories = repositories or Repositories()
     for instance in instances:
         repositories.check(instance)
@@ -164,19 +160,12 @@ def _nowhere(trace: Trace) -> None:
 
 def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
     return {
-        "output_dir": str(workdir),
-        "seed": seed,
-        "learning_rate": learning_rate,
         "lr_scheduler_type": "constant",
-        "max_steps": settings.max_steps,
         "per_device_train_batch_size": settings.prompts_per_step * settings.group_size,
         "num_generations": settings.group_size,
         "max_completion_length": settings.max_completion_length,
-        "max_grad_norm": settings.max_grad_norm,
-        "bf16": False,
-        "gradient_checkpointing": False,
         "use_cpu": True,
-        **TRAINER_ARGUMENTS,
+        **trainer_arguments(settings, learning_rate, seed, workdir),
     }
 
 
@@ -191,12 +180,9 @@ def collected(
     openenv: bool = False,
 ) -> list[Trace]:
     """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of
-    `seed`).
-
-    It seeds torch's global generator: the same arguments give the same traces, whether calls run here or behind
-    OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not
-    recorded.
-    """
+    `seed`). It seeds torch's global generator: the same arguments give the same traces, whether calls run here or
+    behind OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was
+    not recorded."""
     traces: list[Trace] = []
     tests = SandboxedTests()
     different = list({instance.instance_id: instance for instance in instances}.values())

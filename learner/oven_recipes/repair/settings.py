@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from oven_recipes.base import Start, learning_rate_start, no_such_start
+from oven_recipes.base import RecipeSettings, Start, learning_rate_start, no_such_start
 from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.small_functions import known_shapes, tasks
 
@@ -15,10 +15,8 @@ TUNED_LEARNING_RATE = 3e-4
 NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
-class RepairSettings(BaseModel):
+class RepairSettings(RecipeSettings):
     """Sizes of the tasks, the policy, its warm-up and GRPO; the learning rate comes from a `Start`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"
@@ -48,7 +46,6 @@ class RepairSettings(BaseModel):
     prompts_per_step: int = Field(default=8, ge=1)
     group_size: int = Field(default=8, ge=2, description="attempts per task; 2 is the least with an advantage")
     max_completion_length: int = Field(default=384, ge=16, description="tokens of an attempt, results included")
-    max_grad_norm: float = Field(default=1.0, gt=0)
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 

@@ -8,7 +8,7 @@ import json
 import logging
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.environments.instance import Instance
-from oven_recipes.environments.patches import apply_patch
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
 from oven_recipes.repair.attempts import attempt_all, share_solved
 from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
 from oven_recipes.repair.settings import RepairSettings
-from oven_recipes.small_models import descend, small_llama
+from oven_recipes.small_models import alike_batches, descend, small_llama
 from oven_recipes.weights_cache import key_of, trained_once
 
 Message = dict[str, Any]
@@ -53,7 +53,7 @@ class Habits:
 
 def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
     """Return the messages of one attempt, from the statement to the end."""
-    right = apply_patch(instance.files, instance.patch)
+    right = instance.solution
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
     path, _, description = instance.problem_statement.partition(": ")
     if rng.random() < habits.looks_around:
@@ -170,10 +170,8 @@ DECIDES = (
 def warm_policy(
     settings: RepairSettings, seed: int, cache: Path, tests: Tests | None = None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return the warm policy for these settings and seed, and its tokenizer.
-
-    A sound cache entry is used; otherwise the policy is trained now.
-    """
+    """Return the warm policy for these settings and seed, and its tokenizer. A sound cache entry is used; otherwise the
+    policy is trained now."""
     key = key_of({"version": RECIPE_VERSION, "seed": seed, **{name: getattr(settings, name) for name in DECIDES}})
     tokenizer = vocabulary()
     model = trained_once(
@@ -210,21 +208,24 @@ def _train(
     shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, draws) for instance in shown)
     examples = [(ids, answers(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
-    batches = alike_batches(examples, settings.sft_batch, random.Random(f"warm-up {seed}"))
+    rng = random.Random(f"warm-up {seed}")
+    pool = min(len(examples), POOL * settings.sft_batch)
+    batches = alike_batches(
+        lambda: rng.sample(examples, pool), settings.sft_batch, lambda example: len(example[0]), rng
+    )
     optimizers = _optimizers(model, settings.sft_learning_rate)
-    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    schedules = [
+        LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.9 * (t + 1) / settings.sft_steps))
+        for optimizer in optimizers
+    ]
     model.train()
     for step in range(1, settings.sft_steps + 1):
-        scale = min(1.0, step / RAMP) * (1 - 0.9 * step / settings.sft_steps)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate * scale
         ids, mask, weights = collate(next(batches), tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
         losses = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")  # (B * (T - 1),)
         weighed = weights[:, 1:].flatten()
         loss = (losses * weighed).sum() / weighed.sum()
-        descend(loss, model.parameters(), *optimizers)
+        descend(loss, model.parameters(), *optimizers, *schedules)
         if step % settings.sft_round == 0:
             solved = measured(model, tokenizer, settings, tests)
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
@@ -249,15 +250,6 @@ def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.opt
 
 Example = tuple[list[int], list[bool]]
 """Token ids, and which of them the policy wrote."""
-
-
-def alike_batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
-    """Yield batches of examples of similar length without end. With mixed lengths, half of a batch would be padding."""
-    while True:
-        drawn = sorted(rng.sample(examples, min(len(examples), POOL * size)), key=lambda example: len(example[0]))
-        batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
-        rng.shuffle(batches)
-        yield from batches
 
 
 def measured(

@@ -151,9 +151,9 @@ def test_what_looks_like_a_false_alarm(
     values: list[float], flag: list[CastVote], changes: list[tuple[int, str]], likely: str, words: str
 ) -> None:
     series = Series(list(range(len(values))), values)
-    one = Flag("a", [flag])
-    judge(one, {"loss": MetricSpec(name="loss", better="down")}, {"loss": series}, changes, 3)
-    assert one.likely == likely and words in one.afterwards
+    metrics = {"loss": MetricSpec(name="loss", better="down")}
+    result, afterwards = judge(Flag("a", [flag]), metrics, {"loss": series}, changes, 3)
+    assert result == likely and words in afterwards
 
 
 def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:

@@ -66,9 +66,9 @@ def test_deeply_nested_input_has_a_reason() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "No such file or directory"),
-        ("{}", "line 1, is neither an event of an exported log nor a gym episode"),
-        ("[" * 5000, "line 1, is neither"),
+        (None, "no run named"),
+        ("{}", "has no measurement at any step"),
+        ("[" * 5000 + "\n", "line 1 is not JSON"),
     ],
 )
 def test_the_command_line_prints_no_error_class(

@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox.exchange import Block, CallError, FinalAnswer, Sandbox
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
-from oven_llm.sandbox.profiles import REPL, Profile, for_tests
+from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.session import LockedSandbox, open_sandbox
 
 BACKENDS = probe().backends
@@ -254,7 +254,7 @@ def test_a_test_suite_runs_with_one_folder_to_read_and_one_to_write(tmp_path: Pa
         f"def test_code_is_read_only():\n    open({str(read / 'sums.py')!r}, 'a')\n"
         "def test_program():\n    subprocess.run(['true'])\n"
     )
-    with open_sandbox(for_tests(read, write), limits=Limits(block_s=120)) as opened:
+    with open_sandbox(Profile("tests", read=read, write=write), limits=Limits(block_s=120)) as opened:
         block = opened.run(
             f"import pytest\ncode = pytest.main(['-q', '-p', 'no:cacheprovider', '--rootdir', {str(read)!r}, "
             f"'--junitxml', {str(write / 'report.xml')!r}, {str(read)!r}])\nFINAL(int(code))"
@@ -266,7 +266,7 @@ def test_a_test_suite_runs_with_one_folder_to_read_and_one_to_write(tmp_path: Pa
         unit = opened.run("import unittest\nprint(unittest.TestCase().assertEqual(1, 1))")
         assert completed(unit) == "None\n"
     with pytest.raises(ConfigError, match="needs a folder to read"):
-        for_tests(tmp_path / "none", write)
+        Profile("tests", read=tmp_path / "none", write=write)
     with pytest.raises(ConfigError, match="has no files; omit read"):
         Profile("repl", read=read)
 

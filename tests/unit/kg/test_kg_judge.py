@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.kg.test_kg_diagnose import GRAPH, SYMPTOMS, exists
 
 from oven_core.protocol.graph_requests import Judgement, JudgeRequest, Symptom
-from oven_kg.reasoning.diagnosis import LIMIT
-from oven_kg.reasoning.judgement import judge
+from oven_kg.reasoning.diagnosis import LIMIT, judge
 
 UP, DOWN = "optimizer.lr_scale:up", "optimizer.lr_scale:down"
 RUN = {

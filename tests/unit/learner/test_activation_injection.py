@@ -104,17 +104,6 @@ def test_the_gradient_reaches_what_is_below_the_block() -> None:
     assert torch.allclose(found.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_part_has_its_own_rows() -> None:
-    policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
-    injection = ActivationInjection(policy, tokenizer())
-    with injection.rows(wanted, [2, 2, 2]), torch.no_grad():
-        whole = policy(**batch).logits
-        with injection.part(1, 3):
-            part = policy(**{name: one[1:] for name, one in batch.items()}).logits
-        assert torch.allclose(part, whole[1:], atol=1e-5)
-        assert torch.equal(policy(**batch).logits, whole)
-
-
 def test_a_copy_of_the_model_has_the_rows_too() -> None:
     policy, batch = model().eval(), prompts()
     injection = ActivationInjection(policy, tokenizer())

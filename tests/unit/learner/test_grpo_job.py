@@ -11,9 +11,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
 from oven_recipes.grpo.job import build
-from oven_recipes.grpo.model import build_tokenizer
+from oven_recipes.grpo.model import build_tokenizer, warm_policy
 from oven_recipes.grpo.settings import GrpoSettings, parse_start
-from oven_recipes.grpo.supervised_warmup import warm_policy
 from oven_recipes.runner import Job
 from oven_recipes.weights_cache import WEIGHTS
 

@@ -12,7 +12,7 @@ from tests.support.attached import THIRD_PARTY
 
 from oven_learner.policies import checkpoint
 from oven_learner.testing import FakeLink
-from oven_recipes.motion import job, pictures
+from oven_recipes.motion import job
 from oven_recipes.motion.intents import EVALUATED, TRAINED
 from oven_recipes.motion.job import clips, loss, warm
 from oven_recipes.motion.rewards import worth
@@ -60,7 +60,7 @@ def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Pat
     settings = MotionSettings(**{**SMALL, "policy": kind, "warm_steps": 4 if kind == "diffusion" else 30})
     start = parse_start("tuned")
     straight = job.build(settings, start, 5, tmp_path)
-    record, line = pictures.Record(straight, EVALUATED[0], 5), FakeLink()
+    record, line = job.Record(straight, EVALUATED[0], 5), FakeLink()
     straight.train(link=line)
     record.write(tmp_path)
     kept = numpy.load(tmp_path / "motion.npz")

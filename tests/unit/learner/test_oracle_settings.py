@@ -16,7 +16,7 @@ from oven_recipes.oracle.settings import OracleSettings
     ("values", "words"),
     [
         ({"calibration_lambda": 1.01}, "less than or equal to 1"),
-        ({"layer_percents": (25, 100)}, "a layer at 100 % of the depth: give 0 or more, and less than 100"),
+        ({"layer_percents": (25, 100)}, "Input should be less than 100"),
         ({"model": "./nowhere"}, "neither a folder nor a hub id; give a model's folder, or an id like owner/name"),
         ({"oracle_lora_path": "owner/adapter"}, "name its model with --model"),
         ({"questions": "nowhere.jsonl"}, "wildchat_question, language, oracle_questions"),

@@ -13,8 +13,7 @@ import torch
 from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.given_model import fresh_adapter
-from oven_recipes.oracle.model import Sizes, build_tokenizer
-from oven_recipes.oracle.pretraining import Schedule, own_model
+from oven_recipes.oracle.model import Schedule, Sizes, build_tokenizer, own_model
 from oven_recipes.oracle.settings import Confidence, OracleSettings
 from oven_recipes.oracle.supervised import Subject, benchmark_prompts, collate, lessons, supervised
 from oven_recipes.oracle.template_questions import template_dataset

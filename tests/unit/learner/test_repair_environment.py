@@ -9,18 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 from oven_llm.sandbox.limits import Limits
 from oven_recipes.environments.instance import Instance, read_instances
-from oven_recipes.environments.patches import apply_patch, make_patch
 from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
 from oven_recipes.environments.session import RepairSession
-from oven_recipes.environments.small_functions import SHAPES, TrustedTests, tasks
+from oven_recipes.environments.small_functions import SHAPES, TrustedTests, make_patch, tasks
 from oven_recipes.repair.warm_policy import Habits, demonstration
 
 FILES = {
@@ -49,13 +46,14 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
     fixed = session.call("edit", {"path": "shop.py", "old": "price - 3", "new": "price + 3"})
     assert (fixed.text, fixed.reward, fixed.failed) == ("edited", 0.5, False)
     assert session.call("run_tests", {}).text == "2 passed"
-    assert session.reward == 0  # nothing is handed in
+    before = session.solved
+    assert not before  # nothing is handed in
     broken = session.call("edit", {"path": "shop.py", "old": "return", "new": "retrun"})
     assert broken.reward == -1
     mended = session.call("edit", {"path": "shop.py", "old": "retrun", "new": "return"})
     assert mended.reward == 1 and mended.digest == fixed.digest
     assert session.call("submit", {}).text == "submitted"
-    assert session.solved and session.reward == 1
+    assert session.solved
     late = session.call("edit", {"path": "shop.py", "old": "3", "new": "4"})
     assert late.failed and "submitted" in late.text and session.solved
 
@@ -242,14 +240,14 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         update={
             "files": {},
             "base_commit": commit.stdout.decode().strip(),
-            "test_patch": make_patch({}, {"tests/test_shop.py": test, "tests/data.txt": "4"}),
+            "test_patch": make_patch({}, {"tests/test_shop.py": test, "tests/data.txt": "4\n"}),
             "FAIL_TO_PASS": ("tests/test_shop.py::TestTotal::test_a",),
             "PASS_TO_PASS": (),
         }
     )
     repositories = Repositories(tmp_path)
     assert repositories.files(instance) == kept | {
-        "shop.py": FILES["shop.py"], "tests/test_shop.py": test, "tests/data.txt": "4",
+        "shop.py": FILES["shop.py"], "tests/test_shop.py": test, "tests/data.txt": "4\n",
     }  # fmt: skip
     environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
     environment_.reset(instance_id="shop-1", prompt=[])
@@ -261,6 +259,8 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     assert environment_.newest_call is not None and environment_.newest_call.reward == 1
     environment_.submit()
     assert environment_.solved and environment_.get_reward() == 1 and environment_.feedback is None
+    with pytest.raises(ConfigError, match="git apply fails"):
+        repositories.files(instance.model_copy(update={"test_patch": make_patch({"a.py": "a\n"}, {"a.py": "b\n"})}))
     with pytest.raises(ConfigError, match="has no commit 1111"):
         repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
     with pytest.raises(UnknownNameError, match="shop-1"):
@@ -268,7 +268,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     found = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
     blob = found.stdout.decode().strip()
     (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with pytest.raises(ConfigError, match=r"lacks 'shop.py' of commit .* clone the whole repository"):
+    with pytest.raises(ConfigError, match=r"lacks 'shop.py': .* clone the whole repository"):
         repositories.files(instance)
 
 
@@ -276,8 +276,8 @@ class TestGeneratedTasks:
     def test_they_are_the_same_again_and_the_sides_of_the_split_share_no_function(self) -> None:
         train, unseen = tasks(0, 200), tasks(0, 100, evaluation=True)
         assert [one.instance_id for one in tasks(0, 200)] == [one.instance_id for one in train]
-        right = {apply_patch(one.files, one.patch)[path(one)] for one in train}
-        assert not right & {apply_patch(one.files, one.patch)[path(one)] for one in unseen}
+        right = {one.solution[path(one)] for one in train}
+        assert not right & {one.solution[path(one)] for one in unseen}
         assert {one.instance_id.split("-")[0] for one in train} == {shape.name for shape in SHAPES}
         with pytest.raises(ValueError, match="no shape is called 'cube'"):
             tasks(0, 1, shapes=("cube",))
@@ -286,8 +286,14 @@ class TestGeneratedTasks:
         for one in tasks(1, 50) + tasks(1, 50, neighbour=True):
             before = TrustedTests().outcomes(one.files, one.tests)
             assert {name for name, outcome in before.items() if outcome == "failed"} == set(one.FAIL_TO_PASS)
-            after = TrustedTests().outcomes(apply_patch(one.files, one.patch), one.tests)
+            after = TrustedTests().outcomes(one.files | one.solution, one.tests)
             assert set(after.values()) == {"passed"}
+
+    def test_git_applies_its_patch(self, tmp_path: Path) -> None:
+        for one in tasks(1, 5, neighbour=True):
+            (tmp_path / path(one)).write_text(one.files[path(one)])
+            subprocess.run(["git", "apply"], input=one.patch, cwd=tmp_path, text=True, check=True)
+            assert (tmp_path / path(one)).read_text() == one.solution[path(one)]
 
     def test_the_sandbox_agrees_with_the_quick_way(self, sandboxed: SandboxedTests) -> None:
         for one in tasks(2, 6, neighbour=True):
@@ -311,75 +317,3 @@ class TestGeneratedTasks:
 
 def path(instance: Instance) -> str:
     return instance.problem_statement.partition(":")[0]
-
-
-LINES = st.lists(
-    st.sampled_from(["a", "b", "  c", "", "@@ -1 +1 @@", "--- x", "-- x", "++ y", "+y", "form\x0cfeed", "r\r"]),
-    max_size=8,
-)
-
-
-@given(LINES, LINES, st.booleans())
-def test_a_patch_makes_the_other_text(before: list[str], after: list[str], newline: bool) -> None:
-    old, new = {"f": "\n".join(before) + "\n" * newline}, {"f": "\n".join(after) + "\n"}
-    assert apply_patch(old, make_patch(old, new)) == new
-
-
-def test_a_patch_that_does_not_fit_is_refused() -> None:
-    files: Mapping[str, str] = {"f": "a\nb\n"}
-    patch = make_patch(files, {"f": "a\nc\n"})
-    with pytest.raises(ConfigError, match="does not fit f: line 1 is not 'a'"):
-        apply_patch({"f": "x\nb\n"}, patch)
-    assert apply_patch(files, make_patch(files, {"g": "a\n"})) == {"g": "a\n"}
-    assert files == {"f": "a\nb\n"}
-
-
-@given(st.dictionaries(st.sampled_from("fgh"), st.sampled_from(["", "a", "a\n", "a\nb\n"])), st.booleans())
-def test_a_patch_makes_and_deletes_files_also_empty_ones(files: dict[str, str], back: bool) -> None:
-    before, after = ({}, files) if back else (files, {})
-    assert apply_patch(before, make_patch(before, after)) == after
-
-
-HEAD = "diff --git a/f b/f\n--- a/f\n+++ b/f\n"
-OUTSIDE = "which is not inside the repository"
-
-
-@pytest.mark.parametrize(
-    ("patch", "said"),
-    [
-        ("diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n", "only text is patched"),
-        ("diff --git a/f b/f\nold mode 100644\nnew mode 100755\n", "only text is patched"),
-        (
-            "diff --git a/f b/g\nsimilarity index 90%\ncopy from f\ncopy to g\n--- a/f\n+++ b/g\n@@ -1 +1 @@\n-a\n+c\n",
-            "only text is patched",
-        ),
-        ("--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+c\n", "without a line `diff --git"),
-        ("not a patch", "without a line `diff --git"),
-        (HEAD + "@@ -1,2 +1,2 @@\n-a\n+c\n", "was cut, or its hunk at line 1 counts its lines wrong"),
-        (HEAD + "@@ -1 +1 @@\n-a\n+c\n+d\n", "a line outside its hunks: '\\+d'"),
-        (HEAD + "@@ -1 +1,2 @@\n-a\n+c\n d\n", "was cut, or its hunk at line 1 counts"),
-        (HEAD + "@@ -2 +2 @@\n-b\n+c\n@@ -1 +1 @@\n-a\n+c\n", "a hunk begins after line 0 of 2 lines"),
-        (HEAD + "@@ -9,0 +10 @@\n+c\n", "a hunk begins after line 9 of 2 lines"),
-        (HEAD + "@@ -1 +1 @@\n-a\n+c\n\\ No newline at end of file\n", "ends a line without a newline"),
-        (HEAD.replace("/f\n", "/other\n") + "@@ -1 +1 @@\n-a\n+c\n", "changes other, and the repository has no such"),
-        ("diff --git a/f b/f\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+c\n", "makes f anew, and the repository has it"),
-        ("diff --git a/f b/f\n--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "deletes f and leaves 1 of its lines"),
-        ("diff --git a/x b/x\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+c\n", OUTSIDE),
-        ("diff --git a/x b/x\n--- /dev/null\n+++ /etc/x\n@@ -0,0 +1 @@\n+c\n", OUTSIDE),
-        ("diff --git a/../x b/../x\nnew file mode 100644\n", OUTSIDE),
-        ('diff --git x x\n--- /dev/null\n+++ "b/\\303\\251"\n@@ -0,0 +1 @@\n+c\n', "core.quotePath=false"),
-    ],
-)
-def test_a_patch_that_is_not_whole_or_leaves_the_repository_is_refused(patch: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        apply_patch({"f": "a\nb\n"}, patch)
-
-
-def test_a_patch_is_read_as_git_reads_it() -> None:
-    """A message before it, a signature behind it, an empty line's space that an editor stripped, a last line without
-    its end."""
-    patch = f"From: a\n\n{HEAD}@@ -1,3 +1,3 @@\n a\n\n-b\n+c\n-- \n2.43.0\n"
-    assert apply_patch({"f": "a\n\nb\n"}, patch) == {"f": "a\n\nc\n"}
-    assert apply_patch({"f": "a\n"}, f"{HEAD}@@ -1 +1 @@\n-a\n+c") == {"f": "c\n"}
-    renamed = HEAD.replace("b/f", "b/g") + "@@ -1 +1 @@\n-a\n+c\n"
-    assert apply_patch({"f": "a\n"}, renamed) == {"g": "c\n"} and apply_patch({"f": "a"}, "") == {"f": "a"}

@@ -125,11 +125,11 @@ class TestCollect:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--set", "hidden"], "write NAME=VALUE"),
-            (["--set", "hidden=big"], "--set hidden: .*valid integer"),
+            (["--set", "hidden"], "has no key and value"),
+            (["--set", "hidden=big"], "hidden = 'big' .*valid integer"),
             (["--set", "hidden=["], "is not YAML"),
             (["--set", "shapes=[cube]"], "no shape is called 'cube'"),
-            (["--set", "hiden=3"], "--set hiden: Extra inputs"),
+            (["--set", "hiden=3"], "did you mean 'hidden'"),
             (["--instances", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         ],
     )

@@ -184,7 +184,11 @@ def test_calls_that_do_not_reach_the_environment_are_in_the_trace(folder: Path) 
         ]
         assert "nonsense" in one.steps[-1].action.content and one.meta == {"unparsed_calls": [2]}
     assert check(found).whole  # the policy did it
-    assert dict(check(found).unusable) == {"unknown_tool": 4, "arguments_outside_schema": 4, "call_not_parsed": 4}
+    assert dict(check(found).unusable_actions) == {
+        "unknown_tool": 4,
+        "arguments_outside_schema": 4,
+        "call_not_parsed": 4,
+    }
 
 
 class Dice:

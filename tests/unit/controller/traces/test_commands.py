@@ -58,7 +58,7 @@ def test_missing_parts_of_steps_are_counted_by_kind() -> None:
         "state: an earlier result is missing": 2,
         "result: a call without an answer": 1,
     }
-    assert result.unusable == {"unknown_tool": 1, "no_action": 1}
+    assert result.unusable_actions == {"unknown_tool": 1, "no_action": 1}
     assert result.traces_lacking == {
         "no steps": 1,
         "no prompt": 1,

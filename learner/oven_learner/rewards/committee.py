@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
@@ -19,13 +19,15 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.aggregation import DEFAULT_RULE, rule_named
-from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.group import Evidence, Group, Judged, batch_rewards, groups_of, spread_out, whole
 from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.live_judges import Answers, Asker, LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.scores import KINDS, OTHER, Abstention, Cell, RewardFunction, Verdict, score_rows
 from oven_runs.log.committee_view import abstains
+
+if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
+    from oven_learner.rewards.calibrated import CalibratedReward
 
 log = logging.getLogger("oven.learner")
 

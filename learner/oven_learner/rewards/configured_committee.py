@@ -6,10 +6,10 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oven_core.errors import ConfigError
 from oven_learner.link.find_controller import Connection
-from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.configured_rules import load_rule
 from oven_learner.rewards.model_description import ModelDescription
@@ -17,6 +17,9 @@ from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import RewardFunction
 from oven_runs.settings.committee_members import judge_of
 from oven_runs.settings.committee_settings import MemberSettings
+
+if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
+    from oven_learner.rewards.calibrated import CalibratedReward
 
 log = logging.getLogger("oven.learner")
 

@@ -6,13 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
-from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.scores import NO_DIFFERENCE, Abstention, Cell, Verdict
+
+if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
+    from oven_learner.rewards.calibrated import CalibratedReward
 
 
 @dataclass(frozen=True)

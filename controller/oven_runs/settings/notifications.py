@@ -67,7 +67,7 @@ class RecipientSettings(BaseModel):
         "as JSON; env:NAME: the address is in that environment variable",
     )
     headers: dict[str, Variable] = Field(
-        default_factory=dict, description="of a webhook: header → environment variable with its value"
+        default_factory=dict, description="for a webhook: header → environment variable with its value"
     )
 
     @field_validator("url")
@@ -130,7 +130,7 @@ class NotifySettings(BaseModel):
         "rollback; held; died: the learner failed or fell silent; ended; budget: one is spent; judge: one is away; "
         "alert: an agent sees a symptom, or it is gone",
     )
-    severity: Severity = Field(default="info", description="the lowest severity that is sent")
+    severity: Severity = Field(default="info", description="lowest severity to send")
     plain: bool = Field(default=False, description="allow other machines without TLS, where others can read along")
 
     @field_validator("to", mode="before")

@@ -39,6 +39,10 @@ class Ranks:
     def __init__(self, group: Any = None) -> None:
         """`group`: a group of torch.distributed with all ranks, for tensors on CPU; None for a single process."""
         self._group = group
+        if group is not None:  # a single process needs no torch
+            import torch
+
+            self._torch, self._distributed = torch, torch.distributed
         self.index = rank() if group is not None else 0
         self.count = world() if group is not None else 1
         self.asker: int | None = None
@@ -87,15 +91,13 @@ class Ranks:
         """
         if self._group is None:
             return _or_default(get_news, None)
-        import torch
-        from torch import distributed
-
         packed, is_round = b"", False
         if self.leader:
             packed = _or_default(partial(_packed, get_news), b"")
             is_round = time.monotonic() >= self._last_round_at + ASK_S
-        head = torch.tensor([len(packed), is_round], dtype=torch.int64, device="cpu")  # torch's default may be a GPU
-        distributed.broadcast(head, src=0, group=self._group)
+        # On the CPU: torch's default device may be a GPU.
+        head = self._torch.tensor([len(packed), int(is_round)], device="cpu")
+        self._distributed.broadcast(head, src=0, group=self._group)
         size, is_round = head.tolist()
         news: T | None = self._broadcast_bytes(packed, size) if size else None
         if is_round:
@@ -106,10 +108,8 @@ class Ranks:
         """Return every rank's value, in the order of ranks."""
         if self._group is None:
             return [value]
-        from torch import distributed
-
         values: list[Any] = [None] * self.count
-        distributed.all_gather_object(values, value, group=self._group)
+        self._distributed.all_gather_object(values, value, group=self._group)
         return values
 
     def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> Mapping[str, float]:
@@ -119,19 +119,16 @@ class Ranks:
         """
         if self._group is None or not names:
             return metrics
-        import torch
-        from torch import distributed
-
-        own = torch.tensor(
+        own = self._torch.tensor(
             [(metrics[name], 1.0) if name in metrics else (0.0, 0.0) for name in names],
-            dtype=torch.float64,
+            dtype=self._torch.float64,
             device="cpu",
         )  # (names, value and count)
-        parts = [torch.empty_like(own) for _ in range(self.count)] if self.leader else None
-        distributed.gather(own, parts, dst=0, group=self._group)
+        parts = [self._torch.empty_like(own) for _ in range(self.count)] if self.leader else None
+        self._distributed.gather(own, parts, dst=0, group=self._group)
         if parts is None:
             return metrics
-        total = torch.stack(parts).sum(0).tolist()
+        total = self._torch.stack(parts).sum(0).tolist()
         means = {name: value / count for name, (value, count) in zip(names, total, strict=True) if count}
         return {**metrics, **means}
 
@@ -142,33 +139,25 @@ class Ranks:
         """
         if self._group is None:
             return tensor
-        from torch import distributed
-
         total = tensor.detach().float().clone()
-        distributed.all_reduce(total)
+        self._distributed.all_reduce(total)
         return total / self.count
 
     def _gather_requests(self, asks: bool) -> None:
-        import torch
-        from torch import distributed
-
-        own = torch.tensor([asks], device="cpu")
-        answers = [torch.empty_like(own) for _ in range(self.count)] if self.leader else None
-        distributed.gather(own, answers, dst=0, group=self._group)
+        own = self._torch.tensor([asks], device="cpu")
+        answers = [self._torch.empty_like(own) for _ in range(self.count)] if self.leader else None
+        self._distributed.gather(own, answers, dst=0, group=self._group)
         self._last_round_at = time.monotonic()
         if answers is not None:
             self.asker = next((index for index, answer in enumerate(answers) if answer.item()), None)
 
     def _broadcast_bytes(self, packed: bytes, size: int | None = None) -> Any:
-        import torch
-        from torch import distributed
-
         if size is None:
-            head = torch.tensor([len(packed)], device="cpu")
-            distributed.broadcast(head, src=0, group=self._group)
+            head = self._torch.tensor([len(packed)], device="cpu")
+            self._distributed.broadcast(head, src=0, group=self._group)
             size = int(head.item())
-        body = torch.frombuffer(bytearray(packed or bytes(size)), dtype=torch.uint8)
-        distributed.broadcast(body, src=0, group=self._group)
+        body = self._torch.frombuffer(bytearray(packed or bytes(size)), dtype=self._torch.uint8)
+        self._distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
 
 

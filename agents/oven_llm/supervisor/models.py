@@ -10,7 +10,8 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.genai_telemetry import ModelCall, trace
 from oven_llm.providers.loop_thread import SHARED
 from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.supervisor.log import Role
 from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import ModelSettings
 
@@ -31,6 +33,9 @@ TIMEOUT_S: Final = 120.0
 MAX_TOKENS: Final = 2048
 """Maximum tokens of an answer, as for Supervisor Distillation's supervisor."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+BASE_URL: Final = "https://api.together.xyz/v1"
+"""Default endpoint, as in Supervisor Distillation; the variable BASE_URL overrides it."""
+OPTIONS: Final = "--key-env (key_env; for a worker behind another address --worker-key-env)"
 
 
 class ModelHandler(ABC):
@@ -164,21 +169,81 @@ def checked_address(address: str, owner: str) -> str:
 
 
 def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[RemoteModel, str]:
-    providers_by_name = catalogue()
     base_url = checked_address(base_url, model)
-    names = (
-        name
-        for name, entry in providers_by_name.items()
-        if entry.wire == wire and entry.base_url.rstrip("/") == base_url
-    )
-    if provider := next(names, None):
+    api_key = api_key or address_key(base_url) or NO_KEY
+    provider = _provider_of(base_url, wire)
+    if provider:
         settings = ModelSettings(provider=provider, model=model)
     else:
         generic = "claude" if wire == "anthropic" else "compatible"
         settings = ModelSettings(provider=generic, model=model, base_url=base_url)
-    endpoint = endpoint_of(model, settings, providers_by_name, "model")
-    if api_key is None:
-        if not endpoint.key_env and urlsplit(base_url).hostname not in LOOPBACK:
-            raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["MY_SERVERS_KEY"]')
-        api_key = key_of(model, endpoint, os.environ, "model") if endpoint.key_env else NO_KEY
-    return providers.connect(model, endpoint, api_key), api_key
+    return providers.connect(model, endpoint_of(model, settings, catalogue(), "model"), api_key), api_key
+
+
+def address_key(address: str, key_env: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the key for an address, None if it needs none. A key is sent only to its provider's address, or where
+    `key_env` says. Raises ConfigError, which names the variable and never its value."""
+    variable = key_env or (catalogue()[provider].key_env if (provider := _provider_of(address)) else "")
+    if not variable:
+        if urlsplit(address).hostname in LOOPBACK:
+            return None
+        raise ConfigError(
+            f"there is no key for {address}: name the variable that holds it with {OPTIONS}, or give api_key"
+        )
+    if key := environ.get(variable, "").strip():
+        return key
+    raise ConfigError(
+        f"there is no key for {address}: the environment variable {variable} is not set; export it, name another with "
+        f"{OPTIONS}, or name another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
+    )
+
+
+def _provider_of(address: str, wire: Wire | None = None) -> str:
+    """Return the catalogue's provider with this address, empty if there is none."""
+    return next(
+        (
+            name
+            for name, entry in catalogue().items()
+            if entry.base_url.rstrip("/") == address and wire in (None, entry.wire)
+        ),
+        "",
+    )
+
+
+@dataclass(frozen=True)
+class RoleDefaults:
+    """A role's defaults, as in Supervisor Distillation."""
+
+    variable: str
+    model: str
+    temperature: float
+    max_tokens: int
+
+
+DEFAULTS: Final[Mapping[Role, RoleDefaults]] = {
+    "supervisor": RoleDefaults("SUPERVISOR_MODEL", "meta-llama/Llama-3.3-70B-Instruct-Turbo", 0.7, 2048),
+    "worker": RoleDefaults("WORKER_MODEL", "meta-llama/Llama-3.1-8B-Instruct-Turbo", 0.2, 512),
+}
+
+
+def configured_model(
+    role: Role,
+    model: str | None = None,
+    base_url: str | None = None,
+    key_env: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    budget: Budget | None = None,
+    **options: Any,
+) -> ModelHandler:
+    """Return the model of a role. A `model` or `base_url` of None comes from the role's variable or BASE_URL, or is the
+    default. `key_env` names the variable with the key; `address_key` finds it otherwise. `options` are the handler's.
+    Raises ConfigError if a key is missing or the SDK is not installed."""
+    defaults = DEFAULTS[role]
+    name = model or environ.get(defaults.variable) or defaults.model
+    address = checked_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")
+    settings = {"temperature": defaults.temperature, "max_tokens": defaults.max_tokens, **options}
+    settings |= {"budget": budget, "account": role}
+    key = address_key(address, key_env, environ)
+    if urlsplit(address).hostname == "api.anthropic.com":
+        return AnthropicHandler(name, address, api_key=key, **settings)
+    return OpenAIHandler(name, address, api_key=key, **settings)

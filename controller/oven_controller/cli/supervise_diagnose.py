@@ -24,8 +24,7 @@ from oven_llm.diagnosis.graph_view import GraphView, by_detectors, viewing
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.providers.budget import Budget
-from oven_llm.supervisor.configured_models import configured_model
-from oven_llm.supervisor.models import MAX_TOKENS
+from oven_llm.supervisor.models import MAX_TOKENS, configured_model
 
 SHOWN = 12
 """Maximum alarms to print; --json has all."""

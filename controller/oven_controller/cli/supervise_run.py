@@ -14,7 +14,7 @@ from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import wrapped
 from oven_llm.providers.budget import Budget
-from oven_llm.supervisor.configured_models import NO_WORKER_URL, configured_model
+from oven_llm.supervisor.models import configured_model
 from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER_CTX_K, RunResult, run
 from oven_llm.supervisor.repl import Context
 from oven_runs.home.model_spend import NAME
@@ -77,7 +77,10 @@ def run_question(
     if resume and log_dir is None:
         raise ConfigError("--resume needs --log-dir, the folder of the run that was interrupted")
     if worker_key_env and not worker_base_url:
-        raise ConfigError(NO_WORKER_URL)
+        raise ConfigError(
+            "--worker-key-env needs --worker-base-url, because it names the key for that endpoint; --key-env is for "
+            "both models"
+        )
     context = read_context(files)
     spend = log_dir / NAME if log_dir is not None else None
     budget = Budget.limited_to(max_usd, max_tokens, max_calls, spend)  # stays open for calls that were left behind

@@ -319,7 +319,7 @@ def member_in(members: Mapping[str, MemberSettings], role: str, name: str | None
 
 
 def in_thread(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it in a thread of its own, because the caller's may already run an event loop."""
+    """Run the work in its own thread, because the caller's may already run an event loop."""
     with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
         return thread.submit(asyncio.run, work).result()
 

@@ -8,6 +8,7 @@ in the optimizer's state, so that a resumed run knows which part of its rates is
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 USER_BOUNDS = (0.1, 3.0)
@@ -27,8 +28,8 @@ class LearningRateScale:
         # accelerate wraps both
         self.optimizer = getattr(optimizer, "optimizer", optimizer)
         scheduler = getattr(scheduler, "scheduler", scheduler)
-        self._schedulers = _leaves(scheduler)
         self._all_schedulers = _with_containers(scheduler)
+        self._schedulers = [inner for inner in self._all_schedulers if not _contained(inner)]  # those with base rates
         stored = self._stored_scale()
         bases = self._bases()
         self._user = [base / stored for base in bases] if bases else None
@@ -102,15 +103,11 @@ def equal(rates: list[float], other_rates: list[float]) -> bool:
 
 
 def _with_containers(scheduler: Any) -> list[Any]:
+    """Return the scheduler and those within it. SequentialLR and ChainedScheduler contain others."""
     if scheduler is None:
         return []
-    inner = getattr(scheduler, "_schedulers", None) or ()
-    return [scheduler, *(leaf for part in inner for leaf in _with_containers(part))]
+    return [scheduler, *(inner for part in _contained(scheduler) for inner in _with_containers(part))]
 
 
-def _leaves(scheduler: Any) -> list[Any]:
-    """Return the schedulers with base rates. SequentialLR and ChainedScheduler contain others."""
-    if scheduler is None:
-        return []
-    inner = getattr(scheduler, "_schedulers", None)
-    return [leaf for part in inner for leaf in _leaves(part)] if inner else [scheduler]
+def _contained(scheduler: Any) -> Sequence[Any]:
+    return getattr(scheduler, "_schedulers", None) or ()

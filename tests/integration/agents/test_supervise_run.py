@@ -18,7 +18,7 @@ from tests.support.scripted_handler import program
 from oven_controller.cli.main import run as cli
 from oven_core.errors import ConfigError
 from oven_llm.sandbox.probe import probe
-from oven_llm.supervisor.configured_models import address_key
+from oven_llm.supervisor.models import address_key
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 
@@ -169,7 +169,6 @@ async def test_an_echoed_key_is_in_no_file(
         (("--max-usd", "1"), 2, "cannot be kept"),
         (("--max-seconds", "0"), 2, "seconds is 0"),
         (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
-        (("a.txt",), 2, "a.txt is named twice"),
         (("cut.json",), 2, "cut.json is not complete JSON"),
         (("cut.jsonl",), 2, "cut.jsonl, line 2, is not complete JSON"),
         (("latin.txt",), 2, "latin.txt is not UTF-8 text (byte 3)"),

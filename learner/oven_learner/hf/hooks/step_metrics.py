@@ -119,15 +119,17 @@ ANY_TRAINER = (
     MetricSpec(name="grad_norm", unit="before clipping"),
     MetricSpec(name="learning_rate", unit="of this step"),
 )
-GRPO = (
-    MetricSpec(name="reward", better="up"),
-    MetricSpec(name="reward_std"),
-    MetricSpec(name="frac_reward_zero_std", unit="share of groups without a gradient"),
+DISTILLATION = (
     MetricSpec(name="entropy", unit="nats per token"),
     MetricSpec(name="completions/mean_length", unit="tokens"),
     MetricSpec(name="completions/clipped_ratio"),
 )
-
+GRPO = (
+    MetricSpec(name="reward", better="up"),
+    MetricSpec(name="reward_std"),
+    MetricSpec(name="frac_reward_zero_std", unit="share of groups without a gradient"),
+    *DISTILLATION,
+)
 SFT = (
     MetricSpec(name="entropy", unit="nats per token"),
     MetricSpec(name="mean_token_accuracy", better="up"),
@@ -140,11 +142,6 @@ DPO = (
     MetricSpec(name="logps/chosen", unit="nats, sum over tokens"),
     MetricSpec(name="logps/rejected", unit="nats, sum over tokens"),
     *SFT,
-)
-DISTILLATION = (
-    MetricSpec(name="entropy", unit="nats per token"),
-    MetricSpec(name="completions/mean_length", unit="tokens"),
-    MetricSpec(name="completions/clipped_ratio"),
 )
 BY_TRAINER = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
 """Trainer class → the metrics that TRL logs every step, in addition to ANY_TRAINER."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from oven_core.errors import ConfigError
@@ -80,20 +81,14 @@ def announce_clip(trainer: Any, actuators: Actuators, own: UserValues) -> None:
             actuators,
             "grad.clip",
             lambda: float(args.max_grad_norm),
-            lambda value: setattr(args, "max_grad_norm", value),
+            partial(setattr, args, "max_grad_norm"),
             unit="norm",
         )
 
 
 def announce_beta(trainer: Any, actuators: Actuators, own: UserValues, bounds: tuple[float, float]) -> None:
     """Register the trainer's β, with `bounds` as multiples of the user's."""
-
-    def read() -> float:
-        return float(trainer.beta)
-
-    def write(value: float) -> None:
-        trainer.beta = value
-
+    read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
     for kind, (name, unit) in BETAS.items():
         if is_a(trainer, kind) and trainer.beta > 0 and _has_reference(trainer):
             own.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
@@ -126,12 +121,7 @@ def announce_epsilon(trainer: Any, actuators: Actuators, own: UserValues) -> Non
     def both(value: float) -> None:
         trainer.epsilon_low = trainer.epsilon_high = value
 
-    def low(value: float) -> None:
-        trainer.epsilon_low = value
-
-    def high(value: float) -> None:
-        trainer.epsilon_high = value
-
+    low, high = partial(setattr, trainer, "epsilon_low"), partial(setattr, trainer, "epsilon_high")
     apart = trainer.args.epsilon_high is not None and trainer.args.epsilon_high != trainer.args.epsilon
     if loss in CLIPS:
         write, unit = (low, "ratio below 1") if apart else (both, "ratio around 1")

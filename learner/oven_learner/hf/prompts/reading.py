@@ -86,21 +86,18 @@ def _from_path(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield f"{path}:{number}", _parsed(line, f"{path}:{number}")
+                location = f"{path}:{number}"
+                try:
+                    if line.strip():
+                        yield location, json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise ConfigError(
+                        f"{location} is not JSON ({reason(error)}); each line is one prompt: a string, messages, or an "
+                        "object with `prompt`"
+                    ) from error
     except OSError as error:
         why = "no such file or folder" if isinstance(error, FileNotFoundError) else reason(error)
         raise ConfigError(f"{path}: {why}; give a JSONL file, a datasets folder, or the prompts as a list") from error
-
-
-def _parsed(line: bytes, location: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{location} is not JSON ({reason(error)}); each line is one prompt: a string, messages, or an object with "
-            "`prompt`"
-        ) from error
 
 
 def _folder(path: Path) -> Iterator[tuple[str, Any]]:
@@ -120,13 +117,10 @@ def _folder(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _is_messages(prompt: Any) -> bool:
-    return (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and all(
-            isinstance(message, Mapping)
-            and isinstance(message.get("role"), str)
-            and isinstance(message.get("content"), str | list)
-            for message in prompt
-        )
-    )
+    return isinstance(prompt, list) and bool(prompt) and all(map(_is_message, prompt))
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping):
+        return False
+    return isinstance(message.get("role"), str) and isinstance(message.get("content"), str | list)

@@ -116,8 +116,8 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
     """The packaged catalogue with the user's file merged into it. Raises ConfigError for a file that cannot be read or
     does not fit the form.
 
-    An entry that moves a provider to another address without naming a key loses the provider's key: a key is not sent
-    to another address unless the user says so.
+    If an entry moves a provider to another address without naming a key, the provider's key is dropped. A key is never
+    sent to another address unless the user says so.
     """
     if not overlay:
         return packaged()

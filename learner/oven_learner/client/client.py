@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -48,6 +49,7 @@ from oven_learner.rollback.rollback_protocol import Rollback
 log = logging.getLogger("oven.learner")
 
 HOLD_POLL_S = 0.05
+EndReason = Literal["completed", "stopped", "failed"]
 
 
 class OvenClient:
@@ -274,15 +276,21 @@ class OvenClient:
 
     def close(
         self,
-        reason: Literal["completed", "stopped", "failed"],
+        reason: EndReason | None = None,
         *,
         detail: str = "",
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing."""
+        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing.
+
+        Without a reason the run is completed, stopped, or failed with the exception that is being handled.
+        """
         if self._closed:
             return True
+        if reason is None:
+            reason, why = self.ending(sys.exception())
+            detail = detail or why
         self._closed = True
         self._settle_safely()
         late_orders = self._inbox.take_rest()
@@ -323,13 +331,16 @@ class OvenClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Close the client: completed, stopped, or failed with the exception."""
-        if kind is None:
-            stopped = self.stopping and not self.out_of_time
-            self.close("stopped" if stopped else "completed", detail=self.stopping)
-        elif issubclass(kind, KeyboardInterrupt):
-            self.close("stopped", detail="interrupted from the keyboard")
-        else:
-            self.close("failed", detail=f"{kind.__name__}: {error}"[:500])
+        reason, detail = self.ending(error)
+        self.close(reason, detail=detail)
+
+    def ending(self, error: BaseException | None) -> tuple[EndReason, str]:
+        """Return why the run ends now, in one word and in detail."""
+        if isinstance(error, KeyboardInterrupt):
+            return "stopped", "interrupted from the keyboard"
+        if error is not None:
+            return "failed", f"{type(error).__name__}: {error}"[:500]
+        return "stopped" if self.stopping and not self.out_of_time else "completed", self.stopping
 
     def is_time_spent(self) -> bool:
         """Whether the time budget is spent."""

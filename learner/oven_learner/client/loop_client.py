@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.client import EndReason, OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.link.find_controller import Mode
 from oven_learner.link.link_interface import SilentLink
@@ -94,13 +95,16 @@ class LoopClient(OvenClient):
 
     def close(
         self,
-        reason: Literal["completed", "stopped", "failed"],
+        reason: EndReason | None = None,
         *,
         detail: str = "",
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing."""
+        """Announce the end and send the queue, like `OvenClient.close`."""
+        if reason is None:
+            reason, why = self.ending(sys.exception())
+            detail = detail or why
         if reason != "failed":
             self.finish()
         last = self.evaluation.last if self.evaluation is not None else {}

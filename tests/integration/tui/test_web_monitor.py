@@ -116,6 +116,32 @@ async def test_what_draws_it_ends_with_a_server_that_was_killed(served: Served) 
     await asyncio.to_thread(wait_for, lambda: not any(map(_runs, drawing)), "it ends")
 
 
+async def test_a_signal_ends_a_server_whose_monitor_is_stuck(served: Served) -> None:
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as person:
+        await person.get(served.address)
+        async with person.ws_connect(served.websocket) as page:
+            assert (await page.receive()).type == aiohttp.WSMsgType.BINARY
+            (drawing,) = served.children()
+            drawing.suspend()
+            served.process.terminate()
+            await asyncio.to_thread(served.process.wait, LIMIT_S / 2)
+    assert not _runs(drawing)
+
+
+async def test_a_page_cannot_make_its_monitor_draw_a_billion_cells(served: Served) -> None:
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as person:
+        await person.get(served.address)
+        async with person.ws_connect(served.websocket, max_msg_size=0) as page:
+            assert (await page.receive()).type == aiohttp.WSMsgType.BINARY
+            await page.send_json(["resize", {"width": 30_000, "height": 30_000}])
+            await page.send_json(["stdin", "q"])
+            drawn = 0
+            while not page.closed:
+                message = await page.receive()
+                drawn += len(message.data) if message.type == aiohttp.WSMsgType.BINARY else 0
+    assert drawn < 50e6
+
+
 def _runs(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE

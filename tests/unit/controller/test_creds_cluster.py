@@ -21,6 +21,7 @@ def creds(*args: str) -> int:
 
 
 def test_each_node_has_the_users_a_store_and_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path /= "Öfen"
     assert creds("server", str(tmp_path), "--run", "r", "--agent", "lr") == 0
     assert creds("cluster", str(tmp_path), *NODES) == 0
     base = json.loads((tmp_path / "nats.conf").read_text())

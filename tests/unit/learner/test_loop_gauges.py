@@ -222,7 +222,7 @@ def test_a_gauge_that_raises_is_given_up_and_training_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(update_norm, "weight_norm", lambda _: 1 / 0)
-    monkeypatch.setattr("oven_learner.optim.step_gauges.gradient_norm", lambda _: 1 / 0)
+    monkeypatch.setattr("oven_learner.optim.step_gauges.gradient_norm", lambda *_: 1 / 0)
     alone = Loop()
     alone.alone()
     loop = Loop()

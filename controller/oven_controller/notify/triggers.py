@@ -1,4 +1,4 @@
-"""Which events of a log deserve a notice, and its text: a fold over the log. Pure."""
+"""Select the events of a log that deserve a notice, and write its text. A pure fold over the log."""
 
 from __future__ import annotations
 
@@ -192,7 +192,8 @@ class Triggers:
         return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
     def _changes_training(self, actuator: str) -> bool:
-        """Whether the actuator sets a value or moves the weights. Others measure, copy, or hold, which has a notice."""
+        """Whether the actuator sets a value or moves the weights. Others measure or copy, or hold the run, which has
+        its own notice."""
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 

@@ -98,7 +98,7 @@ class Package:
     version: str | None
     """The installed version; None: not installed."""
     fits: bool = True
-    """Whether the version satisfies the specifier, or that cannot be told."""
+    """Whether the version satisfies the specifier. True if this is unknown."""
 
 
 def extra(name: str, packages: Sequence[Package]) -> Check:

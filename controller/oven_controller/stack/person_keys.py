@@ -37,7 +37,7 @@ class AdministeredServer:
 
     server: ServerFolder
     url: str
-    """Its address for persons; empty: unknown here."""
+    """The server's address for people; empty if this machine does not know it."""
     ca: Path | None = None
     """The certificate authority of its TLS."""
     folder: RunFolder | None = None

@@ -1,7 +1,7 @@
-"""nats-py's client with fixes: TLS, cancellation, final failures, and fewer turns of the event loop.
+"""nats-py's client with fixes for TLS, cancellation and final failures, and with fewer turns of the event loop.
 
-This module and `watchdog` are the only ones that use nats-py's private attributes. pyproject.toml pins nats-py to the
-minor version that they were written for.
+Only this module and `watchdog` use nats-py's private attributes. pyproject.toml pins nats-py to the minor version that
+they were written for.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class InFlight:
 
     decision: Decision
     change: str
-    """In the notation of `needs`: "name:up"."""
+    """The change in the notation of `needs`: "name:up"."""
 
 
 def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
@@ -84,7 +84,7 @@ class NumberSet:
 
 @dataclass
 class ObservationPace:
-    """How many ticks pass in a length of time, by the times at which the log stored the newest observations.
+    """Converts a duration to ticks, using the times at which the log stored the newest observations.
 
     The mesh has no clock. A rule in minutes becomes ticks when a decision is made, and every reader counts ticks after
     that. The times come from the log, so each replica, and each replay, computes the same number.

@@ -11,7 +11,7 @@ Autonomy = Literal["observe", "advise", "auto"]
 """`observe` logs the decision that would have been made and changes nothing. `advise` waits for a person. `auto`
 acts."""
 ALL: Final = "*"
-"""In a grant: the agent is trusted on every actuator, and a specialist on those that it declares as its speciality."""
+"""A grant for every actuator. The agent is also a specialist on the actuators that it declares as its speciality."""
 
 
 class Rules(BaseModel):

@@ -1,8 +1,8 @@
 """Recovery of a stopped run's complete log from its store, log.jsonl and the learner's spool.
 
-If a learner's last messages are appended after the mesh has stopped, decisions may be due that the mesh did not make,
-and a replay would miss them. So this also computes what the mesh would have published and appends it under the mesh's
-key.
+If a learner's last messages are appended after the mesh has stopped, the mesh may not have made some decisions that are
+due, and a replay would miss them. So the recovery also computes the mesh's missing outputs and appends them under the
+mesh's key.
 """
 
 from __future__ import annotations

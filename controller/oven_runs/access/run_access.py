@@ -57,7 +57,7 @@ class RunAccess(ABC):
     @property
     @abstractmethod
     def export_folder(self) -> Path:
-        """Where pictures and exports are saved."""
+        """The folder for pictures and exports."""
 
     @abstractmethod
     def info(self) -> RunInfo:
@@ -128,8 +128,8 @@ class RunAccess(ABC):
         """Yield events as they come, verified, until the stack is down.
 
         Live messages only signal that there is something new. The events come from `history`, in order and with their
-        sequence. Waits for a server or mesh that restarts, and says so through `tell`. `looked` is called after all
-        events so far, at least every POLL_S. Raises RefusedError.
+        sequence. Waits for a server or mesh that restarts, and reports it through `tell`. `looked` is called when all
+        available events have been read, at least every POLL_S. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
 

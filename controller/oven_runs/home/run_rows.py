@@ -60,7 +60,7 @@ class LogDigest:
         self.unread = 0
         """Lines that could not be read."""
         self.times: deque[datetime] = deque(maxlen=NEWEST)
-        """Of the newest observations."""
+        """Times of the newest observations."""
         self._offset = 0
 
     def advance(self) -> bool:
@@ -120,7 +120,7 @@ class RunRows:
         self._versions: dict[str, tuple[int, int]] = {}
         self._folders: dict[str, RunFolder] = {}
         self.rows: dict[str, RunRow] = {}
-        """By run, newest first."""
+        """Rows by run, newest first."""
         with contextlib.suppress(OSError, ValidationError):
             self._cache = _Cache.model_validate_json(self._cache_file.read_bytes())
 

@@ -1,10 +1,10 @@
 """spool.jsonl: learner messages that the log has not confirmed, saved until they are appended.
 
-The learner's link creates and locks the file while it runs, and removes it once the log has everything. If the file
-exists without a lock, something is missing. Its first line says how many messages there should be. That line is padded
-and rewritten in place, so it is right even if a full disk cuts off the lines after it. Each other line is one message
-as it goes into the log, with its id, its signature and a checksum. The ids show which messages the log already has, so
-appending a spool twice stores nothing twice.
+The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
+exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
+That line is padded and rewritten in place, so it is right even if a full disk cuts off the lines after it. Each other
+line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which messages the
+log already has, so appending a spool twice stores nothing twice.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SpoolContent:
     lost: int = 0
     """Messages that should be in it but are not intact."""
     unknown: bool = False
-    """Whether the learner died, by SIGKILL or with its machine, before it could say how many messages it still had."""
+    """Whether the learner died, by SIGKILL or with its machine, before it could write how many messages were unsent."""
 
     @property
     def empty(self) -> bool:
@@ -213,7 +213,8 @@ def taken(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]
 
 
 def look(folder: Path, run: str) -> SpoolContent:
-    """Return what is missing now; nothing while a learner holds the file. Raises ConfigError as `Spool.take` does."""
+    """Return the messages that are missing now; none while a learner holds the lock. Raises ConfigError as `Spool.take`
+    does."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
     except FileNotFoundError:

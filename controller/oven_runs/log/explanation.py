@@ -36,7 +36,7 @@ class Explanation:
     step: int
     """The optimizer step at which it was decided."""
     opened: BallotOpened | None = None
-    """None without a ballot: an operator's `set`, the other parts of a plan, a refusal."""
+    """None if there was no ballot: an operator's `set`, the other parts of a plan, or a refusal."""
     votes: Mapping[str, Vote] = field(default_factory=dict)
     """Agent → its last vote on the ballot."""
     operator: str = ""
@@ -67,7 +67,7 @@ class Explanations:
     """Feed it the log's verified events in order."""
 
     by_id: dict[str, Explanation] = field(default_factory=dict)
-    """By the decision's id, without the prompts, which `whole` adds."""
+    """Explanations by decision id, without the prompts, which `whole` adds."""
     newest: datetime | None = None
     """The time of the newest event."""
     step: int = 0

@@ -162,7 +162,8 @@ class OperatorClient:
         return result
 
     async def _wait(self, pending: _Pending) -> None:
-        """Wait until the result is final or the wait is over. If no step ends, look once how long steps took before."""
+        """Wait until the result is final or the wait is over. If no step ends, check once how long earlier steps
+        took."""
         pace_known = False
         while not pending.result.whole:
             pending.news.clear()

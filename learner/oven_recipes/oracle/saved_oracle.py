@@ -28,11 +28,11 @@ class Trained(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    model: str = Field(default="", description="hub id or folder of its model; empty: the folder `model` beside it")
+    model: str = Field(default="", description="hub id or folder of its model; empty: the folder `model` next to it")
     layer_percents: tuple[float, ...] = Field(default=PERCENTS, min_length=1)
     most_activations: int = Field(default=MOST_TOKENS, ge=1, le=MOST_TOKENS)
     max_completion_length: int = Field(default=64, ge=1)
-    step: int = Field(default=0, ge=0, description="optimizer steps of GRPO behind it")
+    step: int = Field(default=0, ge=0, description="steps of GRPO so far")
 
 
 class SavedOracle(NamedTuple):

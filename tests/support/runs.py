@@ -162,14 +162,16 @@ def receipt(tick: int, actuator: str, before: object = 0.0, after: object = 1.0)
 
 
 def agent_messages(
-    agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]
+    agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision], every: int = 1
 ) -> list[Vote | Plan | Alternatives | TopicShares]:
-    """What it proposes, event by event; nothing of it is carried out."""
+    """What it proposes after `every` so many events; nothing of it is carried out."""
     session = Session(agent, "me")
     session.absorb(run)
     messages: list[Vote | Plan | Alternatives | TopicShares] = []
-    for event in events:
+    for count, event in enumerate(events, 1):
         session.absorb(event)
+        if count % every:
+            continue
         messages += [
             message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)
         ]

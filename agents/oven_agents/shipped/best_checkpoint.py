@@ -44,7 +44,7 @@ class BestCheckpoint(Agent):
     independent normal noise and 6 to 30 readings: 7 in 1,000 readings if there is only noise or a slow trend, 4 if a
     run learnt twenty times its deviation; a second reading makes them rarer.
 
-    Limits: the agent is as late as readings are rare and needs more than LEARNT of them among the last 512 ticks. It
+    Limits: the agent is as late as readings are rare and needs more than LEARNT of them. It
     does not see harm that only slows the gain. It goes back to the best reading and not to the last healthy step, so up
     to one interval between readings is lost with the harm.
     """
@@ -95,9 +95,11 @@ class BestCheckpoint(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
-        if metric is None or metric.name not in window.last.metrics or shrink_share(window) > 0.5:
+        if metric is None or shrink_share(window) > 0.5:
             return None  # weights that shrink are the decay's agent's to see, and no rate's fault
         seen = readings(window, last=self.READINGS)
+        if not seen or not window.is_new(seen[-1][0]):
+            return None
         values = [value for _, value in seen]
         if len(values) <= self.LEARNT or not all(map(math.isfinite, values)):
             return None
@@ -114,7 +116,7 @@ class BestCheckpoint(Agent):
             f"{metric.name} was {was:.4g} at tick {best_tick} and is {now:.4g}: {share:.0%} of what was learnt is lost"
         )
         low = self._low(values)
-        if low == 1 and any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
+        if low == 1 and any(receipt.tick >= seen[-1][0] - 1 for receipt in window.applied(EVALUATE)):
             return None  # it was asked for by somebody who saw more, and has the word
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return request_evaluation(window, why)

@@ -83,7 +83,7 @@ class Drift(Agent):
             if (
                 len(values) < count
                 or not all(map(math.isfinite, values))
-                or window.tick - readings_found[-1][0] > self.FRESH
+                or not window.is_new(readings_found[-1][0] + int(self.FRESH))
             ):
                 continue
             grows = all(later > before for before, later in pairwise(values))

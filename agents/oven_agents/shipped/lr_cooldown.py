@@ -46,9 +46,8 @@ class LrCooldown(Agent):
         return None
 
     def vote(self, window: Window) -> Notice | None:
-        if window.progress < self.LATE or len(window.observations) < 2:
-            return None
-        if window.observations[-2].progress >= self.LATE:
+        before = [o for o in window.observations if not window.is_new(o.tick)]
+        if window.progress < self.LATE or not before or before[-1].progress >= self.LATE:
             return None
         ticks, knob = self._still(window), window.knobs[SCALE]
         if ticks is None:

@@ -59,7 +59,7 @@ class RollbackUndo(Agent):
         back = next(reversed(window.jumps), None)
         if back is None or back.actuator != ROLLBACK or back.decision_id in window.commanded:
             return None
-        if not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
+        if window.tick < back.tick + self.AFTER or not window.is_new(back.tick + int(self.AFTER) + PATIENCE):
             return None
         measured = recovered_share(window, back)
         if measured is None:

@@ -361,7 +361,8 @@ class Mesh:
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks
-        expires_at = apply_at + state.rules.expire_ticks
+        expire_ticks = 0 if state.lockstep else state.pace.most_ticks(state.rules.expire_seconds)
+        expires_at = apply_at + max(state.rules.expire_ticks, expire_ticks)
         if verdict == "advised":
             ticks = max(state.rules.approve_ticks, state.pace.ticks(state.rules.approve_minutes))
             reason = f"{reason}; {operator_commands.advice(decision_id, ticks)}"

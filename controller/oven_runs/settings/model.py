@@ -28,6 +28,10 @@ class RuleSettings(Rules):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    expire_seconds: float = Field(
+        default=10.0, ge=0, le=60, description=Rules.model_fields["expire_seconds"].description
+    )
+
     @field_validator("requires")
     @classmethod
     def _checkable(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -160,10 +160,45 @@ def own_line(loop: Loop) -> None:
 
 def test_after_two_overwritten_changes_further_ones_are_refused() -> None:
     loop = Loop()
-    scheduled(flat, passed=False)(loop)
+    loop.after = lambda: put(loop, RATE)
     line = loop.run(FakeLink({n: (SCALE, 0.25) for n in (2, 5, 8, 11)}), 14)
     assert [r.status for r in receipts(line)] == ["rejected"] * 4
     assert [n for n, rate in enumerate(loop.rates) if rate != RATE] == [2, 5]
+
+
+def two_groups(parameters: Any) -> torch.optim.Optimizer:
+    first, *others = parameters
+    return torch.optim.SGD([{"params": [first]}, {"params": others, "lr": RATE / 2}], lr=RATE)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("has_scheduler", [False, True])
+def test_a_loop_that_sets_one_group_keeps_its_own_rates_in_all(index: int, asks: bool, has_scheduler: bool) -> None:
+    loop = Loop(two_groups)
+    used: list[list[float]] = []
+    if has_scheduler:
+        scheduled(flat, passed=True)(loop)
+
+    def before(step: int, client: LoopClient | None) -> None:
+        _ = client.lr_scale if client is not None and asks else 1.0
+        loop.optimizer.param_groups[index]["lr"] = RATE
+
+    loop.before = before
+    loop.optimizer.register_step_post_hook(lambda it, *_: used.append([group["lr"] for group in it.param_groups]))
+    line = loop.run(FakeLink({4: (SCALE, 0.5)}))
+    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("rejected", 1, 1)]
+    assert all(rates == pytest.approx([RATE, RATE if index else RATE / 2]) for rates in used[1:]), used
+
+
+def test_a_scheduler_that_connect_does_not_know_keeps_its_rates() -> None:
+    """StepLR multiplies the rate that it finds, so that a change would stay in it unseen."""
+    loop = Loop()
+    scheduled(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3), passed=False)(loop)
+    own = [RATE * 0.1 ** (n // 3) for n in range(STEPS)]
+    line = loop.run(FakeLink({4: (SCALE, 0.5)}))
+    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("rejected", 1, 1)]
+    assert "connect(scheduler=…)" in receipts(line)[0].reason and loop.rates == pytest.approx(own)
 
 
 def test_a_change_that_is_undone_later_is_reported() -> None:

@@ -51,7 +51,7 @@ def test_two_readings_below_the_best_late_in_the_run_ask_for_the_best_weights() 
 
 def test_the_best_reading_of_the_whole_run_counts_also_for_an_agent_that_skips_ticks() -> None:
     accuracy = dict(
-        zip(range(50, 1000, 50), (0.44, 0.61, 0.74, 0.84, *(0.82 - 0.02 * at for at in range(15))), strict=True)
+        zip(range(50, 1000, 50), (0.44, 0.61, 0.74, 0.84, *(0.82 - 0.02 * step for step in range(15))), strict=True)
     )
     events = [
         runs.seen(tick, {"reward": 0.7} | ({"eval/accuracy": accuracy[tick]} if tick in accuracy else {}))

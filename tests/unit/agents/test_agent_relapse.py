@@ -53,9 +53,9 @@ def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
 def test_a_reading_in_a_tick_that_a_slow_agent_skipped_still_counts() -> None:
     events = [*read([*LEARNT, 0.75, 0.66]), *(runs.seen(tick, {"reward": 0.7}) for tick in range(161, 180))]
     [offer] = [
-        said
-        for said in runs.agent_messages(BestCheckpoint(), runs.grpo(), events, every=9)
-        if isinstance(said, Alternatives)
+        message
+        for message in runs.agent_messages(BestCheckpoint(), runs.grpo(), events, every=9)
+        if isinstance(message, Alternatives)
     ]
     assert offer.plans[0].votes[0].tick == 162, "the first window that has the reading of tick 160"
 

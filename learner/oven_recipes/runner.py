@@ -89,7 +89,7 @@ def prepared(
 
 
 def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
-    """From now on, SIGTERM asks the client for a clean end, or ends the process at once while there is no client."""
+    """Make SIGTERM ask the client for a clean end, or end the process at once while there is no client."""
 
     def end(number: int, _: types.FrameType | None) -> None:
         present = client()

@@ -44,7 +44,7 @@ class Acting(ThemedApp[None]):
     about: About
     acting_keys: ClassVar[dict[str, str]] = ACTING_KEYS
     session: OperatorSession | None = None
-    """None if nothing may act."""
+    """The operator's session; None if the monitor may not act."""
 
     def control(self, session: OperatorSession) -> None:
         """Let the user act, as far as the user's key allows."""

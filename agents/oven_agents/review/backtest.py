@@ -114,7 +114,7 @@ class RecordedOutcome:
     before: float | None
     """Mean of its last measurements up to the vote."""
     after: deque[float]
-    """Its last measurements within the vote's horizon."""
+    """The target's last measurements within the vote's horizon."""
     carried_out: bool = False
     """Whether the recording has the same decision with a receipt, so that this is the outcome of the change."""
 

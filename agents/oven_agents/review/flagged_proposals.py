@@ -37,7 +37,7 @@ JUDGED: Final = (
     "within two standard errors. Harm: it got worse by more; no recording can tell whether the change would have "
     "helped. Unknown: too few measurements, the run was changed or restarted meanwhile, or it was only slow."
 )
-"""How flags are judged, for a report's reader."""
+"""Explanation for a report's reader of how flags are judged."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Flag:
     plans: list[list[CastVote]]
     likely: Likely = "unknown"
     afterwards: str = ""
-    """What the target did afterwards, in a sentence."""
+    """A sentence about the target's course afterwards."""
 
     @property
     def first(self) -> CastVote:

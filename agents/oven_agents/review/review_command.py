@@ -39,7 +39,7 @@ def main(
 
     `agents` are names or files; none: all installed agents whose votes follow from a log. `events` returns the run's
     verified log each time it is called. `change` maps the recorded start to the one that is replayed, with the knobs
-    that it may add. `notes` returns what to say of the source. Raises ConfigError, UnknownNameError, and whatever
+    that it may add. `notes` returns remarks about the source. Raises ConfigError, UnknownNameError, and whatever
     reading a log raises.
     """
     loaded = dict(load_repeatable(agent) for agent in agents or repeatable_agents())

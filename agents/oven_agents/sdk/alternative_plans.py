@@ -56,7 +56,7 @@ class Alternatives:
     """Several plans for the same symptoms, of which one is published."""
 
     plans: tuple[Plan, ...]
-    """In the agent's order of preference, each with the agent's confidence in its votes. Never empty."""
+    """Plans in the agent's order of preference, each with the agent's confidence in its votes. Never empty."""
     symptoms: Mapping[str, float]
     """Graph node → severity, from 0 to 1. Never empty."""
 

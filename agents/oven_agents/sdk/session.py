@@ -53,8 +53,8 @@ class Session:
         shadow: bool = False,
         windows: Callable[..., Window] = Window,
     ) -> None:
-        """With `shadow` the agent asks that its votes be logged and not counted. `windows` makes the windows that it
-        votes on, from the fields of `Window`."""
+        """`shadow`: the agent's votes are logged but not counted. `windows`: creates the agent's windows from the
+        fields of `Window`."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
@@ -192,8 +192,8 @@ class Session:
 
     @property
     def awaited(self) -> AgentStatus | None:
-        """In lockstep, the status that the mesh waits for, to be repeated if there is no reaction: the votes stream
-        silently drops messages beyond its limits. None outside lockstep."""
+        """In lockstep, the status that the mesh waits for; otherwise None. Repeat it if there is no reaction, because
+        the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
             return None
         return self._status("done")

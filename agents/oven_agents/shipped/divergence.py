@@ -47,7 +47,7 @@ class _Harm:
     shows: bool = True
     """Whether held-out data show the harm at once: not if it broke the moments or a value is not a number."""
     sure: float = 0.75
-    """How often going back helped in such a case."""
+    """Share of such cases in which a rollback helped."""
 
 
 class Divergence(Agent):

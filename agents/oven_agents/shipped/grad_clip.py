@@ -24,9 +24,9 @@ class GradClip(Agent):
     Actions: for outliers the clip goes to one and a half times the 0.9 quantile. That is clipping against the
     gradients' own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034),
     at an agent's pace. It prevents the next outlier; the one that passed is left to divergence (a clip lowered
-    afterwards undid 0.00 of the harm). For a drift the clip goes to the earlier 0.9 quantile, so that steps are no
-    longer than before. That is a rule of thumb, which needs a second agent: of twelve outcomes in the gym, a quarter
-    beat doing nothing.
+    afterwards undid 0.00 of the harm). For a drift the clip goes to the earlier 0.9 quantile, so that steps stay as
+    short as before. This is a rule of thumb and needs a second agent: a quarter of twelve outcomes in the gym beat
+    doing nothing.
 
     False alarms: with a log-normal spread of 0.5, a norm is five times the median with probability 0.0006, and three of
     60 with 10⁻⁵. The drift is a mean of 20 logarithms above 6 standard errors.

@@ -34,7 +34,7 @@ def confidence(
     window: Window, *, hit_rate: float, target: str, gain: float, horizon: int, back: int | None = None
 ) -> float:
     """Return `hit_rate`, the share of such changes that helped when their effect was visible, or less if noise will
-    hide the gain; but never less than STANDS_ALONE or the run's quorum for that reason alone.
+    hide the gain. Noise alone never lowers it below STANDS_ALONE or the run's quorum.
 
     An outcome compares the target's mean over the `horizon` ticks before a change with the second half of the `horizon`
     after it. For a rollback to tick `back`, it compares the last `horizon` discarded steps with the same steps the

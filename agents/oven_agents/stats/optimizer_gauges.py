@@ -1,4 +1,4 @@
-"""What the optimizer's gauges show about its steps: their length, its cause, and their direction."""
+"""Reads the optimizer's gauges: the length of its steps, the cause of this length, and their direction."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Alarm:
     after: float
     """Level from the onset to the detection."""
     size: float
-    """In standard deviations of one reading, at most LARGEST."""
+    """Size of the change in standard deviations of one reading, at most LARGEST."""
 
     def plain(self) -> dict[str, Any]:
         """Return it for JSON, with five digits per figure."""

@@ -38,7 +38,7 @@ class Scorer(Protocol):
 
 
 Probe: TypeAlias = Callable[[JudgeSpec, float, CallTally], Awaitable[str]]
-"""Asks another model within so many seconds and says what it lacks. Raises ModelFailure if it gives no verdict."""
+"""Asks another model within the given seconds and returns what it lacks. Raises ModelFailure if it gives no verdict."""
 
 
 class Member:

@@ -1,9 +1,9 @@
-"""Checks of a judge against itself: does it depend on the order of the answers, and has its model changed?
+"""Checks a judge against itself: whether it depends on the order of the answers, and whether its model has changed.
 
-Some of its groups are asked about again in reverse order, and old groups are asked about again from time to time. The
-questions follow the group's reply, one at a time, and nothing waits for them: findings are reported with a later reply.
-Their usage is billed like any other (`aside`). Old groups are kept in memory only, so that a new process or another
-judge collects them again.
+The judge scores some groups again in reverse order, and old groups again from time to time. These questions follow the
+group's reply, one at a time, and nothing waits for them. Findings are reported with a later reply. The usage is billed
+like any other (`aside`). Old groups are kept in memory only, so that a new process or another judge collects them
+again.
 """
 
 from __future__ import annotations

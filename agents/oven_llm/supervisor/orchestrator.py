@@ -35,7 +35,7 @@ RESERVED: Final = ("context", "query", "worker", "worker_batch", "FINAL")
 FAILED: Final = "failed"
 
 MAX_ITERATIONS: Final = 15
-"""As in Supervisor Distillation."""
+"""The limit of Supervisor Distillation."""
 MAX_ERRORS: Final = 5
 """Failures in a row that end the run: a supervisor that fails so often does not recover."""
 WORKER_CTX_K: Final = 8

@@ -54,7 +54,7 @@ class Nodes:
 
     names: Sequence[str]
     kinds: Sequence[str]
-    """As many as names; "" for a node without a kind."""
+    """Kinds, one per name; "" for a node without a kind."""
     locate: Locate
 
 
@@ -93,7 +93,7 @@ class Options:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """For ConceptNet: both ends of an edge must be in one of these languages; empty for all."""
+    """Languages for ConceptNet; both ends of an edge must be in one of them. Empty for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ class LargeQuery:
         return self._row(node, edge=str(edge), relation=relation, towards=towards, score=score)
 
     def _neighbors(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """At depth 1 one row per edge, heaviest first, then edges out before edges in, then by name. At a greater depth
-        one row per node, nearest first."""
+        """Return neighbors. At depth 1: one row per edge, heaviest first, then outgoing before incoming edges, then by
+        name. At a greater depth: one row per node, nearest first."""
         start, relations = self._node_number(request.node), self._relation_numbers(request.relations)
         most = request.limit + 1
         if request.depth == 1:

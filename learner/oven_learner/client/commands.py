@@ -1,8 +1,8 @@
-"""Commands of operators, and of the learner to itself: each is obeyed once and answered by a receipt.
+"""Carries out commands of operators and of the learner itself. Each is obeyed once and answered by a receipt.
 
 Hold, resume and stop need no mesh: the learner obeys them directly. Other commands offer a model to a committee member,
-or add or remove a member. Rank 0 probes the model beside the training. The outcome takes effect at a step boundary, on
-every rank.
+or add or remove a member. Rank 0 probes the model while training continues. The outcome takes effect at a step
+boundary, on every rank.
 """
 
 from __future__ import annotations

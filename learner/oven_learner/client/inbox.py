@@ -119,8 +119,8 @@ class Inbox:
             self._patience_s = AFTER_TIMEOUT_S
 
     def _has_unanswered(self, answered: Container[str]) -> bool:
-        """Whether a command waits that the learner has to obey. It needs no mesh, so that in lockstep it does not wait
-        for the tick to close."""
+        """Whether a command for the learner waits. It needs no mesh, so in lockstep it does not wait for the tick to
+        close."""
         return any(
             isinstance(order, OperatorCommand) and order.action in OBEYED and order.id not in answered
             for order in (*self._own_commands, *self._received)

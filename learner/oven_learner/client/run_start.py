@@ -41,8 +41,8 @@ def installed_versions() -> dict[str, str]:
 def next_training_name(run: str, link: Any = None) -> str:
     """Return the name of the run's next training in this process: "1", "2", …
 
-    A script may train several times in the same run, for example SFT and then GRPO. A restarted script counts alike. A
-    `link` that the caller made stands for its own run.
+    A script may train several times in the same run, for example SFT and then GRPO. A restarted script counts in the
+    same way. A `link` from the caller counts as a separate run.
     """
     if link is not None:
         _trainings_of_link[link] = _trainings_of_link.get(link, 0) + 1

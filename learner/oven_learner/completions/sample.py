@@ -50,7 +50,7 @@ class Sample:
     """Text, a conversation, or an array."""
     completions: Sequence[Any]
     rewards: Sequence[float | None] | None
-    """None: the weighted sum of the members' scores."""
+    """Rewards; None means the weighted sum of the members' scores."""
     members: Sequence[MemberVerdict]
 
 

@@ -1,4 +1,4 @@
-"""Which groups of completions a training shows, and how they are converted for that."""
+"""Chooses the groups of completions that a training shows, and converts them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sampling:
         advantages: Sequence[float | None],
         sample: Callable[[], Sample],
     ) -> dict[str, Any]:
-        """Convert one group into plain values. This is called off the training thread.
+        """Convert one group into plain values. Called outside the training thread.
 
         `position` is the client's method, `place` holds the sample's number (from 1), tick, step, group and the count
         of groups, and `sample` reads values that no longer change.

@@ -59,7 +59,7 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     if rates.read() != scale:
         rates.write(scale)
     trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
-    # The trainer's log divides the loss since its last line by the steps since then, so both are reset here.
+    # The trainer's log divides the loss since its last line by the steps since then, so reset both.
     private: Any = trainer
     if hasattr(private, "_globalstep_last_logged"):
         private._globalstep_last_logged = state["step"]

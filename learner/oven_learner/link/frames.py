@@ -10,9 +10,9 @@ from oven_learner.link import pipes
 from oven_learner.link.link_interface import Make, PendingObservation
 
 GRACE_S = 1.0
-"""For the worker to end by itself after it was told to, or after the learner is gone."""
+"""Time for the worker to end by itself after the end frame, or after the learner has died."""
 BEGIN = "begin"
-"""To the worker: the learner accepts decisions from now on."""
+"""Frame to the worker: the learner accepts decisions from now on."""
 
 
 @dataclass(frozen=True)

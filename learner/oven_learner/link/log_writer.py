@@ -25,7 +25,8 @@ log = logging.getLogger("oven.learner")
 RETRY_S = 0.25
 RETRY_MOST_S = 2.0
 BATCH_FROM = 16
-"""So many messages are sent as one batch. Fewer are faster one by one: a batch costs the server files, 2 to 20 ms."""
+"""Minimum number of messages for a batch. Fewer are faster one by one, because a batch makes the server write files for
+2 to 20 ms."""
 HEADERS_BYTES = 1024
 """Reserved below the log's limit on a message."""
 REPEAT_S = 60.0
@@ -69,7 +70,7 @@ class LogWriter:
     ) -> None:
         """`secret` makes the message ids. `contexts`: the trace contexts of the decisions that receipts answer."""
         self.closing = False
-        """No more messages will come: `run` ends when everything is sent."""
+        """Whether no more messages will come. `run` then ends when everything is sent."""
         self.calls = 0
         """Starts plus ends of calls to the server: odd while a call is running."""
         self.lost = 0

@@ -16,7 +16,7 @@ from oven_runs.home.spool import Spool, SpooledMessage
 log = logging.getLogger("oven.learner")
 
 WAIT_S = 3.0
-"""For the previous learner's link to release the spool."""
+"""Timeout for the previous learner's link to release the spool."""
 
 
 def take(folder: str, run: str) -> Spool | None:

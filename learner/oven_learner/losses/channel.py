@@ -58,8 +58,8 @@ class Channel(ABC):
 
     name: ClassVar[str]
     reads: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
-    """What the term is computed from: "completions" of a GRPOTrainer, or the model's "logits" or last "hidden" states
-    on a Trainer's texts (oven_learner.losses.text_trainer)."""
+    """The input of the term: "completions" of a GRPOTrainer, or the model's "logits" or last "hidden" states on a
+    Trainer's texts (oven_learner.losses.text_trainer)."""
     unit: str
     """The unit of the published term."""
     gauges: ClassVar[tuple[MetricSpec, ...]] = ()

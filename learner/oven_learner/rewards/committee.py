@@ -105,7 +105,7 @@ class Committee:
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
         self.judges = LiveJudges({name: remote.judges.get(name) for name in remotes} if remote else {})
-        """Which model judges as each remote member."""
+        """The model behind each remote member."""
         self.watch = JudgeWatch(remotes, weigh=reliability)
         self._learnt: dict[str, Any] = {}
         self._learnt_of: dict[str, str] = {}

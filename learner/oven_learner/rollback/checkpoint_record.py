@@ -147,8 +147,8 @@ def abandon(output: Path, run: str, training: str, after_tick: int, why: str) ->
 def to_resume(output: Path, run: str, training: str) -> Path | None:
     """Return the checkpoint that `resume_from_checkpoint=True` means.
 
-    That is this training's newest, or else the one with the highest step that is not of another training of this run.
-    Incomplete ones are skipped. Raises ConfigError if there are only those.
+    This is the training's newest checkpoint, or else the one with the highest step that does not belong to another
+    training of this run. Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete.
     """
     if (own := newest(output, run, training)) is not None:
         return own[0]

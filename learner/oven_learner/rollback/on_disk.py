@@ -23,9 +23,9 @@ log = logging.getLogger("oven.learner")
 PROBE_BYTES = 32 * 1024 * 1024
 """Written once at the start, to estimate the cost of the first save on this disk under this load."""
 KEPT = 2
-"""Checkpoints taken for rollback that are kept. Checkpoints that somebody asked for are never removed."""
+"""Number of checkpoints for rollback to keep. Checkpoints that a user or agent requested are never removed."""
 FREE_SIZES = 1.5
-"""So many times the size of the last checkpoint must be free before another is requested."""
+"""Free space required for another checkpoint, in multiples of the last one's size."""
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
@@ -110,8 +110,7 @@ class OnDisk:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Of the checkpoints taken for rollback, remove all but the newest KEPT, and those that a rollback left
-        behind."""
+        """Remove the checkpoints for rollback except the newest KEPT, and those that a rollback made obsolete."""
         for_rollback = []
         for path in checkpoint_record.in_folder(self._output):
             if checkpoint_record.problem(path):

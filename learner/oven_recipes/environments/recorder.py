@@ -1,9 +1,9 @@
-"""Records TRL's rollouts in an environment as traces: what the policy saw, did and received at each step, complete or
-marked.
+"""Records TRL's rollouts in an environment as traces: the policy's states, actions and rewards at each step. An
+incomplete trace is marked.
 
-A GRPOTrainer with an `environment_factory` carries calls out and stores the messages, but hides two things: a result
-that would make the completion too long is dropped after the call was carried out, and a completion that is cut may end
-within a call. The recorder sees both the environment's calls and the trainer's messages, so it marks such a trace as
+A GRPOTrainer with an `environment_factory` carries calls out and stores the messages, but hides two things: it drops a
+result that would make the completion too long, although the call was carried out, and it may cut a completion within a
+call. The recorder sees both the environment's calls and the trainer's messages, so it marks such a trace as
 `truncated`. Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 

@@ -1,7 +1,7 @@
 """Generated repair tasks: a module with a small function that has an injected bug or lacks a feature.
 
-The statement says in words what the function does, so that a repair follows from text and code alone. A hash of the
-correct code decides the side of the split, so that every process and seed agrees on it.
+The statement describes the function in words, so that a repair follows from text and code alone. A hash of the correct
+code decides the split, so that every process and seed agrees on it.
 """
 
 from __future__ import annotations

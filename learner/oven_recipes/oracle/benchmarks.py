@@ -301,4 +301,4 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
     )
 }
-"""By name, in the order in which they are reported."""
+"""Benchmarks by name, in the order of the report."""

@@ -46,7 +46,7 @@ class Answered(NamedTuple):
     percent: float
     output: str
     confidence: float | None
-    """From 0 to 1; None if the output does not parse."""
+    """Stated confidence from 0 to 1; None if the output does not parse."""
     right: bool
 
 

@@ -112,7 +112,7 @@ class EvaluationReport:
 
 
 def _scores(answers: Sequence[Answered], benchmark: str | None = None, percent: float | None = None) -> Scores:
-    """Of the answers on one benchmark, at one depth, or both."""
+    """Return the scores of the answers on one benchmark, at one depth, or both."""
     return scores(
         scored(
             [

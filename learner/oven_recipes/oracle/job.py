@@ -41,8 +41,8 @@ from oven_recipes.runner import Job, trainer_arguments
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
     """Return one row per question. A row holds the oracle's `prompt`, the key of its activation, the `text` and
-    `question` that judges see, and the known answers `says_what` and `right`. Both are empty where no answer is known.
-    Each question is asked of one layer, which the seed draws."""
+    `question` that judges see, and the known answers `says_what` and `right`. Both are empty if no answer is known.
+    Each question is asked about one layer, chosen by the seed."""
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""An oracle on disk: its adapter as peft saves it, `oracle.json` with what it was trained on, and its model.
+"""An oracle on disk: its adapter as peft saves it, `oracle.json` with facts about its training, and its model.
 
 oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
 oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them

@@ -219,7 +219,7 @@ def lesson_loss(
     vectors: Sequence[Tensor],
     collated: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
-    """Return the mean cross-entropy, in nats, of what the oracle should say about `vectors`. `collated` is the result
+    """Return the mean cross-entropy, in nats, of the oracle's correct answers about `vectors`. `collated` is the result
     of `collate`."""
     ids, mask, labels = (part.to(model.device) for part in collated)
     with injection.rows(vectors, [lesson.layer for lesson in batch]):
@@ -253,7 +253,7 @@ def collate(
 
 
 VECTORS, LAYERS = "oven_vectors", "oven_layers"
-"""In the batch: each row's activations and the block that they come of."""
+"""Keys in the batch for each row's activations and for the block that they come from."""
 
 
 class SupervisedTrainer(Trainer):

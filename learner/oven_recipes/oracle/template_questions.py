@@ -26,7 +26,7 @@ class TemplatePrompt:
 
 
 def held_out(text: str) -> bool:
-    """Whether a prompt belongs to the evaluation. Its hash decides, so every seed and stage agrees."""
+    """Whether a prompt belongs to the evaluation set. Its hash decides, so every seed and stage agrees."""
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
 
 

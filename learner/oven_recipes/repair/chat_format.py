@@ -45,7 +45,7 @@ TEMPLATE: Final = (
 """Messages as in ChatML, calls as Qwen writes them. Tools are not listed: the policy learnt them."""
 
 ASSISTANT: Final = f"{BEGIN}assistant\n"
-"""Where an answer begins."""
+"""The beginning of an answer."""
 
 RESPONSE: Final[dict[str, Any]] = {
     "defaults": {"role": "assistant"},

@@ -1,7 +1,7 @@
 """The mesh's state from the log, to show its answer to a command before the command is sent.
 
-The mesh's own classes hold the state and give the answers (oven_core.mesh). Decisions come from the log and are not
-computed, so the fold costs the monitor next to nothing. State that only a tally needs is not followed.
+The mesh's own classes store the state and compute the answers (oven_core.mesh). Decisions come from the log and are not
+computed, so the fold costs the monitor almost nothing. State that only a tally needs is skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MeshState:
         self.state = State()
         self.ballots: dict[str, Ballot] = {}
         self.whole = True
-        """Whether it has every event. A preview of a long log omits some; then there are no answers."""
+        """Whether the state includes every event. A preview of a long log omits some, and then there are no answers."""
         self._seq = 0
 
     def feed(self, event: Event) -> None:

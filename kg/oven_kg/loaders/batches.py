@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from oven_core.errors import ConfigError
 
 BATCH_ROWS: Final = 20_000
-"""Rows in memory at a time: some 5 MB of short texts."""
+"""Rows in memory at a time: about 5 MB of short texts."""
 
 Locate: TypeAlias = Callable[[int], str]
 """A row's position in its batch → its location in the file, e.g. "line 7"."""

@@ -88,7 +88,7 @@ def test_nobody_is_root() -> None:
 
 
 def test_what_is_installed_exists() -> None:
-    extras = [extra for found in re.findall(r"\.whl\)\[([\w,]+)\]", DOCKERFILE) for extra in found.split(",")]
+    extras = [extra for match in re.findall(r"\.whl\)\[([\w,]+)\]", DOCKERFILE) for extra in match.split(",")]
     assert set(extras) <= set(PROJECT["optional-dependencies"]) and {"kg", "llm", "otel", "tui", "learner"} == {*extras}
     assert "learner" not in re.findall(r"\[([\w,]+)\]", stages()["stack"])[0], "no torch beside the training"
     assert all("constraints.txt" in line for line in DOCKERFILE.splitlines() if "pip install" in line)
@@ -152,7 +152,7 @@ def test_volumes_are_declared_and_each_has_its_first_owner() -> None:
         name: dict(volume.split(":")[:2] for volume in service["volumes"] if not volume.startswith("${"))
         for name, service in SERVICES.items()
     }
-    used = {volume for one in mounts.values() for volume in one}
+    used = {volume for volumes in mounts.values() for volume in volumes}
     assert used == set(COMPOSE["volumes"]) == set(mounts["bootstrap"])
     made = re.search(r"install -d -o oven .*", DOCKERFILE)
     assert made and set(mounts["bootstrap"].values()) <= set(made[0].split())

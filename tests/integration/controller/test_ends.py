@@ -125,8 +125,8 @@ async def test_an_attempt_to_reconnect_that_swallows_its_cancellation_leaves_not
         for process in processes:
             process.resume()
     assert asyncio.all_tasks() == before and not bus.connected and not caplog.records
-    left = [c for c in psutil.Process().net_connections("tcp4") if c.raddr and c.raddr.port == server.port]
-    assert not left
+    open_connections = [c for c in psutil.Process().net_connections("tcp4") if c.raddr and c.raddr.port == server.port]
+    assert not open_connections
 
 
 @pytest.mark.e2e

@@ -74,7 +74,7 @@ async def test_a_frozen_server_is_let_go_by_all_and_found_again(server: Server, 
         await swarm.decided()
         server.freeze(True)
         for name in ("mesh", "pendulum"):
-            await until(lambda name=name: "the bus was silent for" in swarm.processes[name].said())  # type: ignore[misc]
+            await until(lambda name=name: "the bus was silent for" in swarm.processes[name].output())  # type: ignore[misc]
         was = learner.tick
         await until(lambda: learner.tick > was + 50)
         server.freeze(False)

@@ -45,13 +45,13 @@ def ended(popen: Any, path: Path, *args: str, stop: int = 0) -> tuple[int, dict[
         text=True,
         start_new_session=True,
     )
-    said = process.stdout.readline()
+    line = process.stdout.readline()
     if stop:
         process.send_signal(stop)
     _, wrote = process.communicate(timeout=60)
-    found = json.loads(said)
-    found["open"] = [fd for fd in found["open"] if fd < 3]
-    return process.returncode, found, wrote
+    report = json.loads(line)
+    report["open"] = [fd for fd in report["open"] if fd < 3]
+    return process.returncode, report, wrote
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ async def test_subscriptions_without_end(tmp_path: Path, plain: Played) -> None:
             writer.write(f"SUB _INBOX_.{HOSTILE}.{n} {n}\r\n".encode())
         writer.write(b"PING\r\n")
         await writer.drain()
-        said = await reader.readuntil(b"PONG\r\n")
-        assert b"maximum subscriptions exceeded" in said.lower(), said[-300:]
+        reply = await reader.readuntil(b"PONG\r\n")
+        assert b"maximum subscriptions exceeded" in reply.lower(), reply[-300:]
         await gone(writer)
 
     async with attacked(tmp_path, attack) as (played, _, _):

@@ -45,7 +45,7 @@ async def ended(swarm: Swarm) -> int:
     """Decisions in a log that is over, whole and sound."""
     for name in MESHES:
         process = swarm.processes[name]
-        assert process.popen.poll() is None and "another" not in process.said(), process.said()
+        assert process.popen.poll() is None and "another" not in process.output(), process.output()
     return await swarm.ended()
 
 

@@ -29,9 +29,9 @@ class Served:
 
     def __init__(self, folder: RunFolder) -> None:
         command = [sys.executable, "-m", "oven_controller.stack.entry", "monitor", str(folder.path), "--web"]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self.process = subprocess.Popen(
-            command, env=kept | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, stdout=subprocess.PIPE
+            command, env=parent_env | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, stdout=subprocess.PIPE
         )
         assert self.process.stdout is not None
         self.address = re.findall(r"http://\S+", self.process.stdout.readline())[0]
@@ -86,9 +86,9 @@ async def test_who_is_let_in_and_that_nothing_is_asked_of_another_machine(served
         async with person.get(served.address) as again, stranger.get(served.address) as elsewhere:
             assert (again.status, elsewhere.status) == (403, 403), "once"
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
-            with pytest.raises(aiohttp.WSServerHandshakeError) as other:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
                 await person.ws_connect(served.websocket, headers=headers)
-            assert other.value.status == 403
+            assert refusal.value.status == 403
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await stranger.ws_connect(served.websocket)
         async with asyncio.timeout(LIMIT_S), person.ws_connect(served.websocket) as first:

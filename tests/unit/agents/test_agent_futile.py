@@ -52,9 +52,9 @@ def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = Fa
 
 def test_the_share_that_a_rollback_regained_is_of_what_had_been_lost() -> None:
     window = after({65: 2.9, 70: 2.6, 75: math.nan})
-    found = recovered_share(window, window.receipts[-1]) or []
-    assert [tick for tick, _ in found] == [65, 70, 75]
-    assert [share for _, share in found] == pytest.approx([0.25, 1.0, -math.inf])
+    shares = recovered_share(window, window.receipts[-1]) or []
+    assert [tick for tick, _ in shares] == [65, 70, 75]
+    assert [share for _, share in shares] == pytest.approx([0.25, 1.0, -math.inf])
     assert recovered_share(after({60: 2.5}), window.receipts[-1]) is None, "nothing had been lost"
 
 

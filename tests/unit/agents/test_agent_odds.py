@@ -40,15 +40,15 @@ def test_what_stands_out_is_as_sure_as_it_ever_was_and_what_does_not_is_even_odd
 def test_of_a_gain_that_comes_true_it_says_what_outcomes_will(gain: float) -> None:
     """In the mean over outcomes, each drawn with noise and measured as the mesh does."""
     deviation, horizon, draw = 0.1, 20, random.Random(1)
-    said, came = [], []
+    confidences, came = [], []
     for seed in range(300):
         before = noisy(deviation, horizon, seed)
         seen = window([*noisy(deviation, 40, seed + 1000), *before])
-        said.append(confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
+        confidences.append(confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
         after = [draw.gauss(3.0 - gain, deviation) for _ in range(horizon // 2)]
-        found = effect(before, after, -1, before)
-        came.append(beaten(found.gain, found.noise))
-    assert fmean(said) == pytest.approx(max(STANDS_ALONE, fmean(came)), abs=0.06)
+        measured = effect(before, after, -1, before)
+        came.append(beaten(measured.gain, measured.noise))
+    assert fmean(confidences) == pytest.approx(max(STANDS_ALONE, fmean(came)), abs=0.06)
 
 
 def strict(quorum: float) -> RunStarted:

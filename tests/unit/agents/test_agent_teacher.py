@@ -87,16 +87,16 @@ def tell(session: Session, *events: LearnerMessage) -> list[Vote]:
 def votes(events: Iterable[LearnerMessage], run: RunStarted | None = None) -> list[tuple[int, Vote]]:
     """(tick, vote), with the receipts and observations given; a vote is not carried out by itself."""
     session = Session(Teacher(), "teacher")
-    said = []
+    cast_votes = []
     for event in (run or started(), *events):
-        said += [(vote.tick, vote) for vote in tell(session, event)]
+        cast_votes += [(vote.tick, vote) for vote in tell(session, event)]
         assert not session.problems, session.problems
-    return said
+    return cast_votes
 
 
 def test_a_plateau_under_a_binding_anchor_brings_the_next_stronger_teacher() -> None:
-    said = votes(steps(40, 0.5, 0.15))
-    tick, vote = said[0]
+    cast_votes = votes(steps(40, 0.5, 0.15))
+    tick, vote = cast_votes[0]
     assert tick == LEAST, "not from the start"
     assert (vote.actuator, vote.value, vote.target) == (TEACHER, "middle", "eval/accuracy")
     assert vote.confidence >= STANDS_BEHIND and vote.evidence == ("symptom:kl_anchor_binds",)
@@ -212,12 +212,12 @@ RATES = st.floats(0, 1) | st.just(math.nan)
 def test_whatever_comes_it_keeps_to_headroom_patience_and_bounds(
     pairs: list[tuple[float, float]], held_out: float, swaps: list[tuple[int, str, str]]
 ) -> None:
-    at = {tick: changed(tick, TEACHER, before, after) for tick, before, after in swaps}
+    receipts = {tick: changed(tick, TEACHER, before, after) for tick, before, after in swaps}
     events: list[LearnerMessage] = []
     for tick, (reward, kl) in enumerate(pairs, 1):
-        events += [seen(tick, reward, kl, held_out), *([at[tick]] if tick in at else [])]
+        events += [seen(tick, reward, kl, held_out), *([receipts[tick]] if tick in receipts else [])]
     for tick, vote in votes(events):
-        last = max((changed_at for changed_at in at if changed_at < tick), default=0)
+        last = max((changed_at for changed_at in receipts if changed_at < tick), default=0)
         assert tick - last >= LEAST
         assert 1 - held_out >= Teacher.ROOM
         recent = [reward for reward, _ in pairs[tick - Teacher.HALF : tick]]

@@ -36,17 +36,17 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit) as caught:
             run([])
         assert not caught.value.code
-        said = capsys.readouterr()
-        assert said.err == ""
-        return said.out.split()
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return captured.out.split()
 
     return complete
 
 
 def started(folder: RunFolder) -> None:
     """A log that begins as a run's does, with what the learner announced."""
-    said = {"type": "RunStarted", "actuators": [{"name": name} for name in KNOBS]}
-    lines = [{"seq": 1, "data": {"type": "AgentStatus"}}, {"seq": 2, "data": said}]
+    start = {"type": "RunStarted", "actuators": [{"name": name} for name in KNOBS]}
+    lines = [{"seq": 1, "data": {"type": "AgentStatus"}}, {"seq": 2, "data": start}]
     folder.export.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

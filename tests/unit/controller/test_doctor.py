@@ -66,13 +66,13 @@ def test_what_an_extra_asks_for_is_read_from_the_metadata(tmp_path: Path, monkey
         'Requires-Dist: pydantic[email]<9,>=2 ; extra == "new"\nRequires-Dist: not-there; extra == "new"\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {package.name: package for package in doctor.packages("new", "made-up")}
-    assert {name: package.fits for name, package in found.items()} == {
+    packages = {package.name: package for package in doctor.packages("new", "made-up")}
+    assert {name: package.fits for name, package in packages.items()} == {
         "psutil": False,
         "pydantic": True,
         "not-there": False,
     }
-    assert found["not-there"].version is None and found["psutil"].required == ">=999"
+    assert packages["not-there"].version is None and packages["psutil"].required == ">=999"
     assert doctor.packages("new", "nothing-of-that-name") == []
 
 
@@ -113,16 +113,16 @@ def test_the_command_tells_no_key(
     monkeypatch.setattr(doctor, "port_is_free", lambda _port: False)
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--port", "4222"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == 1
-    assert "fail  port         port 4222 on 127.0.0.1 is taken" in said and "not ready" in said
-    assert "OPENAI_API_KEY set" in said and "secret" not in said
+    assert "fail  port         port 4222 on 127.0.0.1 is taken" in output and "not ready" in output
+    assert "OPENAI_API_KEY set" in output and "secret" not in output
 
     monkeypatch.setattr(doctor, "examine", lambda _home, _port: [Check("python", "ok", "3.11.0"), doctor.keys([])])
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, found["ready"], [check["state"] for check in found["checks"]]) == (
+    report = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, report["ready"], [check["state"] for check in report["checks"]]) == (
         0,
         True,
         ["ok", "warn"],

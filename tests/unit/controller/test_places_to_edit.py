@@ -86,10 +86,10 @@ print(json.dumps({{
 def test_a_message_of_the_log_has_two_places(tmp_path: Path) -> None:
     """Its class and its row: who may write and read it, who signs, where it is kept and what the docs say follow."""
     places = {"protocol/messages.py": (END, MESSAGE), "protocol/subjects.py": (TABLE, ROW)}
-    found = edited(tmp_path, places, READ)
+    edits = edited(tmp_path, places, READ)
     reading = [f"{role}.receive.milestone" for role in ("agent", "operator", "monitor")]
-    assert found.pop("operations") == ["learner.send.milestone", *reading]
-    assert found == {
+    assert edits.pop("operations") == ["learner.send.milestone", *reading]
+    assert edits == {
         "read": True, "misplaced": "misplaced", "decided": 0, "signer": "learner", "stream": True, "schema": True,
         "channel": "oven.{run}.milestone", "table": True, "permissions": ["| learner", "| agent"], "described": True,
     }  # fmt: skip

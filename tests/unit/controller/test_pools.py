@@ -21,8 +21,8 @@ def specs(*names: str) -> list[AgentSpec]:
 
 def test_installed_agents_share_a_process_and_files_do_not() -> None:
     installed = [AgentSpec(name, name) for name in ("lr", "curriculum")]
-    found = pools([installed[0], *specs("mine"), installed[1]], None)
-    assert [(pool.process, pool.names) for pool in found] == [
+    agent_pools = pools([installed[0], *specs("mine"), installed[1]], None)
+    assert [(pool.process, pool.names) for pool in agent_pools] == [
         ("agents-1", ("lr", "curriculum")),
         ("agent-mine", ("mine",)),
     ]

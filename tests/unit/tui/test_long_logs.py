@@ -43,8 +43,8 @@ def folded(folder: RunFolder) -> Fold:
 
 def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder) -> None:
     lines = signed.export.read_bytes().splitlines(keepends=True)
-    place = next(n for n, line in enumerate(lines) if b'"type": "Decision"' in line)
-    lines[place] = lines[place].replace(b"three agents of three", b"nobody but an attacker")
+    index = next(n for n, line in enumerate(lines) if b'"type": "Decision"' in line)
+    lines[index] = lines[index].replace(b"three agents of three", b"nobody but an attacker")
     signed.export.write_bytes(b"".join(lines))
     fold = folded(signed)
     assert fold.view.run.malformed == 1

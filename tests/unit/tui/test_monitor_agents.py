@@ -16,8 +16,8 @@ def shown(width: int, height: int, *agents: str) -> list[str]:
     log = Log.running(*agents, "zoe")
     log.propose("zoe", 2.0, LR)
     view = MonitorView()
-    for one in log.events:
-        view.feed(one)
+    for entry in log.events:
+        view.feed(entry)
     return ["".join(text for text, _ in row) for row in Agents(view).rows(width, height)]
 
 
@@ -38,8 +38,8 @@ def test_an_agent_that_sees_a_symptom_has_a_row_that_says_so() -> None:
     log = Log.running(*QUIET, "zoe")
     alert = Alert(state="raised", symptom="kl_runaway", metric="kl", value=3.0, expected=0.6, tick=1)
     view = MonitorView()
-    for one in [*log.events, event(log.events[-1].seq + 1, f"oven.{RUN}.alert.zoe", alert)]:
-        view.feed(one)
+    for entry in [*log.events, event(log.events[-1].seq + 1, f"oven.{RUN}.alert.zoe", alert)]:
+        view.feed(entry)
     rows = Agents(view).rows(110, 12)
     row = next(row for row in rows if any("zoe" in text for text, _ in row))
     assert ("! kl_runaway ", "bad") in row and any(text.startswith("alert") for text, _ in row)

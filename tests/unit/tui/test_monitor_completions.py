@@ -118,10 +118,10 @@ def test_every_line_fits_and_is_clean(group: SampledGroup, width: int, beside: b
 
 
 def test_what_is_kept_is_bounded_and_comes_once() -> None:
-    kept = SampledGroups()
-    kept.take(stored(*(judged(step) for step in range(1, KEPT + 11))))
-    kept.take(stored(judged(1)))
-    assert len(kept.groups) == KEPT and kept.groups[-1].group.step == KEPT + 10
+    groups = SampledGroups()
+    groups.take(stored(*(judged(step) for step in range(1, KEPT + 11))))
+    groups.take(stored(judged(1)))
+    assert len(groups.groups) == KEPT and groups.groups[-1].group.step == KEPT + 10
     huge = judged(1).model_copy(update={"prompt": judged(1).prompt.model_copy(update={"text": "x" * (9 << 20)})})
-    kept.take([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
-    assert [group.seq for group in kept.groups] == [1002]
+    groups.take([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
+    assert [group.seq for group in groups.groups] == [1002]

@@ -22,9 +22,9 @@ def plain(rows: list[list[tuple[str, str]]]) -> list[str]:
 
 
 def path(text: str = CITED) -> CitedPath:
-    found = read_path(text)
-    assert found is not None
-    return found
+    cited_path = read_path(text)
+    assert cited_path is not None
+    return cited_path
 
 
 def test_a_path_is_drawn_in_boxes_with_arrows_towards_the_effect() -> None:

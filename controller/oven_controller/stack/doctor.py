@@ -65,7 +65,7 @@ class Check:
     name: str
     state: State
     """`ok`; `warn`: something is missing or slow; `fail`: a run cannot start."""
-    found: str
+    facts: str
     """The facts in words."""
     remedy: str = ""
 

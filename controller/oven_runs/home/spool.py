@@ -202,7 +202,7 @@ class Spool:
 
 
 @contextlib.contextmanager
-def taken(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]:
+def locked_spool(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]:
     """Lock the spool, as `Spool.take` does, for as long as the context lasts."""
     spool = Spool.take(folder, run, wait_s=wait_s)
     try:

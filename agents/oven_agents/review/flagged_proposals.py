@@ -96,7 +96,7 @@ class Flag:
 
 def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
     """Return the flags in the order of their ticks. A proposal belongs to the last flag of the same agent, actuators
-    and directions for as long as it could only repeat itself: a horizon, or the life of a decision."""
+    and directions while it can only be a repetition: during a horizon, or the life of a decision."""
     open_: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
     lapse = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks

@@ -245,7 +245,8 @@ class Session:
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
     def _reannounce(self, announcement: ActuatorAnnounced) -> None:
-        """An actuator is new, or its choices or bounds changed. That may change whether the agent can fire."""
+        """Handle an actuator that is new or has other choices or bounds, which may change whether the agent can
+        fire."""
         if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
         self._run, spec = run, announcement.actuator

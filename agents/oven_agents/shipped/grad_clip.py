@@ -76,7 +76,7 @@ class GradClip(Agent):
         middle = median(norms)
         above = [norm for norm in norms if norm > self.OUTLIER * middle]
         if not self.OFTEN <= len(above) <= self.FEW * len(norms):
-            return None  # where a third is so large, the median is that of steps in which nothing was to be learnt
+            return None  # if a third are so large, the median comes from steps with nothing to learn
         why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
         target = objective(window.run).name
         sure = confidence(window, hit_rate=self.SURE, target=target, gain=self.GAIN, horizon=self.HORIZON)
@@ -97,7 +97,7 @@ class GradClip(Agent):
         return self._tighten(window, quantile(shift.before, 0.9), why, "grad_norm_growth", needs_second(window.run))
 
     def _tighten(self, window: Window, clip: float, why: str, symptom: str, sure: float) -> Vote | None:
-        """Propose a lower clip. None if the present one already holds the outliers, or nearly so."""
+        """Propose a lower clip. None if the present one already clips the outliers, or nearly does."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
         if lowered > knob.number / self.MATTERS:

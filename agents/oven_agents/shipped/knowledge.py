@@ -12,8 +12,8 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
 PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
-"""(progress from which it holds, share of the first weight), the latest first. A run that starts at 0.5 gets the values
-of the system that this agent comes from."""
+"""(progress at which a stage begins, share of the first weight), the latest first. A run that starts at 0.5 gets the
+values of the system that this agent comes from."""
 
 
 class Knowledge(Agent):

@@ -1,4 +1,4 @@
-"""Whether earlier rollbacks helped."""
+"""Tests whether earlier rollbacks helped."""
 
 from __future__ import annotations
 

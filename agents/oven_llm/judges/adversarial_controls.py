@@ -77,7 +77,7 @@ class Control:
 
     attacks: tuple[Attack, ...]
     reference: bool
-    """Whether the correct answer is one of them."""
+    """Whether the controls include the correct answer."""
 
 
 class _State(BaseModel):

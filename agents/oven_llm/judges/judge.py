@@ -81,7 +81,7 @@ class Judge:
 
     @property
     def trusted(self) -> bool:
-        """Whether it passed its last control, or had none."""
+        """Whether the judge passed its last control, or had none."""
         return self.controls is None or not self.controls.suspects
 
     @property

@@ -25,7 +25,7 @@ MARGIN: Final = 0.05
 MAX_MARGIN_S: Final = 0.5
 """Upper limit of that, in seconds."""
 REASON_CHARACTERS: Final = 500
-"""Length limit of a reason that is passed on; a judge is told to give 25 words."""
+"""Length limit of a reason in a reply. The prompt asks for 25 words."""
 SUMMARY_EVERY: Final = 2000
 """Groups between two lines of counts in the log."""
 

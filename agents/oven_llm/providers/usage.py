@@ -16,7 +16,7 @@ from oven_llm.providers.failures import Kind
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
-"""A number of tokens. Checked where it comes from an endpoint or a file: by `USAGE`."""
+"""A number of tokens. `USAGE` checks it if it comes from an endpoint or a file."""
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ class Peer(Protocol):
 
 
 class CallError(Exception):
-    """A host function raises this to fail in the calling code with this message. For any other error the code is told
-    only its type, because its text may contain a key or a path."""
+    """A host function raises this to fail in the calling code with this message. For any other error the code only gets
+    its type, because its text may contain a key or a path."""
 
 
 class Exchange:

@@ -1,6 +1,6 @@
 """Builds sorted arrays from a stream of nodes and edges, of which it keeps only numbers.
 
-An edge takes 14 bytes until it is sorted, and a distinct name some 150 bytes.
+An edge takes 14 bytes until it is sorted, and a distinct name about 150 bytes.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Source:
     doi: str = ""
     path: str = ""
     own: bool = False
-    """Whether this project measured or decided it."""
+    """Whether the source is this project's own measurement or decision."""
     checked: str = ""
     how: str = ""
 

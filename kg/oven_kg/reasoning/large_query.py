@@ -21,7 +21,7 @@ from oven_kg.arrays.word_search import WordSearch, split
 MAX_WORDS: Final = 8
 """Words of a search; the rest are ignored."""
 CANDIDATES: Final = 20_000
-"""Nodes that a search ranks, in some 3 ms. Of a word with more nodes, it ranks those that also have a rarer word."""
+"""Nodes that a search ranks, in about 3 ms. Of a word with more nodes, it ranks those that also have a rarer word."""
 
 
 class LargeQuery:

@@ -55,13 +55,13 @@ class Sample:
 
 
 def parcel_of(
-    place: Mapping[str, int],
+    position: Mapping[str, int],
     sample: Sample,
     advantages: Sequence[float | None],
     settings: CompletionsSettings,
     redact: Redact | None,
 ) -> dict[str, Any]:
-    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `place` has those of its position.
+    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` has its numbers.
 
     Raises what the redaction raises, and TypeError if it returns no text.
     """
@@ -75,7 +75,7 @@ def parcel_of(
         for text, reward, advantage in zip(texts, rewards, _numbers(advantages, len(texts)), strict=True)
     ]
     return {
-        **place,
+        **position,
         "form": "shape" if any(hasattr(completion, "shape") for completion in completions) else "text",
         "prompt": _shown(_as_text(sample.prompt), limit, redact),
         "completions": tuple(shown),

@@ -44,8 +44,8 @@ def snapshot_size(trainer: Trainer) -> int:
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
     """Return (step, state)."""
     channels = {name: copied(module.state_dict()) for name, module in channel_modules(trainer).items()}
-    place = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
-    return trainer.state.global_step, {**place, "channels": channels, **_loop_snapshot(trainer).take()}
+    position = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
+    return trainer.state.global_step, {**position, "channels": channels, **_loop_snapshot(trainer).take()}
 
 
 @torch.no_grad()

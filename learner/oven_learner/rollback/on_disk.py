@@ -144,8 +144,8 @@ class OnDisk:
         chosen = self._choose(tick)
         reached, trained = self._progress()
         why = f"rolled back from step {reached} to step {chosen.step}: {chosen.restart}"
-        place = {"checkpoint": chosen.state, "training": self._training, "step": chosen.step}
-        relaunch.write(self._run_folder, Relaunch(**place, reached=reached, trained=trained, reason=why))
+        target = {"checkpoint": chosen.state, "training": self._training, "step": chosen.step}
+        relaunch.write(self._run_folder, Relaunch(**target, reached=reached, trained=trained, reason=why))
         checkpoint_record.abandon(self._output, self._run, self._training, chosen.tick, why)
         return chosen
 

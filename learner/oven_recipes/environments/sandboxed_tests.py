@@ -29,7 +29,7 @@ LIMITS: Final[Mapping[Framework, Limits]] = {
 }
 """Limits of one run. Tests of small functions take milliseconds, those of a repository minutes."""
 REMEMBERED: Final = 20_000
-"""Cached outcomes, of some 200 bytes each. A group's rollouts make the same edits again and again."""
+"""Cached outcomes, of about 200 bytes each. A group's rollouts make the same edits again and again."""
 
 FUNCTIONS: Final = """
 def _run(wanted, root, FINAL):

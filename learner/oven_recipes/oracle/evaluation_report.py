@@ -35,7 +35,7 @@ class EvaluationReport:
     cpu_seconds: float
 
     @classmethod
-    def of(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
+    def measure(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
         """Run an evaluation."""
         began, cpu = time.monotonic(), time.process_time()
         evaluated = evaluation.run()

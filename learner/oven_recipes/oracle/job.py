@@ -84,7 +84,7 @@ class EvaluationFiles(TrainerCallback):
         """Evaluate now and write the files."""
         try:
             with undisturbed(self._policy):
-                report = EvaluationReport.of(self._evaluation, f"at the {when}, step {step}")
+                report = EvaluationReport.measure(self._evaluation, f"at the {when}, step {step}")
             file = self._folder / f"evaluation-{when}.json"
             report.write(file, file.with_suffix(".png"))
         except (OvenError, OSError) as error:

@@ -53,7 +53,7 @@ HOME = Path("/somewhere")
 )
 def test_checks(check: Check, state: str, words: str) -> None:
     assert check.state == state
-    assert words in f"{check.found}\n{check.remedy}"
+    assert words in f"{check.facts}\n{check.remedy}"
     assert bool(check.remedy) == (state != "ok")
 
 

@@ -51,7 +51,7 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("decisions", {"run": "r"}, lambda answer: [row["verdict"] for row in answer["decisions"]][2] == "rejected"),
     ("explain", {"decision": "25", "run": "r"}, lambda answer: answer["paths"][0]["nodes"][-1] == "raise_lr"),
     ("explain", {"decision": "25", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["other_rules"]),
-    ("diagnose", {"run": "r"}, lambda answer: answer["asked"] == ["slow_progress"] and answer["diagnosis"]["remedies"]),
+    ("diagnose", {"run": "r"}, lambda a: a["symptoms"] == ["slow_progress"] and a["diagnosis"]["remedies"]),
     ("diagnose", {"run": "r", "symptoms": ["loss_spike"]}, lambda answer: answer["diagnosis"]["causes"][0]["p"] > 0),
     ("diagnose", {"run": "bare"}, lambda answer: answer["diagnosis"] is None),
     ("backtest", {"agent": "counting.py", "run": "r"}, lambda answer: answer["problems"] == answer["votes"] == []),

@@ -87,8 +87,8 @@ class MeshState:
         return operator_commands.respond(self._copy(), self.ballots, ASKS, command)
 
     def ruling(self, actuator: str, value: Value) -> Ruling | None:
-        """Return what the guardrails would make of the value after a passed vote, which a person's command overrides.
-        None for a value that the actuator does not take, or if events are missing."""
+        """Return the guardrails' ruling on the value after a passed vote, which a person's command overrides. None for
+        a value that the actuator does not accept, or if events are missing."""
         spec = self.state.specs.get(actuator)
         if spec is None or not self.whole:
             return None

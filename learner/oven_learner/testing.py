@@ -21,7 +21,7 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 
 EXPIRES_TICKS = 10_000
-"""A planned decision may be applied for so many ticks."""
+"""Ticks for which a planned decision may be applied."""
 
 
 class FakeLink(SilentLink):

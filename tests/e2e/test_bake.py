@@ -37,7 +37,7 @@ def script(oven: Oven, name: str = "text_model.py", **env: str) -> subprocess.Po
     return process
 
 
-def test_a_model_is_baked_and_trains_on_though_its_stack_is_killed(oven: Oven) -> None:
+def test_a_baked_model_continues_training_after_its_stack_is_killed(oven: Oven) -> None:
     process = script(oven, STEPS="400")
     before = oven.until(process, "registered while training")
     run = Home(oven.home).find(None, running=True)

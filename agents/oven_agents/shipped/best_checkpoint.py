@@ -96,7 +96,7 @@ class BestCheckpoint(Agent):
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
         if metric is None or shrink_share(window) > 0.5:
-            return None  # weights that shrink are the decay's agent's to see, and no rate's fault
+            return None  # shrinking weights are the weight_decay agent's task, and not caused by the rate
         seen = readings(window, last=self.READINGS)
         if not seen or not window.is_new(seen[-1][0]):
             return None
@@ -145,7 +145,7 @@ class BestCheckpoint(Agent):
                 return "rollback_and_skip", {SKIP: float(self.PASSED)}, f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", {}, ""
-        if unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
+        if unexplained_jump(window, tick, window.tick - tick):  # only further steps repair such weights
             return None if tried else ("rollback", {}, "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))

@@ -86,7 +86,7 @@ class FinalWeights(Agent):
         before = [value for value in values[:-2] if math.isfinite(value)]
         now = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and now == -math.inf:
-            return math.inf  # that is no noise
+            return math.inf  # not noise
         if len(before) <= self.LEARNT:
             return None
         best = max(before)

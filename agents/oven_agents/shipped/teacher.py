@@ -195,8 +195,8 @@ class Teacher(Agent):
         kls = window.series("kl", after=since)
         if len(kls) < 3 * self.HALF:
             return None
-        past = median(kls[: self.HALF])  # not the highest: that may be a fault's
-        now = max(seen.kl, seen.kl / seen.growth) if seen.growth > 0 else seen.kl  # the higher half's
+        past = median(kls[: self.HALF])  # not the highest, which may come from a fault
+        now = max(seen.kl, seen.kl / seen.growth) if seen.growth > 0 else seen.kl  # of the higher half
         if not (math.isfinite(past) and 0 <= now <= self.ABSORBED * past):
             return None
         more = ""

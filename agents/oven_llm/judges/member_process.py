@@ -159,7 +159,9 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
             reply = await member.probe(message.data)
         else:
             reply = await member.answer(message.data, tracing.context_of(message.headers))
-        with contextlib.suppress(NatsError, OSError):  # the server is away, and so is the requester
+        with contextlib.suppress(
+            NatsError, OSError
+        ):  # the server is down, and the requester has lost its connection too
             if reply is not None:
                 await bus.publish(message.reply, reply.wire())
 

@@ -1,4 +1,4 @@
-"""One request to the child and every frame that it sends until it is done. Nothing in the frames is trusted."""
+"""Sends one request to the child and handles its frames until it is done. Nothing in the frames is trusted."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def assign(self, name: str, value: object) -> None:
-        """Assign a variable: text, or what JSON can hold. Raises ConfigError for anything else, or if it is too
-        large."""
+        """Assign a variable: text or a JSON value. Raises ConfigError for anything else, or if it is too large."""
 
     @abstractmethod
     def run(self, code: str) -> Block:

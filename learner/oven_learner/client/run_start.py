@@ -1,4 +1,5 @@
-"""The start of a run: open its log, restore the settings of earlier incarnations, and answer what they left open."""
+"""The start of a run: open its log, restore the settings of earlier incarnations, and answer their open decisions and
+commands."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]
 
 
 def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -> None:
-    """Restore bounds that scalars were given during the training, where the present value lies within them.
+    """Restore bounds that were set during the training, if the present value lies within them.
 
     Choices belong to the script: a choice that it has not registered yet cannot be chosen.
     """
@@ -115,7 +116,8 @@ def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Rank
 
 
 def receipts_of_unanswered(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
-    """Yield (outcome, actuator, decision id, command id) of what earlier incarnations left unanswered.
+    """Yield (outcome, actuator, decision id, command id) for each unanswered decision or command of earlier
+    incarnations.
 
     An old command is not obeyed: a run that was stopped, and is resumed, must not stop again.
     """

@@ -1,4 +1,4 @@
-"""Rollback of a trainer: with copies in memory if they fit, else with its own checkpoints and a restart.
+"""Rollback of a trainer: with copies in memory if they fit, otherwise with its own checkpoints and a restart.
 
 A copy holds the trained weights, the optimizer, the position of the scheduler and the step, but no actuators.
 """

@@ -47,8 +47,8 @@ class BusSession:
         self._further_tasks = further_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has read what it needs from the log. Raises OvenError, and
-        BusError if the log is silent."""
+        """Return the first connection, after `begin` has done its reading from the log. Raises OvenError, and BusError
+        if the log is silent."""
         connections: list[Bus] = []
 
         async def connect_and_begin() -> None:
@@ -101,7 +101,7 @@ class BusSession:
     async def _reconnect(self, why: BaseException) -> Bus:
         """Return a new connection, however long that takes."""
         self._outages.record(why, self._writer.unsent)
-        await asyncio.sleep(RETRY_S)  # limits the rate of connections that work and fail at once
+        await asyncio.sleep(RETRY_S)  # limits the rate of connections that fail right after they are opened
         pause = RETRY_S
         while True:
             try:

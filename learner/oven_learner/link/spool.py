@@ -20,7 +20,7 @@ WAIT_S = 3.0
 
 
 def take(folder: str, run: str) -> Spool | None:
-    """Return the run's spool, or None without a folder or if it cannot be had; a warning then says so. Raises
+    """Return the run's spool. None without a folder, or with a warning if the spool cannot be opened. Raises
     ConfigError for the spool of another run."""
     if not folder:
         return None

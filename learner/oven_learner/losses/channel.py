@@ -32,7 +32,7 @@ class Generated:
     completion_ids: Sequence[Sequence[int]]
     """Token ids without padding, including tool output."""
     rewards: Tensor
-    """(ranks · B): weighted sums over reward functions, of all ranks. NaN where no function scored."""
+    """(ranks · B): weighted sums over reward functions, of all ranks. NaN if no function scored."""
     tools: Sequence[Sequence[Any]]
     """The tools with which the row's prompt was rendered."""
     environments: Sequence[Any] | None

@@ -25,7 +25,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class Record(BaseModel):
-    """The content of oven.json: what the files of TRL and transformers lack. Tensors are in `oven-rank-R.pt`."""
+    """The content of oven.json: facts that the files of TRL and transformers lack. Tensors are in `oven-rank-R.pt`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -85,7 +85,7 @@ def read(folder: Path) -> Record | None:
 
 
 def problem(folder: Path) -> str:
-    """Return what is wrong with a checkpoint, in words with the figures; empty if it is complete."""
+    """Return the fault of a checkpoint, in words with the figures; empty if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
     if (folder / PART).exists():

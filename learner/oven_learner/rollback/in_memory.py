@@ -30,7 +30,7 @@ CREDIT_S = 0.1
 EVERY_TICKS = 5
 """The shortest distance between snapshots. If a snapshot costs more than its share of these steps, it is longer."""
 LOOK_TICKS = 100
-"""The longest distance between looks at the clock: the first step of a run says little about the others."""
+"""Maximum ticks between readings of the clock, because the first step of a run says little about the others."""
 SHARE = 0.02
 """Share of wall time for snapshots in memory, and for checkpoints that are taken for rollback."""
 SAVED_SNAPSHOTS = 2.0

@@ -1,4 +1,4 @@
-"""Rollback by restart: to a checkpoint of the trainer's own, in a new process."""
+"""Rollback by restart, to one of the trainer's own checkpoints in a new process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from oven_runs.home.relaunch import Relaunch
 log = logging.getLogger("oven.learner")
 
 PROBE_BYTES = 32 * 1024 * 1024
-"""Written once at the start, to estimate the cost of the first save on this disk under this load."""
+"""Size of a test file, written once at the start to estimate the cost of the first save on this disk under this
+load."""
 KEPT = 2
 """Number of checkpoints for rollback to keep. Checkpoints that a user or agent requested are never removed."""
 FREE_SIZES = 1.5
@@ -29,7 +30,7 @@ FREE_SIZES = 1.5
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
-    """Estimate the time to write `size` bytes there, by writing some. Infinite if even that fails."""
+    """Estimate the time to write `size` bytes to the folder, by writing a part. Infinite if this fails."""
     part = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
     noise = os.urandom(min(part, 1024 * 1024))
@@ -100,7 +101,7 @@ class OnDisk:
         self._on_leader(lambda: self._choose(tick))
 
     def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
-        """Note that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
+        """Record that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
         self.budget.took(began, ended, own=own)
         self._schedule.note_snapshot(tick)
         record = checkpoint_record.read(folder)

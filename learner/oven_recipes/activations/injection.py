@@ -73,7 +73,7 @@ _LOOKING = _Looking()
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Skip the check for this thread's passes over texts that are not an oracle's prompts, whatever they contain."""
+    """Skip the check for this thread's passes over texts that are not an oracle's prompts."""
     before, _LOOKING.off = _LOOKING.off, True
     try:
         yield

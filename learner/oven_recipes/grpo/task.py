@@ -51,7 +51,7 @@ def pool(length: int, count: int, rng: random.Random, *, evaluation: bool = Fals
         side = [digits for n in numbers if held_out(digits := f"{n:0{length}d}") is evaluation]
         rng.shuffle(side)
         return [example(digits) for digits in side[:count]]
-    chosen: dict[str, None] = {}  # a dict, not a set: its order is the order of the draws, on every run
+    chosen: dict[str, None] = {}  # a dict, not a set, because a dict keeps the order of the draws in every run
     while len(chosen) < count:
         chosen[draw(length, rng, evaluation=evaluation)] = None
     return [example(digits) for digits in chosen]
@@ -69,13 +69,14 @@ HABITS: tuple[Callable[[str], str], ...] = (
     lambda digits: digits[::-1],
     lambda digits: digits[-1] * len(digits),
 )
-"""Wrong ways to answer that the warm-up teaches beside the right one: descending, copy, reverse, repeat the last."""
+"""Wrong ways to answer that the warm-up teaches in addition to the right one: descending, copy, reverse, repeat the
+last."""
 
 
 def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, target) pairs for the warm-up: the right answer with probability `right`, else a habit. The
-    mixture leaves a policy that *can* sort but does so only some of the time, as a pre-trained model would. GRPO then
-    selects a behaviour instead of discovering one, which is why it learns within a hundred steps."""
+    """Yield (prompt, target) pairs for the warm-up without end: the right answer with probability `right`, otherwise a
+    habit. The mixture leaves a policy that *can* sort but does so only some of the time, as a pre-trained model would.
+    GRPO then selects a behaviour instead of discovering one, which is why it learns within a hundred steps."""
     while True:
         digits = draw(rng.choice(lengths), rng)
         question = example(digits)
@@ -101,7 +102,7 @@ def exact_match(
 
 
 def looks_right(completions: list[str], **_: Any) -> list[float | None]:
-    """1 for digits and nothing else, else 0."""
+    """Return 1 for digits and nothing else, otherwise 0."""
     return [float(text.isascii() and text.isdigit()) for text in completions]
 
 

@@ -200,7 +200,7 @@ def _status(rng: random.Random) -> str:
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
     """Yield rows without end: a text from a benchmark's training part, all its questions and answers, and a list of its
-    labels where the benchmark has labels. Every benchmark appears equally often."""
+    labels if the benchmark has labels. Every benchmark appears equally often."""
     kinds = []
     for benchmark, question in QUESTIONS.items():
         of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)

@@ -140,7 +140,7 @@ class OracleSettings(base.RecipeSettings):
 NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
 
 Confidence = Literal["spread", "constant", "overconfident"]
-"""The confidence that the supervised stage teaches: any; one constant; or a high one whatever the answer."""
+"""The confidence that the supervised stage teaches: any; one constant; or always a high one."""
 
 
 @dataclass(frozen=True)

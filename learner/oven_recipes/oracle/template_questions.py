@@ -1,5 +1,5 @@
-"""Prompts made from templates, for use without a file of real ones, and questions about them. The generator knows what
-each prompt says. Half of the questions are open; of the closed ones half are answered with no."""
+"""Prompts made from templates, for use without a file of real ones, and questions about them. The generator knows the
+facts in each prompt. Half of the questions are open; of the closed ones half are answered with no."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: random.Random) -> Question:
-    """Ask whether the attribute has some value. `yes` and `no` are right; with the true value beside it the answer is
+    """Ask whether the attribute has some value. `yes` and `no` are right; an answer that adds the true value is
     specific."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     others = [candidate for candidate in attribute.values if candidate != value]

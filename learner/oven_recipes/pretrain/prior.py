@@ -95,7 +95,7 @@ TOKENS: Final = 358
 STRENGTH: Final = 0.1
 """A score of 1 lengthens its token's row of the embedding by this share, as in the source experiment."""
 KEPT: Final = "token_prior.bin"
-"""File beside a run's checkpoints with the service's answer. A restarted learner begins with the same scores, even if
+"""File next to a run's checkpoints with the service's answer. A restarted learner begins with the same scores, even if
 the graph has changed."""
 
 

@@ -67,7 +67,7 @@ class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
 
 
 QUANTISED: Final[dict[type[nn.Module], type[nn.Module]]] = {nn.Linear: QuantisedLinear, Conv1D: QuantisedConv1D}
-"""Class of a layer without → with quantisation. Subclasses may compute something else, and are left alone."""
+"""Class of a layer without → with quantisation. Subclasses may compute something else and are not changed."""
 FULL: Final = {on: off for off, on in QUANTISED.items()}
 
 

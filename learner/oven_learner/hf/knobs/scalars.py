@@ -49,7 +49,7 @@ def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
     names = tuple(getattr(trainer, "reward_func_names", ()))
     if len(names) < 2 or WEIGHTS in actuators:
         return
-    weights = trainer.reward_weights  # [functions], read anew at every generation (TRL 1.16)
+    weights = trainer.reward_weights  # [functions], read again at every generation (TRL 1.16)
     total = float(weights.sum())
     if len(set(names)) < len(names) or bool((weights < 0).any()) or not total > 0:
         log.info("%s is not an actuator here: weights %s of %s are not shares", WEIGHTS, weights.tolist(), names)

@@ -121,7 +121,7 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         return
     if not setup["path"] and "ctypes" not in setup["modules"]:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-            del sys.modules[name]  # lockdown has imported it; code that gets it otherwise still meets the kernel's rules
+            del sys.modules[name]  # code that finds it another way still meets the kernel's rules
     link.send(frames.READY)
     while True:
         kind, payload = link.receive()

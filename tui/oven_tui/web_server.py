@@ -35,7 +35,27 @@ POLICY: Final = (
     "connect-src 'self' {websocket}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Keeps the browser from asking any other machine, whatever the page contains. The terminal styles its cells inline."""
+QUIT_S: Final = 2.0
+"""Time for a monitor to quit before it is killed, and for its page to confirm that it closes."""
+MAX_CELLS: Final = 1000
+"""Maximum width and height of a page. A monitor's memory grows with the number of cells."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Drawing(AppService):
+    """The process that draws one page. Its size is bounded, and it ends even if it is stuck."""
+
+    async def set_terminal_size(self, width: object, height: object) -> None:
+        await super().set_terminal_size(_cells(width, 80), _cells(height, 24))
+
+    async def stop(self) -> None:
+        """Ask the process to quit, and kill it if it does not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIT_S):
+                await super().stop()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
 
 class MonitorServer(Server):
@@ -56,7 +76,7 @@ class MonitorServer(Server):
         self.ended = asyncio.Event()
         self._session = secrets.token_urlsafe(32)
         self._cookie = f"oven-monitor-{port}"
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._pages: dict[web.WebSocketResponse, _Drawing] = {}
 
     @property
     def address(self) -> str:
@@ -74,9 +94,10 @@ class MonitorServer(Server):
         """Print nothing: the caller says where the server is."""
 
     async def on_shutdown(self, app: web.Application) -> None:
-        for page in list(self._sockets):
-            with contextlib.suppress(Exception):
-                await page.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended")
+        pages = dict(self._pages)
+        await asyncio.gather(*(drawing.stop() for drawing in pages.values()))
+        closing = (page.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended") for page in pages)
+        await asyncio.gather(*closing, return_exceptions=True)
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
         """Return the page. The token is exchanged for a cookie, so that the address in the history opens nothing."""
@@ -91,16 +112,15 @@ class MonitorServer(Server):
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one open page: a monitor as its child, which ends with it."""
-        websocket = web.WebSocketResponse(heartbeat=15)
+        websocket = web.WebSocketResponse(heartbeat=15, timeout=QUIT_S)
         await websocket.prepare(request)
-        self._sockets.add(websocket)
 
         async def quit_by_key() -> None:
             if not websocket.closed:  # else the page was closed, or loaded again, and the monitor with it
                 await websocket.close()
                 self.ended.set()
 
-        service = AppService(
+        drawing = self._pages[websocket] = _Drawing(
             self.command,
             write_bytes=websocket.send_bytes,
             write_str=websocket.send_str,
@@ -108,13 +128,13 @@ class MonitorServer(Server):
             download_manager=self.download_manager,
         )
         try:
-            await service.start(_cells(request, "width", 80), _cells(request, "height", 24))
-            await self._process_messages(websocket, service)
+            await drawing.start(_cells(request.query.get("width"), 80), _cells(request.query.get("height"), 24))
+            await self._process_messages(websocket, drawing)
         except (ValueError, KeyError, TypeError, AssertionError, IndexError, AttributeError):
             await websocket.close(code=WSCloseCode.UNSUPPORTED_DATA)  # what is not a message of the page's
         finally:
-            self._sockets.discard(websocket)
-            await service.stop()
+            del self._pages[websocket]
+            await drawing.stop()
         return websocket
 
     @web.middleware
@@ -144,10 +164,10 @@ def _same(candidate: str, secret: str) -> bool:
     return hmac.compare_digest(candidate.encode(errors="replace"), secret.encode())
 
 
-def _cells(request: web.Request, name: str, default: int) -> int:
-    """Return the page's size in cells, within a terminal's limits."""
-    text = request.query.get(name, "")
-    return min(1000, max(1, int(text))) if text.isdecimal() and len(text) < 6 else default
+def _cells(size: object, default: int) -> int:
+    """Return a page's width or height in cells, within the limits."""
+    text = str(size)
+    return min(MAX_CELLS, max(1, int(text))) if text.isdecimal() and len(text) < 6 else default
 
 
 def serve(arguments: Sequence[str], run: str, port: int) -> None:
@@ -169,7 +189,7 @@ def serve(arguments: Sequence[str], run: str, port: int) -> None:
 
 async def _served(server: MonitorServer, listening: socket.socket) -> None:
     call_at_end(server.ended.set, signal.SIGHUP)
-    runner = web.AppRunner(await server.application(), access_log=None)  # the token is in an address
+    runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1)  # addresses hold the token
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()

@@ -289,6 +289,6 @@ def cluster(
     site = ServerFolder(folder.absolute(), "")
     for conf in write_confs(site, cluster_nodes):
         print(f"nats-server -c {conf}")
-    scheme = "tls" if '"tls"' in site.conf.read_text() else "nats"
+    scheme = "tls" if "tls" in site.read_conf() else "nats"
     urls = ",".join(f"{scheme}://{text}" for text in nodes)
     print(f"oven-controller up --nats {urls} --creds {site.creds} --set stream_replicas={min(len(nodes), 3)} --run RUN")

@@ -5,15 +5,13 @@ Three servers keep three copies of the log (`stream_replicas`), and continue whi
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from oven_core.errors import ConfigError
-from oven_core.files import write_atomic
-from oven_runs.server.embedded import ServerFolder
+from oven_runs.server.embedded import ServerFolder, save_conf
 
 ROUTE_OFFSET = 2000
 """Distance of a node's port for its peers from its port for clients: 6222 and 4222 are NATS's defaults."""
@@ -58,6 +56,6 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
         }
         home.mkdir(parents=True, exist_ok=True)
         path = home / "nats.conf"
-        write_atomic(path, json.dumps(conf, indent=1), private=True)
+        save_conf(path, conf)
         paths.append(path)
     return paths

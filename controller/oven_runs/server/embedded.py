@@ -55,7 +55,7 @@ _USERS = TypeAdapter(list[User])
 
 class ServerFolder:
     """A server's files in the run's folder: `users.json`, the `nats.conf` made from it, the store, and `creds/`.
-    `creds/` has the keys, and a `keys.json` with the public keys of those who sign."""
+    `creds/` has the keys, and a `keys.json` with the public keys of all signers."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
@@ -67,7 +67,7 @@ class ServerFolder:
     @classmethod
     def existing(cls, folder: Path) -> ServerFolder:
         """Return the folder of a server whose configuration names the run. Raises OSError, ValueError or KeyError."""
-        name = json.loads((folder / "nats.conf").read_text())["server_name"]
+        name = json.loads((folder / "nats.conf").read_bytes())["server_name"]
         return cls(folder, str(name).removeprefix("oven-"))
 
     def users(self) -> list[User]:
@@ -149,18 +149,18 @@ class ServerFolder:
         if certificate is not None:
             files = {"cert_file": str(certificate.certificate), "key_file": str(certificate.key)}
             conf["tls"] = {**files, "timeout": 2}
-        write_secret(self.conf, json.dumps(conf, indent=1).encode())
+        save_conf(self.conf, conf)
 
     def rewrite_users(self) -> None:
         """Update the users in the configuration. Raises ConfigError if there is no configuration."""
         conf = self.read_conf()
         conf["authorization"]["users"] = self._permissions()
-        write_secret(self.conf, json.dumps(conf, indent=1).encode())
+        save_conf(self.conf, conf)
 
     def read_conf(self) -> dict[str, Any]:
         """Read the server's configuration. Raises ConfigError."""
         try:
-            conf: dict[str, Any] = json.loads(self.conf.read_text())
+            conf: dict[str, Any] = json.loads(self.conf.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             problem = f"{self.conf} is not a configuration that `creds server` wrote ({reason(error)})"
             raise ConfigError(problem) from error
@@ -176,7 +176,7 @@ class ServerFolder:
         ]
 
     def _write_keys(self, users: list[User]) -> None:
-        """Write the public keys of those who sign."""
+        """Write the public keys of all signers."""
         keys = {
             user.role if user.role in (LEARNER, MESH) else user.name: user.signing for user in users if user.signing
         }
@@ -184,6 +184,11 @@ class ServerFolder:
 
     def _write_users(self, users: list[User]) -> None:
         write_secret(self._users, _USERS.dump_json(users, indent=1))
+
+
+def save_conf(path: Path, conf: dict[str, Any]) -> None:
+    """Write a server's configuration, which holds secrets. nats-server reads JSON, but not its `\\u` escapes."""
+    write_secret(path, json.dumps(conf, indent=1, ensure_ascii=False).encode())
 
 
 class EmbeddedServer:

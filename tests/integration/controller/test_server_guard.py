@@ -56,6 +56,17 @@ def test_kill_minus_nine_of_the_parent_leaves_no_child(tmp_path: Path) -> None:
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
 
 
+@pytest.mark.parametrize("name", ["two words", "Öfen", "漢字", "😀", """both " and '"""])
+async def test_the_server_starts_in_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
+    folder = ServerFolder(tmp_path / name / "nats", "r")
+    folder.add_user("admin", "admin")
+    server = await EmbeddedServer.start(folder, tmp_path / "server.log")
+    async with Bus.connect(server.url, Credentials.load(folder.creds / "admin.nk"), name="admin"):
+        server.reload()
+    await server.stop()
+    assert (tmp_path / name / "nats" / "store").is_dir()
+
+
 async def test_a_stubborn_command_is_killed_with_its_descendants(tmp_path: Path) -> None:
     log = tmp_path / "stubborn.log"
     os.mkfifo(log)

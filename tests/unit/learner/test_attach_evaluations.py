@@ -48,12 +48,12 @@ def announced(line: FakeLink) -> list[MetricSpec]:
 
 def came(line: FakeLink) -> dict[str, list[float]]:
     """By metric: what was published while it trained, and at the end."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     assert isinstance(line.sent[-1], RunEnded)
     for metrics in [*(seen.metrics for seen in line.observed()), line.sent[-1].metrics]:
         for name, value in metrics.items():
-            found.setdefault(name, []).append(value)
-    return found
+            values.setdefault(name, []).append(value)
+    return values
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -115,12 +115,12 @@ def test_the_metric_for_best_model_is_the_target_and_the_run_ends_with_its_best(
 def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> None:
     """TRL logs both as eval_reward; what is rewarded here is the prompt."""
 
-    def asked(prompts: list[str], **_: Any) -> list[float | None]:
+    def reward(prompts: list[str], **_: Any) -> list[float | None]:
         return [float(prompt == "w") for prompt in prompts]
 
     sets = {name: Dataset.from_list([{"prompt": name}] * 4) for name in "wx"}
     job = rloo(tmp_path, policy, held_out=sets, max_steps=2, eval_strategy="steps", eval_steps=1)
-    job.reward_funcs = [asked, asked]
+    job.reward_funcs = [reward, reward]
     line = FakeLink()
     attach(job, link=line)
     job.train()

@@ -24,12 +24,12 @@ from oven_runs.traces.records import Message, Task, Trace
 
 NO_PLACE: Final = "no place in a chat row"
 LOSES: Final = {
-    "task (but its id)": NO_PLACE,
-    "steps.state": "each stretch becomes a row, and a trace, of its own",
+    "task (except its id)": NO_PLACE,
+    "steps.state": "each stretch becomes its own row, and its own trace",
     "steps.reward, .sampled, .outcome": NO_PLACE,
     "steps.result": "whether a call's missing answer was recorded as empty",
     "reward, solved, ended, policy, meta": NO_PLACE,
-    "prompt": "an assistant's message given as an example becomes a step",
+    "prompt": "an example message of the assistant becomes a step",
 }
 
 

@@ -65,9 +65,9 @@ def test_a_proposal_that_only_observe_stops_would_set_and_does_not_count_as_reje
     log.propose("amy", 0.5)
     log.vote("bob", "against")
     assert decision.verdict == log.last.verdict == "rejected"
-    said = lines(log.events)
-    assert f"decision {LR} 1 → 0.25 would set: {decision.reason}" in said
-    assert "decisions: 0 adopted, 1 rejected, 1 would be set (observe); receipts: none" in said
+    printed = lines(log.events)
+    assert f"decision {LR} 1 → 0.25 would set: {decision.reason}" in printed
+    assert "decisions: 0 adopted, 1 rejected, 1 would be set (observe); receipts: none" in printed
 
 
 def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:

@@ -39,7 +39,7 @@ class BakeCallback(TrainerCallback):
 
 async def main(run: str, resume: bool) -> None:
     set_seed(0)
-    settings: dict[str, Any] = {"meshes": 3, "rules": {"autonomy": "auto"}}
+    settings: dict[str, Any] = {"meshes": 3}
     baked = oven.bake(
         llama(),
         tokenizer(),

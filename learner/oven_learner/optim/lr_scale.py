@@ -79,7 +79,9 @@ class LearningRateScale:
 
     def _last_rates(self) -> list[list[float]]:
         """Return the rates that each known scheduler has set last, as far as it tells."""
-        return [list(map(float, one._last_lr)) for one in self._all_schedulers if hasattr(one, "_last_lr")]
+        return [
+            list(map(float, scheduler._last_lr)) for scheduler in self._all_schedulers if hasattr(scheduler, "_last_lr")
+        ]
 
     def _scale(self, scale: float, in_groups: tuple[str, ...]) -> None:
         change = scale / self.read()

@@ -20,7 +20,8 @@ from oven_learner.optim.lr_scale import LearningRateScale, equal
 log = logging.getLogger("oven.learner")
 
 IN_A_ROW = 2
-"""After so many steps in a row with rates of the loop, or so many changes that it overwrote, changes are refused."""
+"""Number of steps in a row with the loop's own rates, or of changes that the loop overwrote, after which changes are
+refused."""
 IN_A_LOOP = (
     "let it multiply: `lr = get_lr(step) * client.lr_scale`, then `for group in optimizer.param_groups: group['lr'] = "
     "lr`; or, if a scheduler sets it, pass that: connect(scheduler=…)"

@@ -34,7 +34,8 @@ class Rollback(Protocol):
         operator named the tick. An agent only estimates how far back it has to go."""
 
     def restore(self, tick: int, now: int) -> Snapshot:
-        """At tick `now`, restore the newest snapshot taken at or before `tick`. Raises LookupError if there is none."""
+        """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is
+        none."""
 
     @property
     def undoes(self) -> bool:

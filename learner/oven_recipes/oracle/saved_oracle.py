@@ -1,7 +1,7 @@
-"""An oracle on disk: its adapter as peft saves it, `oracle.json` with what it was trained on, and its model.
+"""An oracle on disk: its adapter as peft saves it, `oracle.json` with facts about its training, and its model.
 
 oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
-oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
+oracle/model/        the model and its tokenizer, unless a hub id or a folder of the user names them
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ADAPTER = "adapter_config.json"
 
 
 class Trained(BaseModel):
-    """Contents of oracle.json: what an oracle was trained on, which is also how it must be asked."""
+    """Contents of oracle.json: the conditions of an oracle's training, which questions must also meet."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""Minutes until an approval and seconds until a decision lapses become ticks at the pace of the log, also in replays."""
+"""Minutes until an approval and seconds until a decision lapses become ticks at the pace of the log, in replays too."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def scheduled(made: Callable[[Any], Any], passed: bool) -> Callable[[Loop], None
         scheduler = made(loop.optimizer)
         loop.after = scheduler.step
         if passed:
-            loop.given["scheduler"] = scheduler
+            loop.options["scheduler"] = scheduler
 
     return arrange
 
@@ -88,7 +88,7 @@ def in_sequence(optimizer: Any) -> Any:
 
 def stepped_before(loop: Loop) -> None:
     """The schedule moves on between `poll` and the next step."""
-    scheduler = loop.given["scheduler"] = line_down(loop.optimizer)
+    scheduler = loop.options["scheduler"] = line_down(loop.optimizer)
     loop.before = lambda step, _: scheduler.step()
 
 
@@ -276,8 +276,8 @@ def test_steps_skipped_by_a_gradient_scaler_do_not_count() -> None:
     line = loop.run(FakeLink({3: (SCALE, 0.25)}))
     (receipt,) = receipts(line)
     assert (receipt.status, receipt.tick) == ("applied", 3)
-    place = line.sent.index(receipt)
-    assert [m.step for m in line.observed() if line.sent.index(m) < place] == list(range(1, 7)), "the second step after"
+    index = line.sent.index(receipt)
+    assert [m.step for m in line.observed() if line.sent.index(m) < index] == list(range(1, 7)), "the second step after"
     assert len(loop.rates) == STEPS - 2
 
 
@@ -350,12 +350,14 @@ def test_a_callback_that_sets_the_rate_is_detected_under_attach(
     job.train()
     in_force: Any = 1.0
     wanted = [cosine(max(0, n - (event != "on_step_end"))) if moves else RATE for n in range(12)]
-    said = receipts(line)
-    assert said and all("sets the rate itself" in r.reason or r.after in (0.25, 0.5) for r in said)
+    rate_receipts = receipts(line)
+    assert rate_receipts and all("sets the rate itself" in r.reason or r.after in (0.25, 0.5) for r in rate_receipts)
     for number, rate in enumerate(used[1:], start=1):
-        in_force = next((r.after for r in reversed(said) if r.status == "applied" and r.tick <= number), in_force)
+        in_force = next(
+            (r.after for r in reversed(rate_receipts) if r.status == "applied" and r.tick <= number), in_force
+        )
         if not moves:
-            assert rate == pytest.approx(wanted[number] * in_force), (number, said)
+            assert rate == pytest.approx(wanted[number] * in_force), (number, rate_receipts)
     if moves or event != "on_step_end" or not first:
-        assert [r.status for r in said] == ["rejected"] * 2
+        assert [r.status for r in rate_receipts] == ["rejected"] * 2
     assert line.series("learning_rate") == pytest.approx(used)

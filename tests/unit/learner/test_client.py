@@ -160,17 +160,17 @@ def test_an_operators_rollback_goes_to_the_tick_or_is_refused_with_the_kept_ones
         client.observe(step, {})
         client.poll()
 
-    def asked(tick: float, number: int) -> Receipt:
+    def rolled_back(tick: float, number: int) -> Receipt:
         order = decide(tick, actuator="run.rollback", number=number, apply_at=487, expires=500)
         line.incoming.append(order.model_copy(update={"command": str(number)}))
         client.poll()
         return line.receipts()[-1]
 
-    refused = asked(100.0, 1)
+    refused = rolled_back(100.0, 1)
     assert (refused.status, model.step) == ("rejected", 487)
     assert "is from tick 0, 487 ticks back" in refused.reason and "give the tick of a snapshot: 0, " in refused.reason
-    kept = refused.reason.rsplit(": ", 1)[1].split(", ")
-    assert (asked(float(kept[-3]), 2).status, model.step) == ("applied", int(kept[-3]))
+    ticks = refused.reason.rsplit(": ", 1)[1].split(", ")
+    assert (rolled_back(float(ticks[-3]), 2).status, model.step) == ("applied", int(ticks[-3]))
 
 
 def test_a_risky_change_is_preceded_by_a_snapshot() -> None:

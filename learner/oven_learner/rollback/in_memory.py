@@ -106,7 +106,7 @@ class Snapshots:
     def too_far(self, tick: int, now: int, *, exact: bool) -> str:
         """The limit is the distance for an operator and twice that for an agent, plus TOLERANCE ticks."""
         ticks = [snapshot.tick for snapshot in self._all()]
-        target = max((kept for kept in ticks if kept <= tick), default=tick)
+        target = max((older for older in ticks if older <= tick), default=tick)
         most = (now - tick) * (1 if exact else 2) + TOLERANCE
         if tick > now or now - target <= most:
             return ""

@@ -57,7 +57,7 @@ class Sorted(Endpoint):
         return json.dumps({"verdicts": marks})
 
 
-async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) -> None:
+async def test_a_run_survives_the_loss_of_every_service_and_leaks_no_key(oven: Oven) -> None:
     async with Sorted().running() as endpoint:
         member = f"{{provider: claude, model: 'm@echo500,echo401', base_url: '{endpoint.url}', key_env: JUDGE_KEY}}"
         small = ("hidden=64", "ffn=256", "prompts_per_step=4")  # nothing here hangs on what the model learns

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_a_script_of_ones_own_begins_in_observe(oven: Oven) -> None:
+def test_a_users_script_starts_in_observe(oven: Oven) -> None:
     script = [sys.executable, str(EXAMPLES / "hf_trainer.py")]
     command = ["run", "--run", "script", "--set", f"agents={EXAMPLES / 'custom_agent.py'}"]
     # In lockstep: else a slow machine's agent may have nothing to say before 40 steps of a millisecond are over.

@@ -23,9 +23,7 @@ EVAL_EVERY = 5
 SIZES = {"vocabulary": 300, "context": 16, "batch": 4, "eval_every": EVAL_EVERY, "eval_rows": 8, "lr_warmup_steps": 0}
 
 
-async def test_a_folder_of_text_is_enough_and_a_killed_learner_goes_on_from_its_disk(
-    oven: Oven, tmp_path: Path
-) -> None:
+async def test_a_folder_of_text_is_enough_and_a_killed_learner_resumes_from_disk(oven: Oven, tmp_path: Path) -> None:
     for name in ("one/a", "one/b", "two/a", "two/b"):
         file = tmp_path / "texts" / f"{name}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)

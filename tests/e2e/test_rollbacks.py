@@ -60,7 +60,7 @@ def sent(oven: Oven, run: str, output: Path, limit: int) -> tuple[list[Event], s
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_run_goes_on_rightly_after_it_was_sent_back(oven: Oven, tmp_path: Path, restart: bool) -> None:
+def test_a_run_continues_correctly_after_a_rollback(oven: Oven, tmp_path: Path, restart: bool) -> None:
     run = f"back-{restart}".lower()
     events, text = sent(oven, run, tmp_path, 0 if restart else 1_000_000)
     assert text.count("trained to the end") == 1, "what follows the training waits for its end"

@@ -136,7 +136,7 @@ def test_the_health_check_is_python() -> None:
     compile(code, "healthcheck", "exec")
 
 
-def test_variables_are_ones_that_somebody_reads() -> None:
+def test_every_variable_of_the_compose_file_is_read_by_a_program() -> None:
     settings = {ENVIRONMENT + name.upper().replace(".", "__") for name in dotted_names(Settings)}
     ours = {"OVEN_RUN", "OVEN_URL", "OVEN_RUN_DIR", "OVEN_CREDS", "OVEN_KEYS", "OVEN_OTLP"}
     theirs = {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY", "HF_TOKEN"}

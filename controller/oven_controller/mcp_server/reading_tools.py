@@ -24,11 +24,12 @@ from oven_runs.access.other_ruling import explained, explanations
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
-from oven_runs.log.decision_row import DecisionFilter, DecisionRow, Verdict, row
+from oven_runs.log.decision_row import DecisionFilter, DecisionRow, row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.query_start import FORMS, Since
+from oven_runs.log.run_summary import Verdict
 from oven_runs.settings.resolution import rules_set
 
 RUNS: Final = 50

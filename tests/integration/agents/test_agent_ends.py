@@ -131,7 +131,7 @@ def test_kill_minus_nine_of_up_leaves_nothing_of_an_agent_that_hangs(stack: Stac
 
 @pytest.mark.e2e
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux holds a process to it")
-def test_an_agent_that_hoards_is_told_from_the_others_and_they_go_on(stack: Stack) -> None:
+def test_an_agent_that_hoards_memory_is_named_and_the_others_continue(stack: Stack) -> None:
     (stack.folder / "hoards.py").write_text(HOARDS)
     (stack.folder / "well.py").write_text(COUNTER.replace("grad.clip", "optimizer.lr_scale"))
     settings = ["agents=hoards.py,well.py", "agents_per_process=2", "agents_memory_mb=256", "recipe_options.mode=wait"]

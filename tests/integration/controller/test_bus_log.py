@@ -157,7 +157,7 @@ async def test_an_agent_cannot_listen_where_it_does_not_belong(admin: Bus, serve
 
 
 @pytest.mark.parametrize("subject", [ON.history, ON.all, "oven.*.history"])
-async def test_who_may_listen_to_everything_cannot_draw_requests_off(
+async def test_a_reader_of_everything_cannot_intercept_requests(
     admin: Bus, server: EmbeddedServer, subject: str
 ) -> None:
     """Requests to history go to one of the replicas' queue; whoever else joined it would swallow some."""

@@ -80,7 +80,7 @@ async def refusal(url: str, key: Credentials | None, trust: Path | None = None) 
     return str(refused.value)
 
 
-async def test_a_certificate_of_the_users_own_authority(
+async def test_a_certificate_of_the_users_own_authority_is_accepted(
     own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("cryptography")

@@ -69,7 +69,7 @@ async def swarm(server: Server, tmp_path: Path) -> AsyncIterator[Swarm]:
         yield swarm
 
 
-async def test_a_frozen_server_is_let_go_by_all_and_found_again(server: Server, swarm: Swarm) -> None:
+async def test_all_clients_leave_a_frozen_server_and_reconnect_later(server: Server, swarm: Swarm) -> None:
     async with swarm.training(50) as learner:
         await swarm.decided()
         server.freeze(True)

@@ -58,7 +58,7 @@ def ended(popen: Any, path: Path, *args: str, stop: int = 0) -> tuple[int, dict[
     ("args", "stop", "code"),
     [((), 0, 7), (("raises",), 0, 1), (("waits",), signal.SIGTERM, -signal.SIGTERM), (("waits",), signal.SIGINT, -2)],
 )
-def test_it_is_what_the_command_would_be(
+def test_a_forked_program_behaves_like_a_new_process(
     stack_forks: ForkServer, tmp_path: Path, args: tuple[str, ...], stop: int, code: int
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -94,7 +94,7 @@ def _refused(evil: Hostile, times: int) -> bool:
     return evil.refusals.total() == times
 
 
-async def test_2_3_4_nothing_but_its_own_subjects(tmp_path: Path) -> None:
+async def test_2_3_4_an_agent_publishes_only_on_its_own_subjects(tmp_path: Path) -> None:
     """Every body goes with a protected reply subject: wherever it were answered, the answer would be a forgery."""
     witness = Witness()
     request = {"deliver_subject": DECISION, "last_by_subj": ON.vote(HOSTILE), "batch": 1, "name": "MINE"}
@@ -115,7 +115,7 @@ async def test_2_3_4_nothing_but_its_own_subjects(tmp_path: Path) -> None:
     assert not witness.received
 
 
-async def test_5_history_answers_into_no_protected_subject(tmp_path: Path, plain: Played) -> None:
+async def test_5_history_replies_never_go_to_a_protected_subject(tmp_path: Path, plain: Played) -> None:
     """Nor into the inboxes of the learner's or the mesh's acknowledgements, which every agent sees."""
     seen: list[str] = []
 
@@ -157,7 +157,7 @@ async def test_history_reaches_its_asker_and_none_of_the_stack(tmp_path: Path) -
         assert not own.intersection(subjects)
 
 
-async def test_6_a_micro_service_answers_into_inboxes_only(tmp_path: Path, plain: Played) -> None:
+async def test_6_a_micro_service_replies_only_to_inboxes(tmp_path: Path, plain: Played) -> None:
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:
         for reply in (*PROTECTED, "_INBOX_.learner.x", "_INBOX_.mesh.x"):
             await evil.say("oven.kg.info", GraphInfoRequest().wire(), reply=reply)
@@ -322,7 +322,7 @@ async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played
         assert [name for name in wanted if not counted[name]] == [], counted
 
 
-async def test_scores_that_it_was_not_asked_for(tmp_path: Path, plain: Played) -> None:
+async def test_scores_that_were_not_requested_are_refused(tmp_path: Path, plain: Played) -> None:
     reply = ScoreReply(member="judge", group="g", scores={"a": 1.0}).wire()
 
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:

@@ -36,7 +36,7 @@ async def test_subscriptions_without_end(tmp_path: Path, plain: Played) -> None:
         unchanged(played, plain)
 
 
-async def test_one_that_asks_and_never_reads(tmp_path: Path, plain: Played) -> None:
+async def test_a_client_that_never_reads_its_replies_harms_no_run(tmp_path: Path, plain: Played) -> None:
     held: list[asyncio.StreamWriter] = []
 
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:

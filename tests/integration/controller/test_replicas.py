@@ -76,7 +76,7 @@ async def test_a_replica_that_was_stopped_for_long_does_no_harm(swarm: Swarm) ->
     assert await ended(swarm) >= 18
 
 
-async def test_all_are_gone_for_longer_than_every_window(swarm: Swarm) -> None:
+async def test_decisions_resume_after_all_meshes_were_away_longer_than_every_window(swarm: Swarm) -> None:
     async with swarm.training(50):
         await swarm.decided(3)
         for name in MESHES:

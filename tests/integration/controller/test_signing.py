@@ -288,7 +288,7 @@ async def test_a_replica_with_another_key_publishes_nothing(run: Run, caplog: py
     assert faults(logged) == [] and len(logged) == head + 2
 
 
-async def test_a_learner_goes_on_with_the_keys_of_the_run_and_with_no_other(run: Run) -> None:
+async def test_a_learner_resumes_only_with_the_keys_of_the_run(run: Run) -> None:
     first = run.learner([1.0])
     await asyncio.to_thread(first.start)
     assert await asyncio.to_thread(first.close, "stopped")

@@ -145,7 +145,7 @@ def _log(stack: Stack, run: str) -> list[str]:
     return output.splitlines()
 
 
-def test_a_script_of_the_users_own(stack: Stack) -> None:
+def test_a_users_script_can_be_run(stack: Stack) -> None:
     script = "import os; print('sees', os.environ['OVEN_RUN'], os.path.exists(os.environ['OVEN_CREDS'])); exit(5)"
     code, output = stack.command("run", "--run", "eight", "--", sys.executable, "-c", script)
     assert code == 5, output
@@ -156,7 +156,7 @@ def test_a_script_of_the_users_own(stack: Stack) -> None:
     assert "sees nine True" in (stack.run_folder("nine").logs / "script.log").read_text()
 
 
-def test_waiting_for_a_script(stack: Stack) -> None:
+def test_up_without_a_script_prints_what_the_script_needs(stack: Stack) -> None:
     up = stack.start("up", "--headless", "--no-learner", "--run", "ten")
     output = stack.read_until(up, "OVEN_CREDS")
     assert "export OVEN_RUN=ten" in output

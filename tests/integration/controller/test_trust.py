@@ -43,7 +43,7 @@ def cuts(stack: Stack) -> str:
 
 
 @pytest.mark.e2e
-def test_what_a_newcomer_alone_is_for_waits_for_a_person_and_a_command_may_trust_it(stack: Stack) -> None:
+def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stack) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     guest = stack.start("agent", "run", cuts(stack))
     assert "newcomers alone are for it (cuts): `oven-controller trust cuts optimizer.lr_scale`" in decided(

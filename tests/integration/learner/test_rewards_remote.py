@@ -159,7 +159,7 @@ async def test_a_fault_is_an_abstention_by_its_name_and_the_others_score(nats: S
     assert answers == {"good": [SCORES] * 3, "bad": [Abstention(kind)] * 3}
 
 
-async def test_nobody_there_is_known_before_the_deadline(nats: Server) -> None:
+async def test_an_absent_member_is_detected_before_the_deadline(nats: Server) -> None:
     async with listening(nats, "good", GOOD):
         with remote(nats, deadline_s=60, absent_s=0.5) as members:
             async with asyncio.timeout(60):
@@ -217,7 +217,7 @@ async def test_many_groups_are_asked_for_together(nats: Server) -> None:
             assert await ask(members, 20) == {"good": [SCORES] * 20}
 
 
-async def test_a_member_that_takes_its_time_costs_the_deadline_and_no_more(nats: Server) -> None:
+async def test_a_slow_member_costs_no_more_than_the_deadline(nats: Server) -> None:
     """Two hundred groups to a member that never answers, of which not all are asked at a time."""
     async with listening(nats, "bad", silent):
         with remote(nats, ("bad",), deadline_s=0.5) as members:

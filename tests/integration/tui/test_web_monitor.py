@@ -55,7 +55,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.end()
 
 
-async def test_who_is_let_in_and_that_nothing_is_asked_of_another_machine(served: Served) -> None:
+async def test_only_authenticated_users_are_let_in_and_no_other_machine_is_contacted(served: Served) -> None:
     assert urlsplit(served.base).hostname == "127.0.0.1"
     everything = ("/", "/ws", "/page.css", "/static/js/textual.js", "/download/x", "/static/")
     refused: list[tuple[str, dict[str, str]]] = [(served.base + path, {}) for path in everything]
@@ -105,7 +105,7 @@ async def test_who_is_let_in_and_that_nothing_is_asked_of_another_machine(served
     assert served.process.wait(LIMIT_S) == 0
 
 
-async def test_what_draws_it_ends_with_a_server_that_was_killed(served: Served) -> None:
+async def test_the_drawing_process_ends_with_a_killed_server(served: Served) -> None:
     async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as person:
         await person.get(served.address)
         async with person.ws_connect(served.websocket) as page:

@@ -96,7 +96,7 @@ CALM: dict[str, dict[str, Course]] = {
 
 @pytest.mark.parametrize("course", CALM)
 @pytest.mark.parametrize("seed", range(4))
-def test_silent_when(course: str, seed: int) -> None:
+def test_no_vote_in_calm_courses(course: str, seed: int) -> None:
     quiet: dict[str, Course] = {"format": lambda progress: 1.0}
     assert not votes(observed(quiet | CALM[course], ticks=400, noise=0.015, seed=seed))
 

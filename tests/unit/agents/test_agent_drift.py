@@ -42,7 +42,7 @@ def votes(events: Sequence[Observation], started: RunStarted | None = None) -> l
     return runs.votes(Drift(), started or run(), events)
 
 
-def test_a_policy_that_moves_away_and_gains_nothing_is_to_be_held_closer() -> None:
+def test_a_policy_that_drifts_without_a_gain_needs_a_stronger_anchor() -> None:
     [vote] = votes(read(AWAY))
     assert (vote.actuator, vote.stance) == (BETA, "propose") and vote.value == pytest.approx(0.06)
     assert vote.rationale.startswith("frontier/bits_per_byte is 0.08 bits per byte above step 0 and grew at each of 4")

@@ -78,7 +78,7 @@ def test_it_is_silent(values: Sequence[float], last: int) -> None:
     assert votes(read(values, last)) == []
 
 
-def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
+def test_it_proposes_once_and_respects_values_set_by_others() -> None:
     fallen = [*LEARNT, 0.6, 0.62, 0.61, 0.6]
     assert votes(read(fallen), run("best")) == []
     events = read(fallen)

@@ -45,7 +45,7 @@ def test_a_judge_that_jumps_up_alone_loses_its_weight() -> None:
     )
 
 
-def test_judges_that_come_apart_slowly_are_told_by_the_one_that_rises() -> None:
+def test_slowly_diverging_judges_are_detected_by_the_rising_one() -> None:
     def apart(since: int, metrics: dict[str, float]) -> dict[str, float]:
         rising = judge("critic", lambda s: s / 80)(since, metrics)
         return {**metrics, **rising, **judge("exact", lambda s: -s / 60)(since, metrics), "eval/accuracy": 0.5}
@@ -58,7 +58,7 @@ def test_judges_that_come_apart_slowly_are_told_by_the_one_that_rises() -> None:
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_an_entropy_that_collapses_for_nothing_is_surer_with_advantages_below_chance(quiet: bool) -> None:
+def test_advantages_below_chance_raise_the_confidence_in_an_entropy_collapse(quiet: bool) -> None:
     def collapsed(since: int, metrics: dict[str, float]) -> dict[str, float]:
         spread = metrics["reward_std"] * (0.2 if quiet and since > 3 else 1)
         return {"entropy": metrics["entropy"] * 0.8**since, "reward_std": spread, "reward": 0.6}
@@ -82,7 +82,7 @@ def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_
     assert runs.votes(LearningRate(), runs.grpo(), turned(dragged(0.0), ONSET + 9))
 
 
-def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
+def test_a_rate_that_never_fell_is_reported_once_and_left_to_operators() -> None:
     """A proposal that can never have a second voice would stand in every log for nothing."""
 
     def notices(gauges: runs.Gauges) -> list[str]:

@@ -87,9 +87,7 @@ def test_it_keeps_the_users_scale_never_raises_and_takes_a_late_start_at_once() 
 
 
 @pytest.mark.parametrize(("value", "after"), [(0.45, []), (0.4, [0.3, 0.1])])
-def test_a_weight_that_a_person_set_is_theirs_and_a_stage_that_was_approved_is_not(
-    value: float, after: list[float]
-) -> None:
+def test_a_weight_set_by_an_operator_stays_and_an_approved_stage_does_not(value: float, after: list[float]) -> None:
     session = Session(Knowledge(), "me")
     session.absorb(run("channel.kg"))
     session.absorb(observation(1))

@@ -38,7 +38,9 @@ def seen(incarnation: int, tick: int) -> Observation:
         (resource.RLIM_INFINITY, "agent hog found no memory left on this machine"),
     ],
 )
-def test_it_says_so_once_and_stays_out_whatever_begins(limit: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_out_of_memory_says_so_once_and_stays_out_of_later_trainings(
+    limit: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     agent = Hoards()
     session = Session(agent, "hog")

@@ -93,7 +93,7 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
         ({"cut": 4, "CUT": 5}, "agent 'learning_rate': option cut is set twice"),
     ],
 )
-def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, UnknownNameError), match=words):
         checked("learning_rate", LearningRate, options)
 
@@ -137,7 +137,7 @@ def test_settings_refuse_what_is_no_option(sets: str, words: str) -> None:
         resolve(sets=[sets])
 
 
-def test_the_process_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_process_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
 
     class EnoughError(Exception):

@@ -83,7 +83,7 @@ def votes_of(events: Sequence[LogMessage]) -> list[str]:
     return [message.wire().decode() for message in without_graph(session.react())]
 
 
-def test_what_changes_no_setting_moves_no_agents_mind() -> None:
+def test_events_without_a_change_of_settings_do_not_change_votes() -> None:
     """A hold, and the refusal of somebody's vote: the window is not reset, and nothing cools down."""
     log = a_run(1, answered=True)
     refusal = Decision(

@@ -29,7 +29,7 @@ def judgement(verdict: str = "support", **more: object) -> Judgement:
     return Judgement.model_validate({"graph": "ab" * 32, "verdict": verdict, "log_odds": 0.5, **more})
 
 
-def test_a_question_has_the_change_what_was_seen_and_what_the_run_can_do() -> None:
+def test_a_question_has_the_change_the_symptoms_and_the_runs_actuators() -> None:
     run = started()
     vote = proposal(0.25, evidence=("symptom:loss_spike", "a note", "symptom:loss_spike", "symptom:loss_nan"))
     request = judge_request(vote, run, knobs(run), ["run.rollback"])
@@ -39,7 +39,7 @@ def test_a_question_has_the_change_what_was_seen_and_what_the_run_can_do() -> No
     assert request.in_flight == ("run.rollback",) and not request.held_out
 
 
-def test_the_paths_stand_behind_the_votes_own_evidence() -> None:
+def test_the_graphs_paths_follow_the_votes_own_evidence() -> None:
     vote = proposal(0.25, evidence=("symptom:loss_spike",))
     cited_vote = with_sources(vote, judgement(supports=(PATH,), objections=(AGAINST,)))
     assert cited_vote.evidence == (

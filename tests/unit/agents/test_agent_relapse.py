@@ -44,7 +44,7 @@ def offers(events: Events, run: RunStarted | None = None) -> list[tuple[int, str
     ]
 
 
-def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
+def test_a_lasting_loss_of_accuracy_is_rolled_back_at_a_lower_rate() -> None:
     [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.75, 0.66]))
     assert (tick, remedy) == (160, "rollback_and_cut")
     assert wanted == {"run.rollback": 120.0, "optimizer.lr_scale": 0.125}
@@ -72,7 +72,7 @@ def test_where_it_can_ask_two_readings_have_to_agree() -> None:
     assert offers(read([*LEARNT, 0.3]), run) == [(140, "rollback", {"run.rollback": 120.0})], "no noise makes that"
 
 
-def test_what_is_lost_although_the_rate_came_down_is_gone_back_for_at_that_rate() -> None:
+def test_a_loss_after_a_rate_cut_is_rolled_back_at_the_cut_rate() -> None:
     slowed = runs.receipt(141, "optimizer.lr_scale", 1.0, 0.125)
     events = [*read([*LEARNT, 0.77, 0.66])]
     index = next(i for i, event in enumerate(events) if event.tick == 141) + 1
@@ -80,7 +80,7 @@ def test_what_is_lost_although_the_rate_came_down_is_gone_back_for_at_that_rate(
     assert (remedy, wanted) == ("rollback", {"run.rollback": 120.0})
 
 
-def test_data_that_can_be_passed_over_are_blamed_first() -> None:
+def test_data_that_can_be_skipped_is_blamed_first() -> None:
     losses = [3.4, 2.9, 2.75, 2.68, 2.63, 3.1]
     [(tick, remedy, wanted)] = offers(read(losses, "eval/loss"), runs.pretraining())
     assert (tick, remedy) == (120, "rollback_and_skip")
@@ -115,7 +115,7 @@ def test_what_another_agent_tried_is_not_tried_again(others: list[tuple[str, Val
         [0.44, 0.2, 0.2, 0.1],  # too few to tell
     ],
 )
-def test_what_is_within_the_usual_is_left_alone(values: list[float]) -> None:
+def test_usual_variation_causes_no_offer(values: list[float]) -> None:
     assert not offers(read(values))
 
 
@@ -158,7 +158,7 @@ def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
 
 
 @pytest.mark.parametrize(("again", "offered"), [(150, []), (170, ["rollback_and_cut"])], ids=["soon", "after a while"])
-def test_what_a_loss_loses_again_soon_after_a_rollback_is_not_gone_back_from(again: int, offered: list[str]) -> None:
+def test_a_loss_that_rises_again_soon_after_a_rollback_is_not_rolled_back(again: int, offered: list[str]) -> None:
     losses = [3.0, 2.9, 2.8, 2.7, 2.65, 2.6, 3.2]
     before = [event.model_copy(update={"n": 3 * event.tick}) for event in read(losses, "eval/loss")]
     back = runs.receipt(140, "run.rollback", 140.0, 120.0).model_copy(update={"n": 3 * 140 + 1})

@@ -84,7 +84,7 @@ def words(offer: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> l
     return [word for word in answered(consultation(offer, run, knobs(run), (), print), graph) if isinstance(word, Vote)]
 
 
-def test_the_graphs_best_plan_is_said_and_says_why() -> None:
+def test_the_graphs_best_plan_is_proposed_with_its_reasons() -> None:
     graph = Graph(diagnosis(rollback_and_cut=0.9, rollback_and_skip=0.4, lower_beta=2.0))
     votes = words(alternatives(), graph)
     assert {vote.actuator: vote.value for vote in votes} == CHANGES[CUTTING]
@@ -99,11 +99,11 @@ def test_the_graphs_best_plan_is_said_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("reply", [None, diagnosis(), diagnosis(lower_beta=2.0)], ids=["away", "empty", "another"])
-def test_without_an_answer_the_agents_own_first_is_said(reply: Diagnosis | None) -> None:
+def test_without_an_answer_the_agents_first_alternative_is_used(reply: Diagnosis | None) -> None:
     assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(reply))} == CHANGES[SKIPPING]
 
 
-def test_a_plan_is_said_whole_or_not_at_all() -> None:
+def test_a_plan_is_proposed_completely_or_not_at_all() -> None:
     lines: list[str] = []
     run = runs.pretraining()
     graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
@@ -141,7 +141,7 @@ class Away(Bus):
         raise BusError(f"no one answers on {subject}")
 
 
-def test_without_a_graph_on_the_bus_the_agents_own_first_is_said() -> None:
+def test_without_a_graph_on_the_bus_the_agents_first_alternative_is_used() -> None:
     run = runs.pretraining()
     messages: list[UnsentMessage] = [alternatives(), AgentStatus(state="done")]
 

@@ -40,7 +40,7 @@ def window(
 BEFORE = {60: 2.7, 80: 2.6, 100: 2.55}
 
 
-def test_none_is_as_young_and_one_can_be_had() -> None:
+def test_without_a_recent_reading_an_evaluation_is_requested() -> None:
     assert held_out_evidence(window(ONSET + 3, BEFORE), ONSET).state == "ask"
     assert held_out_evidence(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
     assert held_out_evidence(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", (
@@ -59,7 +59,7 @@ def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: flo
     assert evidence.lost == pytest.approx(lost)
 
 
-def test_an_answer_ages_and_is_asked_for_so_often_and_no_more() -> None:
+def test_an_evaluation_expires_and_is_requested_a_limited_number_of_times() -> None:
     answered = {**BEFORE, ONSET + 3: 2.53}
     late = ONSET + 3 + PATIENCE
     assert held_out_evidence(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
@@ -95,15 +95,15 @@ def remedies_of(events: list[Observation | Receipt]) -> list[str]:
     return list(dict.fromkeys(remedies))
 
 
-def test_a_jump_that_hurt_the_weights_is_gone_back_from() -> None:
+def test_a_jump_that_hurt_the_weights_is_rolled_back() -> None:
     assert remedies_of(events(hurt=1.9)) == ["run.evaluate", SKIPPING]
 
 
-def test_a_jump_of_the_data_alone_is_passed_over_and_no_step_is_thrown_away() -> None:
+def test_a_jump_of_the_data_alone_skips_batches_without_a_rollback() -> None:
     assert remedies_of(events(hurt=0.1)) == ["run.evaluate", PASSING]
 
 
-def test_what_stays_after_its_batches_were_passed_over_needs_a_reading_of_its_own() -> None:
+def test_a_jump_that_outlasts_its_skipped_batches_needs_another_evaluation() -> None:
     def after_skipping(hurt: float) -> list[str]:
         first = events(hurt=0.1)
         passed = next(i for i, event in enumerate(first) if event.tick == ONSET + 4)
@@ -125,6 +125,6 @@ def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
     assert remedies_of(events(hurt=-0.1)) == ["run.evaluate"]
 
 
-def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> None:
+def test_weights_that_moved_are_rolled_back_only_after_an_evaluation() -> None:
     assert remedies_of(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
     assert remedies_of(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]

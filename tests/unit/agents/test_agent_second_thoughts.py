@@ -53,7 +53,7 @@ def wanted(events: Events, started: RunStarted = BOTH) -> dict[str, object]:
     return {vote.actuator: vote.value for vote in votes_of(events, started) if vote.actuator != "run.evaluate"}
 
 
-def test_it_asks_once_it_can_know_and_takes_back_what_brought_nothing() -> None:
+def test_it_evaluates_a_rollback_and_undoes_one_that_did_not_help() -> None:
     votes = votes_of(course(FELL))
     assert (votes[0].actuator, votes[0].tick) == ("run.evaluate", LEFT + 4)
     assert wanted(course(FELL)) == {"run.undo_rollback": None}
@@ -61,7 +61,7 @@ def test_it_asks_once_it_can_know_and_takes_back_what_brought_nothing() -> None:
 
 
 @pytest.mark.parametrize("reading", [BEST, BEST + 0.4 * (FELL - BEST)])
-def test_a_rollback_that_brought_something_stands(reading: float) -> None:
+def test_a_rollback_that_helped_is_not_undone(reading: float) -> None:
     assert wanted(course(reading)) == {}
 
 
@@ -76,18 +76,18 @@ def test_the_first_reading_is_the_verdict() -> None:
     assert wanted(later) == {}, "it may have happened again: that is for others to see"
 
 
-def test_a_rate_that_was_cut_with_it_comes_back_with_it() -> None:
+def test_undoing_a_rollback_also_undoes_the_rate_cut() -> None:
     assert wanted(course(FELL, cut=True)) == {"run.undo_rollback": None, "optimizer.lr_scale": 1.0}
 
 
-def test_what_was_taken_back_is_not_judged_again() -> None:
+def test_an_undone_rollback_is_not_judged_again() -> None:
     undone = runs.receipt(LEFT + 6, "run.undo_rollback", 46, LEFT).model_copy(update={"n": 3 * (LEFT + 6) + 1})
     events = course(FELL)
     index = next(i for i, event in enumerate(events) if event.tick == LEFT + 6) + 1
     assert not any(vote.tick > LEFT + 6 for vote in votes_of([*events[:index], undone, *events[index:]]))
 
 
-def test_what_an_operator_wished_stands() -> None:
+def test_an_operators_rollback_is_not_undone() -> None:
     wish = Decision.model_validate(
         {
             "id": f"{LEFT}", "ballot": "", "actuator": "run.rollback", "verdict": "adopted", "value": 40, "reason": "",
@@ -99,7 +99,7 @@ def test_what_an_operator_wished_stands() -> None:
     assert wanted(events) and not wanted([*events[:index], wish, *events[index:]])
 
 
-def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:
+def test_steps_between_a_rollback_and_its_undoing_do_not_count() -> None:
     steps = [*range(1, 61), *range(41, 46), *range(61, 71)]
     seen = [runs.seen(tick, {"loss": float(tick)}, step) for tick, step in enumerate(steps, 1)]
     jumps = [

@@ -59,7 +59,7 @@ def up(by: float, **factors: float) -> Change:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_jump_on_the_same_steps_goes_back_and_past_the_batches(seed: int) -> None:
+def test_a_jump_on_the_same_steps_is_rolled_back_and_its_batches_are_skipped(seed: int) -> None:
     tick, remedies, first = plans(Divergence(), hurt(up(2.0, norm=8.0), seed=seed))[0]
     assert (tick, remedies) == (ONSET + 2, [SKIPPING]), "at the third high value; nothing speaks for the rate"
     assert first == {"run.rollback": ONSET - 2.0, "data.skip": 100.0}
@@ -86,7 +86,7 @@ def test_a_jump_that_heals_by_itself_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("gauge", ["loss", "grad_norm"])
-def test_what_is_no_number_goes_back_at_once_and_goes_on_trying(gauge: str) -> None:
+def test_a_nan_is_rolled_back_at_once_and_again(gauge: str) -> None:
     broken = hurt(lambda since, metrics: {gauge: math.nan})
     tick, remedies, first = plans(Divergence(), broken)[0]
     assert (tick, remedies) == (ONSET, [SKIPPING, CUTTING, RETURNING])
@@ -105,7 +105,7 @@ def _after(observations: list[Observation]) -> list[Observation]:
     ]
 
 
-def test_what_did_not_help_is_not_tried_again() -> None:
+def test_a_remedy_that_did_not_help_is_not_tried_again() -> None:
     jumped = hurt(up(2.0, norm=8.0), end=ONSET + 3)
     tick = ONSET + 2
     again = hurt(up(2.0, norm=8.0), onset=tick + 1, end=tick + 40)[tick:]
@@ -160,7 +160,7 @@ def test_a_decay_that_eats_the_weights_is_lowered_with_a_rollback() -> None:
     assert not plans(Divergence(), hurt(shrink)), "and nobody takes it for the rate"
 
 
-def test_data_that_come_again_are_passed_over_once() -> None:
+def test_repeated_data_is_skipped_once() -> None:
     repeated = hurt(lambda since, metrics: {"data/repeated": 1.0})
     (vote, *_rest) = runs.votes(RepeatedData(), runs.pretraining(), repeated)
     assert (vote.tick, vote.actuator, vote.value) == (ONSET + 2, "data.skip", 100.0)
@@ -179,7 +179,7 @@ def loose(run: RunStarted) -> RunStarted:
     return run.model_copy(update={"actuators": tuple(specs)})
 
 
-def test_outliers_that_come_again_bring_the_clip_down_to_them() -> None:
+def test_recurring_outliers_lower_the_clip_to_their_norm() -> None:
     tight = runs.pretraining()
     spiky = hurt(lambda since, metrics: {"grad_norm": metrics["grad_norm"] * (20 if since % 5 == 0 else 1)})
     vote = runs.votes(GradClip(), loose(tight), spiky)[0]
@@ -188,7 +188,7 @@ def test_outliers_that_come_again_bring_the_clip_down_to_them() -> None:
 
 
 @pytest.mark.parametrize(("lost", "spoke"), [(0.0, True), (3.0, False)], ids=["regained", "in vain"])
-def test_a_jump_is_not_gone_back_from_where_going_back_was_in_vain(lost: float, spoke: bool) -> None:
+def test_a_jump_is_not_rolled_back_after_rollbacks_that_did_not_help(lost: float, spoke: bool) -> None:
     """An earlier rollback, for something else, and a reading after it."""
     earlier, read_at = ONSET - 20, ONSET - 14
     held = {earlier - 10: 2.6, earlier - 1: 5.6, read_at: 2.6 + lost}
@@ -207,7 +207,7 @@ def test_a_jump_is_not_gone_back_from_where_going_back_was_in_vain(lost: float, 
     assert bool([tick for tick, _, _ in plans(Divergence(), events()) if tick > ONSET]) == spoke
 
 
-def test_an_outlier_that_comes_again_after_a_rollback_is_no_single_event() -> None:
+def test_an_outlier_that_recurs_after_a_rollback_is_not_a_single_event() -> None:
     def outliers(since: int, metrics: dict[str, float]) -> dict[str, float]:
         longer = {"optim/update_ratio": 2 * metrics["optim/update_ratio"]}
         return longer | ({"grad_norm": 100.0} if since % 12 == 0 else {})
@@ -220,7 +220,7 @@ def test_an_outlier_that_comes_again_after_a_rollback_is_no_single_event() -> No
 
 
 @given(st.lists(st.integers(0, 12), max_size=4), st.integers(1, 10))
-def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(backs: list[int], between: int) -> None:
+def test_discarded_steps_are_not_part_of_the_surviving_series(backs: list[int], between: int) -> None:
     """Against the run as it went: steps that stand are a stack, and a rollback takes off its top."""
     observations: list[Observation] = []
     standing: list[tuple[int, int]] = []
@@ -242,7 +242,7 @@ def test_what_a_rollback_threw_away_is_not_on_the_way_to_the_present_weights(bac
     assert window.surviving_series("loss", last=3) == window.surviving_series("loss")[-3:]
 
 
-def test_a_decay_that_makes_the_weights_larger_is_lowered_and_gone_back_from() -> None:
+def test_a_decay_that_makes_the_weights_larger_is_lowered_and_rolled_back() -> None:
     def push(since: int, metrics: dict[str, float]) -> dict[str, float]:
         return {"optim/weight_norm": 29 * 1.02 ** max(0, since), "optim/update_ratio": 0.021}
 
@@ -257,7 +257,7 @@ def test_a_decay_that_makes_the_weights_larger_is_lowered_and_gone_back_from() -
 
 
 @pytest.mark.parametrize("backs", [2, 3])
-def test_going_back_ends_after_three_times_without_a_new_best(backs: int) -> None:
+def test_rollbacks_end_after_three_without_a_new_best(backs: int) -> None:
     seen = hurt(lambda since, metrics: {"optim/weight_norm": 1.2 * metrics["optim/weight_norm"]}, onset=ONSET + 9)
     gone = [receipt(ONSET + i, "run.rollback", float(ONSET + i), float(ONSET + i - 1)) for i in range(backs)]
     events: list[Observation | Receipt] = [*seen[: ONSET + 4], *gone, *seen[ONSET + 4 :]]

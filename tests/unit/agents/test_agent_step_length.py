@@ -59,7 +59,7 @@ def test_steps_of_a_length_that_fits_are_left_alone(length: float) -> None:
     assert not votes_of(observations(length))
 
 
-def test_neither_while_the_rate_still_rises_nor_under_a_reward_nor_where_nothing_can_be_undone() -> None:
+def test_no_rate_change_during_warm_up_under_a_reward_or_without_rollback() -> None:
     long = observations(8 * FITTING, worse=True)
     assert not votes_of(long[: WARMUP - 1])
     rewarded = [runs.seen(observation.tick, {**observation.metrics, "reward": 0.5}) for observation in long]
@@ -69,7 +69,7 @@ def test_neither_while_the_rate_still_rises_nor_under_a_reward_nor_where_nothing
     assert not votes_of(long, run.model_copy(update={"actuators": knobs}))
 
 
-def test_no_rate_is_raised_while_a_model_is_on_its_way_from_where_its_weights_were_drawn() -> None:
+def test_no_rate_is_raised_early_in_training_from_random_weights() -> None:
     """For forty steps, and for a twentieth of the run: 50 of a thousand, 5 of a hundred."""
     run = runs.pretraining()
     seen = observations(FITTING / 30, cosine=0.8, ticks=60)

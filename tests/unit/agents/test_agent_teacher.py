@@ -121,11 +121,11 @@ def test_with_no_stronger_teacher_beta_is_lowered() -> None:
     ],
     ids=["it learns", "the KL is free to grow", "the KL counts for little", "no headroom", "too late"],
 )
-def test_what_is_no_binding_anchor(observations: list[Observation]) -> None:
+def test_no_vote_without_a_binding_anchor(observations: list[Observation]) -> None:
     assert not votes(observations)
 
 
-def test_a_kl_that_runs_away_for_nothing_raises_beta() -> None:
+def test_a_kl_that_runs_away_without_a_gain_raises_beta() -> None:
     def drift(held_out: float) -> list[Observation]:
         return [*steps(20, 0.5, 0.05), *(seen(t, 0.5 - t / 1000, 0.06 * (t - 19), held_out) for t in range(21, 40))]
 
@@ -172,7 +172,7 @@ def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None
         "a short dip",
     ],
 )
-def test_what_is_not_absorbed(observations: list[Observation], run: RunStarted) -> None:
+def test_a_teacher_that_still_helps_is_not_called_absorbed(observations: list[Observation], run: RunStarted) -> None:
     assert not [vote for _, vote in votes(observations, run) if "absorbed" in vote.rationale]
 
 
@@ -185,7 +185,7 @@ def test_a_teacher_that_made_it_worse_is_left_and_not_tried_again() -> None:
     assert {vote.value for tick, vote in votes(settled) if tick > 60} == {"strong"}
 
 
-def test_a_swap_that_pays_is_left_alone_while_it_does() -> None:
+def test_a_swap_stays_while_it_helps() -> None:
     """As recorded: the KL to the new teacher falls while the reward rises, and both settle near the ceiling."""
     better = []
     for t in range(1, 120):
@@ -209,7 +209,7 @@ RATES = st.floats(0, 1) | st.just(math.nan)
     RATES,
     st.lists(st.tuples(st.integers(1, 70), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=3),
 )
-def test_whatever_comes_it_keeps_to_headroom_patience_and_bounds(
+def test_any_events_keep_to_headroom_patience_and_bounds(
     pairs: list[tuple[float, float]], held_out: float, swaps: list[tuple[int, str, str]]
 ) -> None:
     receipts = {tick: changed(tick, TEACHER, before, after) for tick, before, after in swaps}

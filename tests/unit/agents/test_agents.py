@@ -105,7 +105,7 @@ def test_an_agent_says_why_it_cannot_fire() -> None:
     assert statuses[-1].state == "cannot_fire" and "reward" in statuses[-1].reason
 
 
-def test_under_a_reward_gradients_that_lean_are_a_reason_while_they_go_on_leaning() -> None:
+def test_under_a_reward_only_lasting_gradient_agreement_raises_the_rate() -> None:
     """At a rate that fits they lean, too, for as long as the policy has most of its way before it."""
 
     def proposals(fading: float) -> list[Vote]:

@@ -76,7 +76,7 @@ def _quiet(run: RunStarted, gauges: runs.Gauges) -> None:
         assert not {name: words for name, words in spoke.items() if words}
 
 
-def test_how_often_noise_alone_rises_that_far() -> None:
+def test_noise_alone_rarely_rises_above_the_threshold() -> None:
     """What `rise` promises: 4.5 is as rare as 3.6 of a normal law would be (.00016), for the noise is estimated too."""
     draw = random.Random(7)
     trials = [[draw.gauss(0, 1) for _ in range(42)] for _ in range(6000)]

@@ -85,7 +85,7 @@ def _promises(vote: Vote, metric: MetricSpec) -> bool:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_where_nothing_is_wrong_nobody_speaks(name: str) -> None:
+def test_no_agent_votes_on_a_healthy_run(name: str) -> None:
     healthy = [trouble for trouble in TROUBLES if trouble.endswith(".nothing")]
     assert len(healthy) == 2
     for trouble in healthy:

@@ -133,7 +133,7 @@ class Clipper(Agent):
         return window.propose("grad.clip", knob.spec.high, confidence=0.95, why="as far as it goes")
 
 
-def test_a_recording_with_announcements_is_heard_as_it_was() -> None:
+def test_a_recording_with_announcements_is_replayed_unchanged() -> None:
     """The agent cannot fire before tick 4, and may go further from tick 20 on; every tick closes."""
     clip = ActuatorSpec(name="grad.clip", kind="scalar", low=0.5, high=2, value=1.0)
     recorded = Lockstep(Clipper(), "clipper", 40, {4: clip, 20: clip.model_copy(update={"high": 8})}).log

@@ -75,7 +75,7 @@ def test_the_same_answers_as_a_Window(
             )
 
 
-def test_a_long_run_is_cut_and_answers_alike() -> None:
+def test_a_long_run_is_truncated_and_gives_the_same_answers() -> None:
     rng, held, limit = random.Random(1), Columns(64), 64
     seen: list[Observation] = []
     step = 0

@@ -50,7 +50,7 @@ class Beside(Agent):
 
 
 @pytest.mark.parametrize("config", [json.dumps({"committee": {"providers": "/p.yaml"}}), "{", "[]"])
-async def test_one_that_raises_is_told_by_its_type(
+async def test_a_companion_that_raises_is_reported_by_its_error_type(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "config.json").write_text(config)

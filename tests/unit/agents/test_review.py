@@ -220,7 +220,7 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert bare["assumed_knobs"] == [] and "no run.rollback" in bare["cannot_fire"]["divergence"]
 
 
-def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any) -> None:
+def test_a_kept_run_can_be_reviewed_by_name_folder_or_log(tmp_path: Path, home: Home, capsys: Any) -> None:
     table(tmp_path / "a.csv", 700, spikes=((300, 200),))
     seen = {}
     assert invoke("import", "a.csv", "--run", "kept") == 0

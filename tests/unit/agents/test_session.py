@@ -97,7 +97,7 @@ def test_a_decision_that_comes_twice_does_not_silence_the_agent() -> None:
     assert any(isinstance(message, Vote) for message in session.react())
 
 
-def test_in_lockstep_the_last_word_can_be_said_again() -> None:
+def test_in_lockstep_the_last_status_can_be_repeated() -> None:
     session = Session(Eager(), "me")
     session.absorb(started().model_copy(update={"lockstep": True}))
     awaited = [session.awaited]
@@ -143,7 +143,7 @@ class Wordy(Agent):
         return {"optimizer.lr_scale": 2.0}  # type: ignore[return-value]
 
 
-def test_what_is_no_vote_is_the_agents_own_fault() -> None:
+def test_a_return_value_that_is_not_a_vote_is_an_agents_error() -> None:
     session = Session(Wordy(), "me")
     session.absorb(started())
     session.absorb(observe(1, reward=0.1))
@@ -158,7 +158,7 @@ class Unasked(Eager):
         return None
 
 
-def test_who_says_nothing_on_a_ballot_says_that_it_has_seen_it() -> None:
+def test_an_agent_without_a_vote_confirms_that_it_saw_the_ballot() -> None:
     session = Session(Unasked(), "me")
     elsewhere = BALLOT.model_copy(update={"actuator": "grad.clip"})
     session.absorb(started())

@@ -34,7 +34,7 @@ ECE, NULL, HIGH = "calibration/ece", "calibration/ece_null", "calibration/ece_nu
 
 
 @given(st.lists(st.floats(0, 1), max_size=60))
-def test_what_ended_last_has_ended(values: list[float]) -> None:
+def test_a_state_ends_when_the_median_crosses_the_upper_bound(values: list[float]) -> None:
     result = below(values, 0.3, 0.5)
     levels = [sorted(values[index - 4 : index + 1])[2] for index in range(4, len(values))]
     state = False
@@ -43,7 +43,7 @@ def test_what_ended_last_has_ended(values: list[float]) -> None:
     assert result == state
 
 
-def test_constant_confidences_are_a_collapse_and_right_ones_are_not() -> None:
+def test_constant_confidences_are_a_collapse_and_calibrated_ones_are_not() -> None:
     finding = confidence_collapse([0.02] * 5)
     assert finding is not None and (finding.symptom, finding.expected) == ("confidence_collapse", 0.1)
     assert confidence_collapse([0.02] * 4) is None, "four values are no level"
@@ -168,13 +168,13 @@ class Many(Agent):
         return made if window.tick < 5 else []
 
 
-def test_an_agent_has_so_many_symptoms_and_no_more() -> None:
+def test_an_agent_has_at_most_the_limit_of_active_symptoms() -> None:
     alerts = [word for word in messages_of(Many(), [(10, {})]) if isinstance(word, Alert)]
     assert [alert.state for alert in alerts] == ["raised"] * MAX_ACTIVE + ["cleared"] * MAX_ACTIVE
     assert all(len(alert.wire()) < 2000 for alert in alerts)
 
 
-def test_who_starts_again_knows_what_it_raised() -> None:
+def test_a_restarted_agent_remembers_its_raised_alerts() -> None:
     session = Session(CalibrationDrift(), "amy")
     session.absorb(oracle())
     for tick in range(1, 31):

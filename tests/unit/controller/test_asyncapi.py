@@ -74,7 +74,7 @@ def test_what_the_program_writes_fits_the_schema(message: Vote) -> None:
     Draft202012Validator(schema).validate(json.loads(message.wire()))
 
 
-def test_what_is_none_does_not_fit() -> None:
+def test_invalid_messages_do_not_match_the_schema() -> None:
     validator = Draft202012Validator(json_schema())
     for bad in (
         {"type": "Vote"},

@@ -229,7 +229,7 @@ def test_a_dry_run_loads_the_agents_files(
     assert "agent-mine" in capsys.readouterr().out
 
 
-def test_a_taken_port(capsys: pytest.CaptureFixture[str], home: Home) -> None:
+def test_a_port_in_use_is_an_error(capsys: pytest.CaptureFixture[str], home: Home) -> None:
     import socket
 
     with socket.socket() as listener:

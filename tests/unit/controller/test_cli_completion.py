@@ -92,7 +92,7 @@ def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) ->
 
 
 @pytest.mark.parametrize("damage", ["[", "[1]", "null", '{"agents": 3}', "[" * 9999, "\xff"])
-def test_nothing_that_is_damaged_raises(home: Home, damage: str, offered: Offered) -> None:
+def test_completion_never_raises_on_damaged_files(home: Home, damage: str, offered: Offered) -> None:
     folder = home.create("r", "grpo")
     folder.server.folder.mkdir(parents=True)
     for path in (folder.config, folder.export, folder.server.folder / "users.json"):

@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home()
 
 
-def test_a_log_that_follows_from_its_inputs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_follows_from_its_inputs_replays_as_the_same(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     log = a_run()
     left_behind(home, log)
     assert invoke("replay", "r") == 0
@@ -47,7 +47,7 @@ def test_a_log_that_follows_from_its_inputs(home: Home, capsys: pytest.CaptureFi
     assert report["signatures"] == {"run_signed": False, "checked": False, "decided": False, "by_kind": {}}
 
 
-def test_a_log_that_does_not(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_does_not_follow_from_its_inputs_is_reported(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     folder = left_behind(home, a_run())
     text = folder.export.read_text()
     folder.export.write_text(text.replace('"verdict":"adopted"', '"verdict":"rejected"'))
@@ -217,7 +217,7 @@ def test_an_agents_vote_of_another_version_spoils_nothing(home: Home, capsys: py
     assert invoke("replay", "r") == 0
 
 
-def test_a_run_that_never_started(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_never_started_is_reported(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     log = Log(stride=1)
     log.join("amy")
     left_behind(home, log)

@@ -142,7 +142,7 @@ def aligned(learner: Learner, steps: int = 8) -> None:
         learner.step(reward=0.3, optim__grad_momentum_cos=0.6, learning_rate=1e-3)
 
 
-def test_an_agents_proposal_is_a_decision_before_the_learner_goes_on() -> None:
+def test_an_agents_proposal_is_decided_before_the_learner_continues() -> None:
     learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start()
     aligned(learner)
@@ -165,7 +165,7 @@ def test_without_lockstep_it_is_decided_at_the_same_tick() -> None:
     assert not any(isinstance(message, StepClosed) for message in learner.decided)
 
 
-def test_nobody_hears_anothers_words_but_by_the_mesh() -> None:
+def test_agents_do_not_receive_each_others_votes() -> None:
     first, second = Scripted("amy", {1: (LR, 0.5, 0.9)}), Scripted("bob", {})
     learner = Learner([second, first])
     learner.start()
@@ -176,7 +176,7 @@ def test_nobody_hears_anothers_words_but_by_the_mesh() -> None:
     assert {RunStarted, Observation, BallotOpened, Decision, Receipt, StepClosed, Outcome} == set(kinds)
 
 
-def test_who_never_comes_to_an_end_is_named() -> None:
+def test_an_agent_that_never_stops_talking_is_named() -> None:
     class Talker(Scripted):
         def react(self) -> Sequence[Vote | AgentStatus]:
             return [AgentStatus(state="done")]

@@ -47,7 +47,7 @@ def test_a_row_has_proposer_change_verdict_and_outcome(home: Home, capsys: pytes
         .strip()
         .startswith(f"{RAISED.id}; applied 4 at step 16; reward +0.163 ± 0.018, forecast +0.05")
     )
-    assert f"prior             run.rollback – → 60                       adopted   {BACK.id}; applied 89" in last
+    assert f"prior             run.rollback – → 60                       adopted    {BACK.id}; applied 89" in last
     assert invoke("decisions", "r", "--json") == 0
     rows = [DecisionRow.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
     assert [row.id for row in rows] == [d.id for d in (RAISED, MIXED, VETOED, BACK)]

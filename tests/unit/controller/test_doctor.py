@@ -51,7 +51,7 @@ HOME = Path("/somewhere")
     ],
     ids=lambda value: value.name if isinstance(value, Check) else None,
 )
-def test_checks(check: Check, state: str, words: str) -> None:
+def test_each_check_has_the_expected_state_and_remedy(check: Check, state: str, words: str) -> None:
     assert check.state == state
     assert words in f"{check.facts}\n{check.remedy}"
     assert bool(check.remedy) == (state != "ok")
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
     assert (problem, free > 0, (tmp_path / "not").exists()) == ("", True, False)
 
 
-def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
+def test_a_leftover_process_of_a_finished_run_is_listed(tmp_path: Path) -> None:
     home = Home(tmp_path)
     folder = home.create("dead", "toy")
     module = "import time; time.sleep(600)"
@@ -105,7 +105,7 @@ def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
     assert doctor.leftover_processes(home) == []
 
 
-def test_the_command_tells_no_key(
+def test_the_command_prints_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))

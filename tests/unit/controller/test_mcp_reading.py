@@ -166,7 +166,7 @@ def test_without_the_package_the_message_says_how_to_install_it(
     assert '`pip install "oven-controller[mcp]"` installs it' in capsys.readouterr().err
 
 
-def test_a_run_that_is_none_is_said_at_once(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_reported_at_once(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("mcp", "nosuch") == 2
     assert "no run named 'nosuch'" in capsys.readouterr().err
 

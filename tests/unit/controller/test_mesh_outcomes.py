@@ -41,7 +41,7 @@ def only(log: Log) -> Outcome:
     return log.outcomes[0]
 
 
-def test_a_change_that_helped() -> None:
+def test_a_change_that_helped_has_a_scored_outcome() -> None:
     log = running()
     decision = change(log, 0.5)
     assert (decision.target, decision.expected_change, decision.horizon) == ("loss", -0.2, 10)

@@ -184,7 +184,7 @@ def test_a_malformed_event_stays_malformed() -> None:
     assert fault(begun(), event(ON.decision("x"), b'{"stream":"OVEN-r","seq":7}', "mesh")) == "malformed"
 
 
-def test_the_key_is_derived_and_is_not_the_nkey() -> None:
+def test_the_signing_key_is_derived_and_differs_from_the_nkey() -> None:
     import base64
 
     import nkeys

@@ -80,7 +80,7 @@ def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
     assert 'pip install "oven-controller[otel]"' in done.stdout and done.stdout.strip().endswith("False"), done.stderr
 
 
-def test_an_address_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tracing.VARIABLE, "localhost:4318")
     with pytest.raises(ConfigError, match="http://localhost:4318"):
         tracing.start("mesh", "r")

@@ -46,7 +46,7 @@ def outputs(module: Any, block: int, run: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_places_get_the_formula_and_no_other_position_moves(family: str, side: str) -> None:
+def test_only_placeholder_positions_are_changed_by_the_formula(family: str, side: str) -> None:
     policy, batch, wanted = model(family).eval(), prompts(side), vectors(2, 1, 3)
     injection = ActivationInjection(policy, tokenizer())
     with unwatched():
@@ -104,7 +104,7 @@ def test_the_gradient_reaches_what_is_below_the_block() -> None:
     assert torch.allclose(gradient.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_copy_of_the_model_has_the_rows_too() -> None:
+def test_a_copy_of_the_model_has_the_same_activation_rows() -> None:
     policy, batch = model().eval(), prompts()
     injection = ActivationInjection(policy, tokenizer())
     copied = copy.deepcopy(policy)
@@ -137,7 +137,7 @@ def test_a_row_that_is_not_known_is_an_error(rows: Any, layers: Any, message: st
         run(rows, layers)
 
 
-def test_a_text_without_places_needs_none() -> None:
+def test_a_text_without_placeholders_needs_no_rows() -> None:
     batch = tokenizer()(["is it ? ?"], return_tensors="pt", return_token_type_ids=False)
     run(None, batch=batch)
     run([None], batch=batch)
@@ -164,6 +164,6 @@ def test_passes_whose_places_cannot_be_told_are_refused() -> None:
         (torch.ones(2, SIZE - 1), "hidden states of 16 elements"),
     ],
 )
-def test_what_is_no_direction_is_refused(vector: torch.Tensor, message: str) -> None:
+def test_an_invalid_direction_is_refused(vector: torch.Tensor, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run([vector, *vectors(1, 3)])

@@ -51,7 +51,9 @@ def test_the_prompt_is_that_of_activation_oracles() -> None:
 @given(
     st.integers(0, 200), st.integers(1, 20), st.text(st.sampled_from("ab ?\nLayer: 1"), min_size=1), st.integers(0, 9)
 )
-def test_the_places_are_found_whatever_the_question(layer: int, count: int, question: str, padding: int) -> None:
+def test_placeholder_positions_are_located_for_any_question(
+    layer: int, count: int, question: str, padding: int
+) -> None:
     if not question.strip():
         return
     for places, words in ((PLACES, WORDS), (PLACES_IN_CHAT, CHATTING)):

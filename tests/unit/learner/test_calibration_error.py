@@ -54,7 +54,7 @@ def test_hard_outcomes_against_the_libraries(seed: int) -> None:
     assert brier(stated, right) == pytest.approx(brier_score_loss(right, stated), abs=1e-6)
 
 
-def test_a_confidence_of_1_is_in_the_last_bin_and_hundredths_are_where_they_should() -> None:
+def test_a_confidence_of_1_is_in_the_last_bin_and_hundredths_are_in_the_right_bins() -> None:
     assert bin_of([n / 100 for n in range(101)]).tolist() == [min(n // 10, 9) for n in range(101)]
     assert binned([1.0, 0.9], [0.0, 1.0]).expected_error == pytest.approx(0.45)
     theirs = binary_calibration_error(torch.tensor([1.0, 0.9]), torch.tensor([0, 1]), n_bins=BINS, norm="l1")

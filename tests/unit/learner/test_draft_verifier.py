@@ -22,7 +22,7 @@ def letters(texts: Sequence[str]) -> torch.Tensor:
     return torch.nn.functional.normalize(counts, dim=-1)
 
 
-def test_an_answer_is_worth_what_it_has_in_common_with_the_draft() -> None:
+def test_an_answer_scores_by_its_overlap_with_the_draft() -> None:
     verifier = DraftVerifier(letters)
     assert verifier(["p", "q"], ["a", "b"]) == [None, None], "no teacher yet"
     verifier.drafts = lambda prompts: ["aab", "c", " "]

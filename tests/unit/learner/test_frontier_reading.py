@@ -112,7 +112,7 @@ def test_the_whole_distribution_gives_the_divergence_itself() -> None:
     assert float(least_divergence(theirs[None], ours[None])[0]) == pytest.approx(exact)
 
 
-def test_bits_per_byte_are_the_policy_s_own_and_the_kl_is_against_what_it_would_have_said() -> None:
+def test_bits_per_byte_and_kl_equal_a_direct_computation() -> None:
     """One tokenizer and every alternative: then the bound is the divergence of the next byte, token by token."""
     words = bpe(280)
     frontier, policy = model(words, 1), model(words, 2)
@@ -140,7 +140,7 @@ def _at_character(words: Any, ids: list[int]) -> bool:
     return not words.decode(ids).endswith("�")
 
 
-def test_with_other_tokens_only_places_where_both_end_one_count_and_fewer_alternatives_claim_less() -> None:
+def test_with_other_tokens_only_shared_token_ends_count() -> None:
     theirs, ours = bpe(290), bpe(262)
     frontier, policy = model(theirs, 1), model(ours, 2)
     kls = []

@@ -289,7 +289,7 @@ def test_a_loop_may_continue_from_the_restored_step_and_undo_it() -> None:
     assert [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
 
 
-def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
+def test_the_decided_rate_survives_a_rollback() -> None:
     loop = Loop()
     scheduler = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: 1 - step / 40)
     loop.options["scheduler"] = scheduler

@@ -65,7 +65,7 @@ def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:
         ("", 0.0),
     ],
 )
-def test_a_right_answer_is_half_and_one_that_says_what_is_whole(answer: str, informative: float) -> None:
+def test_a_right_answer_scores_half_and_an_explained_one_scores_full(answer: str, informative: float) -> None:
     assert informativeness_of(answer, ("no six",), ("no", "no several")) == informative
 
 

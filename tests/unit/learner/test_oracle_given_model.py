@@ -67,7 +67,7 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", ["model", "adapter"])
-def test_torn_weights_are_told(tmp_path: Path, torn: str) -> None:
+def test_truncated_weights_are_refused(tmp_path: Path, torn: str) -> None:
     made = saved(tmp_path / "model")
     adapter_of(tmp_path / "adapter", made, str(tmp_path / "model"))
     file = next((tmp_path / torn).glob("*.safetensors"))

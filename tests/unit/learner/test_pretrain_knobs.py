@@ -289,9 +289,7 @@ def explicit_mtp(job: Job, batch: Any, weight: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["channel.kg", "channel.mtp", "train.quantisation"])
-def test_gradients_are_the_terms_own_while_it_is_on_and_the_trainers_while_it_is_off(
-    home: Home, tmp_path: Path, name: str
-) -> None:
+def test_gradients_include_a_term_only_while_it_is_on(home: Home, tmp_path: Path, name: str) -> None:
     job = home.job(tmp_path, token_prior="unigram")
     assert job.mixture is not None
     rows = [job.mixture.dataset[index] for index in range(4)]

@@ -46,7 +46,7 @@ def weighted(job: Any) -> dict[int, float]:
     return dict(scores)
 
 
-def test_without_one_nothing_is_scaled_and_there_is_no_channel(tmp_path: Path, home: Home) -> None:
+def test_without_a_prior_nothing_is_scaled_and_there_is_no_channel(tmp_path: Path, home: Home) -> None:
     assert [channel.name for channel in home.job(tmp_path).trainer.channels] == ["mtp"]
     assert not (tmp_path / KEPT).exists()
 

@@ -13,7 +13,7 @@ from oven_learner.actuators import Applied, difference
 from oven_learner.ranks import Ranks
 
 
-def test_a_process_alone_hears_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_single_process_gets_its_own_values_back(caplog: pytest.LogCaptureFixture) -> None:
     alone = Ranks.join(processes=1)
     assert alone.leader and alone.same("a") == "a" and alone.each(1) == [1]
     assert alone.broadcast_if_any(lambda: "news") == "news"

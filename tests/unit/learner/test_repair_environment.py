@@ -273,7 +273,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
 
 
 class TestGeneratedTasks:
-    def test_they_are_the_same_again_and_the_sides_of_the_split_share_no_function(self) -> None:
+    def test_tasks_are_reproducible_and_the_splits_share_no_function(self) -> None:
         train, unseen = tasks(0, 200), tasks(0, 100, evaluation=True)
         assert [task.instance_id for task in tasks(0, 200)] == [task.instance_id for task in train]
         right = {task.solution[path(task)] for task in train}
@@ -308,7 +308,7 @@ class TestGeneratedTasks:
                     assert not session.call(call["function"]["name"], json.loads(call["function"]["arguments"])).failed
             assert session.solved
 
-    def test_one_with_mistakes_may_be_made_good(self) -> None:
+    def test_a_demonstration_with_mistakes_may_recover(self) -> None:
         rng = random.Random(0)
         habits = Habits(right=0.0, looks_around=0.0, runs_tests=1.0, tries_again=1.0)
         lengths = {len(demonstration(task, habits, rng)) for task in tasks(4, 50)}

@@ -58,7 +58,7 @@ def test_reordered_completions_and_members_change_nothing_else(
 
 
 @given(group(least=2), rules, st.sampled_from((0.25, 0.5, 2.0, 4.0)), st.floats(-1, 1))
-def test_a_judges_own_scale_and_offset_do_not_move_the_order(
+def test_a_judges_scale_and_offset_do_not_change_the_order(
     scores: dict[str, list[float]], rule: str, factor: float, offset: float
 ) -> None:
     rescaled = scores | {"a": [factor * value + offset for value in scores["a"]]}
@@ -83,7 +83,7 @@ def test_without_a_quorum_there_is_no_number(scores: dict[str, list[float]], quo
 
 
 @given(group(least=2), st.integers(1, 2), score)
-def test_a_judge_that_sees_no_difference_has_no_part_in_the_order(
+def test_a_judge_with_equal_scores_does_not_affect_the_order(
     scores: dict[str, list[float]], quorum: int, flat: float
 ) -> None:
     with_it = aggregate(scores | {"e": [flat] * len(scores["a"])}, EQUAL | {"e": 0.25}, caution=0.5, quorum=quorum)
@@ -121,7 +121,7 @@ def test_rewards_are_monotone_in_every_judges_score(
 
 
 @given(group(least=2), st.floats(0, 4))
-def test_the_reward_is_the_plain_formulas_or_that_of_less_praise(
+def test_the_reward_is_the_formulas_result_or_that_of_lower_scores(
     scores: dict[str, list[float]], caution: float
 ) -> None:
     """By search: no other set of caps on the judges' standard scores does better than one cap for all."""
@@ -145,7 +145,7 @@ def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_
     assert play(rule, "hostile", 300, seed=5).share <= 0.10
 
 
-def test_the_other_rules_do_not_and_when_all_are_fooled_none_helps() -> None:
+def test_other_rules_fail_and_no_rule_helps_when_all_judges_are_fooled() -> None:
     assert play(raw_mean, "one_fooled", 300, seed=6).share > 0.3
     assert play(by_rule("cautious"), "hostile", 300, seed=6).share > 0.4
     assert all(play(by_rule(rule), "all_fooled", 100, seed=6).share > 0.98 for rule in RULES)

@@ -43,7 +43,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, settings: dict[str
     monkeypatch.delenv("OVEN_CREDS", raising=False)
 
 
-def test_a_run_without_settings_has_the_rules_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_without_settings_uses_only_its_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     configured(monkeypatch, tmp_path, {})
     made = convene(RULES, weights=WEIGHTS)
     assert made.remote is not None and made.remote.members == ()

@@ -200,7 +200,7 @@ def test_the_rest_of_a_batch_trains_as_it_would_alone(tmp_path: Path, loss_type:
 
 
 @pytest.mark.parametrize("loss_type", BY_TOKENS + BY_ROWS)
-def test_and_so_it_does_over_several_micro_batches(tmp_path: Path, loss_type: str) -> None:
+def test_the_rest_of_several_micro_batches_trains_as_it_would_alone(tmp_path: Path, loss_type: str) -> None:
     settings = {"loss_type": loss_type, "beta": 0.4, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
     partly = ready(tmp_path / "partly", "b", **settings)
     alone = ready(tmp_path / "alone", "", **(settings | {"gradient_accumulation_steps": 2}))

@@ -52,7 +52,7 @@ def test_calls_are_rejected_when_training_ends() -> None:
     assert again.result() is None and seen == [3]
 
 
-def test_what_ended_the_training_is_said_and_raised() -> None:
+def test_the_error_that_ended_training_is_raised_to_later_callers() -> None:
     calls = StepCalls()
     futures: list[Future[None]] = []
 

@@ -33,7 +33,7 @@ def test_invalid_values_are_named_in_the_error(values: dict[str, Any], message: 
     assert str(raised.value).startswith(f"teacher {values.get('name', 'strong')!r}: ") and message in str(raised.value)
 
 
-def test_a_list_in_yaml(tmp_path: Path) -> None:
+def test_a_list_in_yaml_is_read(tmp_path: Path) -> None:
     file = tmp_path / "teachers.yaml"
     file.write_text(
         "- {name: small, model_name: here/small}\n"

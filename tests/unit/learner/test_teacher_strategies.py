@@ -97,7 +97,7 @@ def test_the_term_has_its_gradient_however_the_teacher_is_kept(tmp_path: Path, f
 
 @pytest.mark.parametrize("form", KEPT)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_is_made_ready_beside_a_step_and_changes_nothing_of_it(
+def test_a_teacher_prepared_during_a_step_does_not_change_the_step(
     tmp_path: Path, form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, teachers = beside(tmp_path)

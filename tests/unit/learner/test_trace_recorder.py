@@ -99,7 +99,7 @@ def shown(habits: Habits) -> Script:
     return lambda statement, turn: known[statement][turn]
 
 
-def test_a_whole_attempt_is_whole(folder: Path) -> None:
+def test_a_complete_attempt_is_recorded_completely(folder: Path) -> None:
     traces = recorded(folder, shown(Habits(right=1.0, runs_tests=1.0)))
     assert [trace.ended for trace in traces] == ["submitted"] * 4
     assert all(trace.solved and trace.reward == 1 for trace in traces)

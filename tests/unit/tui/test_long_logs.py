@@ -52,7 +52,7 @@ def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder
     assert not any("attacker" in repr(entry) for entry in fold.view.entries)
 
 
-def test_a_preview_has_the_beginning_the_end_and_says_that_it_is_one(
+def test_a_preview_shows_the_beginning_and_the_end_and_is_marked_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, size in (("HEAD_EVENTS", 30), ("TAIL", 20_000), ("WINDOW", 4000), ("PLACES", 40)):

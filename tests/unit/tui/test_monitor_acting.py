@@ -54,7 +54,7 @@ def test_steps_stay_within_the_bounds_and_change_something(
         assert not isinstance(value, Fault) and outside(spec, value) is None
 
 
-def test_what_is_typed_counts_and_says_what_is_wrong_with_it() -> None:
+def test_typed_values_are_used_and_faults_are_explained() -> None:
     edit = KnobEdit(LOG, 1.0)
     assert all(map(edit.type, "2e1")) and edit.value == 20.0
     assert not edit.type("h") and not edit.type("enter")

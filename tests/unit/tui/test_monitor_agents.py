@@ -21,14 +21,14 @@ def shown(width: int, height: int, *agents: str) -> list[str]:
     return ["".join(text for text, _ in row) for row in Agents(view).rows(width, height)]
 
 
-def test_of_many_who_has_spoken_comes_first_and_the_others_share_rows() -> None:
+def test_agents_that_voted_are_listed_first_and_the_others_share_rows() -> None:
     _, spoke, *shared = shown(110, 12, *QUIET)
     assert spoke.split()[1] == "zoe" and f"propose {LR} 2" in spoke
     assert len(shared) == 3 and all(name in " ".join(shared) for name in QUIET)
 
 
 @pytest.mark.parametrize("height", [2, 3])
-def test_where_there_is_no_room_who_has_spoken_comes_first_and_the_rest_is_counted(height: int) -> None:
+def test_on_a_small_screen_agents_that_voted_come_first_and_the_rest_is_counted(height: int) -> None:
     rows = shown(80, height, *QUIET)
     assert len(rows) == height and "zoe" in rows[0]
     assert rows[-1].startswith(f"and {12 - 3 * (height - 1)} more")

@@ -199,7 +199,7 @@ async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
         ("down", "stack is down"),
     ],
 )
-async def test_the_connection_is_told(link: str, words: str) -> None:
+async def test_the_monitor_shows_the_state_of_the_connection(link: str, words: str) -> None:
     async with monitor(EVENTS) as (app, pilot):
         app.say(link, "it is gone")
         app.paint()

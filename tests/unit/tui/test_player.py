@@ -124,7 +124,7 @@ def test_wherever_it_goes_it_shows_what_the_live_monitor_showed(
         assert plain(player.view) == plain(live(folders[name], player.view.run.seq))
 
 
-def test_a_place_is_the_first_one_of_its_step_its_tick_or_its_decision(folders: dict[str, RunFolder]) -> None:
+def test_a_position_is_the_first_event_of_its_step_tick_or_decision(folders: dict[str, RunFolder]) -> None:
     player = played(folders["recorded"])
     events = list(exported(folders["recorded"]))
     decisions = [event.seq for event in events if isinstance(event.body, Decision)]

@@ -16,9 +16,9 @@ import torch
 from peft import get_peft_model
 from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model, oracle, stirred, tokenizer
 
-from oven_recipes.activations.blocks import bare, blocks, body
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
+from oven_recipes.activations.model_blocks import bare, blocks, body
 from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 

@@ -35,7 +35,7 @@ from oven_core.replica.service import REPLY_BYTES
 from oven_runs.server import embedded
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.language_models import ModelSettings
-from oven_runs.settings.model import Settings
+from oven_runs.settings.model import RuleSettings, Settings
 from oven_runs.settings.notifications import RecipientSettings
 from oven_runs.traces.formats.table import FORMATS, format_named
 
@@ -147,7 +147,7 @@ def limits() -> str:
 
 def rules() -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in Rules.model_fields.items():
+    for name, field in RuleSettings.model_fields.items():
         default = field.get_default(call_default_factory=True)
         shown = f"{default:.4g}" if isinstance(default, float) else _pairs(default)
         rows.append(f"| `rules.{name}` | {shown} | {field.description} |")

@@ -1,8 +1,8 @@
-"""Cancellation that is not lost: tasks are cancelled until they end, and a swallowed cancellation is raised again.
+"""Reliable cancellation: cancel tasks until they end, and raise a swallowed cancellation again.
 
 On Python 3.11 `asyncio.wait_for` returns the result if a cancellation arrives together with it (CPython issue 86296).
-nats-py uses it, and swallows other cancellations itself. The task then continues, and its owner waits for its end
-forever. So this project does not use `wait_for`, raises again what nats-py swallows, and cancels a task more than once.
+nats-py uses `wait_for` and also swallows other cancellations. The task then continues, and its owner waits forever. So
+this project does not use `wait_for`, raises again what nats-py swallows, and cancels a task more than once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Cores and priority of the stack's processes next to the training. It imports only the standard library.
+"""CPU cores and priority of the stack's processes next to the training. Imports only the standard library.
 
-On two cores, under a scheduler that packs waking processes onto busy cores, a training step took a tenth longer if the
-stack could wake on every core than if it used the other half only (docs/experiments.md). A trainer that leaves its half
-idle, waiting for a device or for judges, loses nothing if the stack uses all cores, and a decision that passes through
-six processes is then made sooner.
+Some schedulers pack waking processes onto busy cores. On two cores, a training step then took a tenth longer if the
+stack could use every core instead of only the other half (docs/experiments.md). A trainer that leaves its half idle,
+waiting for a device or for judges, loses nothing if the stack uses all cores. A decision passes through six processes
+and is then made sooner.
 """
 
 from __future__ import annotations

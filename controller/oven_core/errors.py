@@ -38,7 +38,8 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
         "undo": "rollback_undo",
     }
 }
-"""By kind: an earlier name → the present one, for the error that names the nearest. Earlier names are not accepted."""
+"""For each kind of name, earlier name → present name. Only errors use it, to suggest a name; earlier names are not
+accepted."""
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Numbers of an OSError for a full disk, a quota, a limit on a file's size, or a read-only disk."""

@@ -8,7 +8,7 @@
             if client.stopping:
                 break
 
-Without the `with`, call `client.close("completed")` at the end. Torch is imported only if there is an optimizer.
+Without the `with`, call `client.close()` at the end. Torch is imported only if there is an optimizer.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def connect(
         optimizer: a torch optimizer. It adds `optimizer.lr_scale` and, if it has any, `optimizer.weight_decay`. Its
             steps measure the learning rate, the gradient norm and the gauges of oven_learner.optim.gauges.
         scheduler: the optimizer's scheduler, if it has one.
-        clip: clip gradients to this norm before each step. It adds `grad.clip`; remove your own clipping.
+        clip: clip gradients to this norm before each step of the `optimizer`, exactly like
+            `clip_grad_norm_(model.parameters(), clip)`. It adds `grad.clip`; remove your own clipping. If the model has
+            several optimizers, give the one that steps first.
         evaluate: measures held-out metrics: at the start, every `evaluate_every` steps, at `max_steps`, and whenever
             an agent asks (`run.evaluate`). A metric may be a list with the value of each example; its mean is
             published.
@@ -116,7 +118,7 @@ def connect(
             if clip is not None:  # it is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
 
-                idle.hooks.callback(Clip(clip).always(optimizer).remove)
+                idle.hooks.callback(Clip(clip, model).always(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = sampling_of(connection.shown_completions if connection is not None else None, completions, redact)
@@ -225,7 +227,7 @@ def _gauges(
         raise ConfigError(
             f"clip={clip:g} needs whole gradients, and {without_norm}: clip in the loop, and leave clip= out"
         )
-    clipping = Clip(clip) if clip is not None else None
+    clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
         clipping.announce(knobs, USER_BOUNDS)
     decay.announce(rate.scale.optimizer, knobs)

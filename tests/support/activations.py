@@ -98,9 +98,14 @@ def rows(store: ActivationStore, base: Any, count: int = 12) -> list[dict[str, s
     words = tokenizer()
     made = []
     captured = capture(base, words, texts(count), [1, 2], [1 + n % 3 for n in range(count)])
-    for n, (one, key) in enumerate(zip(captured, store.add(MODEL, captured), strict=True)):
+    for n, (captured_activation, key) in enumerate(zip(captured, store.add(MODEL, captured), strict=True)):
         question = ("is it red ?", "why ? ?", "is it so")[n % 3]
-        made.append({"prompt": oracle_prompt(one.layer, len(one.vectors), question), "activation": key})
+        made.append(
+            {
+                "prompt": oracle_prompt(captured_activation.layer, len(captured_activation.vectors), question),
+                "activation": key,
+            }
+        )
     return made
 
 

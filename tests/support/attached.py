@@ -80,11 +80,11 @@ def tokens(count: int = 64) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row.clone()} for row in made]
 
 
-def weights(of: Trainer) -> list[torch.Tensor]:
-    assert isinstance(of.model, torch.nn.Module)
-    return [parameter.detach().clone() for parameter in of.model.state_dict().values()]
+def weights(trainer: Trainer) -> list[torch.Tensor]:
+    assert isinstance(trainer.model, torch.nn.Module)
+    return [parameter.detach().clone() for parameter in trainer.model.state_dict().values()]
 
 
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     """Bit for bit."""
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -40,13 +40,13 @@ class Witness:
     """What was delivered on subjects that are not the agents', by whatever way."""
 
     def __init__(self) -> None:
-        self.heard: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
         self.inboxes: list[str] = []
         """Where the learner's and the mesh's acknowledgements go: every agent sees that in the reply subjects."""
 
     async def hear(self, message: Msg) -> None:
         if message.subject.startswith(f"{ON.base}.") and names.kind(message.subject) not in (*UNSIGNED, "history"):
-            self.heard[message.subject] += 1
+            self.received[message.subject] += 1
             if message.reply:
                 self.inboxes.append(message.reply)
 
@@ -78,8 +78,8 @@ async def attacked(folder: Path, attack: Attack, *, kg: bool = False) -> AsyncIt
         await admin.flush()
         logged = Counter(event.subject for event in played.events if not _from_agents(event))
         del logged[ON.run]  # the first of them was before the witness
-        del witness.heard[ON.run]
-        assert witness.heard == logged, "something was delivered on a protected subject that is not in the log"
+        del witness.received[ON.run]
+        assert witness.received == logged, "something was delivered on a protected subject that is not in the log"
         yield played, evil, witness
 
 

@@ -26,7 +26,7 @@ def late() -> TeacherConfig:
     return TeacherConfig(name="late", kind="big", model=llama(), tokenizer=tokenizer())
 
 
-class Told(TrainerCallback):
+class BakeCallback(TrainerCallback):
     """Says when a checkpoint has the late teacher."""
 
     def __init__(self, baked: oven.Oven) -> None:
@@ -57,7 +57,7 @@ async def main(run: str, resume: bool) -> None:
         learning_rate=0.01,
         disable_tqdm=True,
     )
-    baked.trainer.add_callback(Told(baked))
+    baked.trainer.add_callback(BakeCallback(baked))
     if resume:
         baked.register_teacher(late())
     training = asyncio.create_task(baked.run())

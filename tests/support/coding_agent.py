@@ -55,19 +55,19 @@ async def steer(
         agent = CodingAgent(client)
         assert (await agent.tools())[-5:] == ACTING
         assert (await agent.call("status"))["status"] == "running"
-        told = await agent.call("set", actuator=actuator, value=-50, reason="too far")
-        assert told["code"] == 1 and "bounds 0.1 to 10" in told["line"]
-        told = await agent.call("set", actuator="grad.clap", value=1, reason="misspelt")
-        assert told["code"] == 1 and f"there are {actuator}" in told["line"]
-        told = await agent.call("approve", decision=lapsed, reason="late")
-        assert told["code"] == 1 and told["answer"]["done"] is False
-        told = await agent.call("veto", ballot="nothing", reason="there is none")
-        assert told["code"] == 1
-        told = await agent.call("set", actuator=actuator, value=3.5, reason="ann asked for it")
-        assert told["code"] == 0 and told["receipt"]["after"] == 3.5 and told["answer"]["operator"] == "mcp"
+        reply = await agent.call("set", actuator=actuator, value=-50, reason="too far")
+        assert reply["code"] == 1 and "bounds 0.1 to 10" in reply["line"]
+        reply = await agent.call("set", actuator="grad.clap", value=1, reason="misspelt")
+        assert reply["code"] == 1 and f"there are {actuator}" in reply["line"]
+        reply = await agent.call("approve", decision=lapsed, reason="late")
+        assert reply["code"] == 1 and reply["answer"]["done"] is False
+        reply = await agent.call("veto", ballot="nothing", reason="there is none")
+        assert reply["code"] == 1
+        reply = await agent.call("set", actuator=actuator, value=3.5, reason="ann asked for it")
+        assert reply["code"] == 0 and reply["receipt"]["after"] == 3.5 and reply["answer"]["operator"] == "mcp"
         for action in ("hold", "resume"):
-            told = await agent.call(action, reason="a look")
-            assert (told["code"], told["receipt"]["status"]) == (0, "applied")
+            reply = await agent.call(action, reason="a look")
+            assert (reply["code"], reply["receipt"]["status"]) == (0, "applied")
         (row,) = (await agent.call("decisions", agent="mcp"))["decisions"]
         assert (row["who"], row["by_operator"], row["after"]) == ("mcp", True, 3.5)
         assert "ann asked for it" in (await agent.call("explain", decision=row["id"]))["decision"]["reason"]

@@ -32,8 +32,8 @@ def make(
     actuators = Actuators()
     actuators.scalar("rate", lambda: model.rate, lambda v: setattr(model, "rate", v), low=0.01, high=100, scale="log")
 
-    def restore(kept: tuple[int, int]) -> None:
-        model.step, model.weights = kept
+    def restore(snapshot: tuple[int, int]) -> None:
+        model.step, model.weights = snapshot
 
     snapshots = Snapshots(lambda: (model.step, (model.step, model.weights)), restore)
     client = OvenClient(line, actuators, training=training, max_steps=100, lockstep=lockstep, snapshots=snapshots)

@@ -112,8 +112,8 @@ class ForkServer:
                     "fds": [0, 1, 2, *pass_fds],
                 }
                 theirs = (into, out, err)
-                given = [fd if fd >= 0 else number for number, fd in enumerate(theirs)]
-                self.pid = server.fork(order, [*given, *pass_fds])
+                descriptors = [fd if fd >= 0 else number for number, fd in enumerate(theirs)]
+                self.pid = server.fork(order, [*descriptors, *pass_fds])
                 self._child_created = True
                 pipes = {fd for fd, ours in zip(theirs, (ours_in, ours_out, ours_err), strict=True) if ours >= 0}
                 for fd in pipes - {-1}:
@@ -255,7 +255,7 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["session"]:
         os.setsid()
-    _place(fds, order["fds"])
+    _install(fds, order["fds"])
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
@@ -290,7 +290,7 @@ def _start_cold() -> None:
     multiprocessing.util.spawnv_passfds = _spawn
 
 
-def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
+def _install(fds: Sequence[int], wanted: Sequence[int]) -> None:
     """Have these descriptors under the wanted numbers, and no others."""
     above = max(*fds, *wanted) + 1
     for number, fd in enumerate(fds):
@@ -308,10 +308,10 @@ def _run(program: list[str]) -> int:
     """Its exit code."""
     try:
         if program[0] == "-c" or program[:2] == WORKER:
-            at = program.index("-c")
-            sys.argv = ["-c", *program[at + 2 :]]
+            index = program.index("-c")
+            sys.argv = ["-c", *program[index + 2 :]]
             sys.modules["__main__"] = types.ModuleType("__main__")
-            exec(program[at + 1], vars(sys.modules["__main__"]))
+            exec(program[index + 1], vars(sys.modules["__main__"]))
         elif program[0] == "-m":
             sys.argv = program[1:]
             sys.modules.pop(program[1], None)

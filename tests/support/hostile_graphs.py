@@ -74,11 +74,11 @@ def claims(rows: int) -> Callable[[Path], object]:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def parquet(**columns: object) -> Callable[[Path], object]:

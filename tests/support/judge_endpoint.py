@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from aiohttp import web
 from tests.support import scripted_conversation as scripted
-from tests.support.scripted_conversation import Asked, Bills, Said, Script
+from tests.support.scripted_conversation import Bills, ChatMessage, ChatRequest, Script
 
 CHAOS = (
     *("429", "500", "529", "reset", "hang", "cutbody"),
@@ -100,8 +100,8 @@ class Endpoint:
         if model not in self._scripts:
             steps = [step.partition("x") for step in script.split(",") if step]
             self._scripts[model] = [name for name, _, times in steps for _ in range(int(times or 1))]
-        left = self._scripts[model]
-        return left.pop(0) if left else ""
+        remaining = self._scripts[model]
+        return remaining.pop(0) if remaining else ""
 
     def _conversation_fault(self, model: str) -> str:
         return self._chance(scripted.FAULTS) if model.endswith("@chaos") else self._fault(model)
@@ -201,9 +201,9 @@ class Endpoint:
         messages = scripted.openai_messages(body)
 
         def wrap(fault: str) -> dict[str, Any]:
-            said, ended = scripted.spoilt(fault, self._said(body, messages))
-            bill = self.bills.book(_named(body), messages, said, keep=True)
-            return scripted.openai_answer(said, ended, bill | Counter(written=0))
+            reply, ended = scripted.spoilt(fault, self._reply(body, messages))
+            bill = self.bills.book(_named(body), messages, reply, keep=True)
+            return scripted.openai_answer(reply, ended, bill | Counter(written=0))
 
         return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
 
@@ -212,13 +212,13 @@ class Endpoint:
         keep = "cache_control" in json.dumps(body["messages"])
 
         def wrap(fault: str) -> dict[str, Any]:
-            said, ended = scripted.spoilt(fault, self._said(body, messages))
-            return scripted.anthropic_answer(said, ended, self.bills.book(_named(body), messages, said, keep=keep))
+            reply, ended = scripted.spoilt(fault, self._reply(body, messages))
+            return scripted.anthropic_answer(reply, ended, self.bills.book(_named(body), messages, reply, keep=keep))
 
         return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
 
-    def _said(self, body: dict[str, Any], messages: tuple[Said, ...]) -> Said:
-        return (self.script or scripted.default_script)(Asked(_named(body), messages))
+    def _reply(self, body: dict[str, Any], messages: tuple[ChatMessage, ...]) -> ChatMessage:
+        return (self.script or scripted.default_script)(ChatRequest(_named(body), messages))
 
     async def _billed(self, _: web.Request) -> web.Response:
         return web.json_response(self.bills.tokens)
@@ -244,11 +244,11 @@ class Endpoint:
         self.headers.append(dict(request.headers))
         self.served[fault or "ok"] += 1
         if fault.startswith("echo"):  # the key comes back, in an error or in an answer
-            said = f"you sent {request.headers.get('Authorization', '')}"
+            echo = f"you sent {request.headers.get('Authorization', '')}"
             if fault != "echo200":
-                error = {"error": {"type": "error", "message": said}}
+                error = {"error": {"type": "error", "message": echo}}
                 return web.json_response(error, status=int(fault[4:]), headers={"retry-after-ms": "5"})
-            return web.json_response(_echoed(answer(""), said))
+            return web.json_response(_echoed(answer(""), echo))
         if fault.isdigit():
             headers = {"retry-after-ms": "5"} if fault in ("429", "500", "529") else {}
             refused = {"type": "error", "error": {"type": "some_error", "message": "no"}}
@@ -283,8 +283,8 @@ class Endpoint:
     def _worth(self, text: str) -> int:
         if text == self.obeys or (self.likes and self.likes in text):
             return 10
-        found = _WORTH.search(text)
-        return int(found[1]) if found else 0
+        match = _WORTH.search(text)
+        return int(match[1]) if match else 0
 
 
 def _named(body: dict[str, Any]) -> str:
@@ -292,17 +292,21 @@ def _named(body: dict[str, Any]) -> str:
     return model.partition("@")[0]
 
 
-def _echoed(answer: dict[str, Any], said: str) -> dict[str, Any]:
+def _echoed(answer: dict[str, Any], text: str) -> dict[str, Any]:
     """The answer with `said` for its text and its model's name."""
     if "choices" in answer:
-        message = {**answer["choices"][0]["message"], "content": said}
-        return {**answer, "choices": [{**answer["choices"][0], "message": message}], "model": said}
-    return {**answer, "content": [{"type": "text", "text": said}], "model": said}
+        message = {**answer["choices"][0]["message"], "content": text}
+        return {**answer, "choices": [{**answer["choices"][0], "message": message}], "model": text}
+    return {**answer, "content": [{"type": "text", "text": text}], "model": text}
 
 
 def _held(text: str, schema: dict[str, Any]) -> str:
     """The answer with what only the schema asks for: each property that can have one value."""
-    fixed = {name: said["enum"][0] for name, said in schema.get("properties", {}).items() if "enum" in said}
+    fixed = {
+        name: property_schema["enum"][0]
+        for name, property_schema in schema.get("properties", {}).items()
+        if "enum" in property_schema
+    }
     return json.dumps({**json.loads(text), **fixed}) if fixed else text
 
 
@@ -313,7 +317,9 @@ def _logprobs(text: str, top: int) -> dict[str, Any] | None:
     content = []
     for token in re.findall(r"\w+|\W", text):
         others = [token, *(f"{token}~{n}" for n in range(1, top))][:top]
-        likely = [{"token": other, "logprob": math.log(0.9 if other == token else 0.1 / top)} for other in others]
+        likely = [
+            {"token": candidate, "logprob": math.log(0.9 if candidate == token else 0.1 / top)} for candidate in others
+        ]
         content.append({"token": token, "logprob": math.log(0.9), "bytes": None, "top_logprobs": likely})
     return {"content": content, "refusal": None}
 

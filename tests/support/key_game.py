@@ -72,11 +72,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     made.pre_tokenizer, made.decoder = Split("", "isolated"), Fuse()
     made.add_special_tokens(["<|im_start|>"])
     made.add_tokens([AddedToken(call(key), normalized=False) for key in KEYS])
-    found = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    fast_tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=made, pad_token="<pad>", eos_token="<|im_end|>", chat_template=TEMPLATE
     )
-    found.response_template = qwen3_template
-    return found
+    fast_tokenizer.response_template = qwen3_template
+    return fast_tokenizer
 
 
 @cache
@@ -101,8 +101,8 @@ def _warmed_up() -> dict[str, Any]:
         optimizer.zero_grad()
         model(**{k: batch[k] for k in ("input_ids", "attention_mask")}, labels=labels).loss.backward()
         optimizer.step()
-    kept: dict[str, Any] = model.state_dict()
-    return kept
+    state: dict[str, Any] = model.state_dict()
+    return state
 
 
 def _bare() -> Any:

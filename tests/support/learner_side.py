@@ -114,9 +114,9 @@ class Server:
 
     def env(self, name: str) -> dict[str, str]:
         """What a process of the run finds in its environment."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         path = os.pathsep.join(str(ROOT / part) for part in ("controller", "agents", "learner", "."))
-        return kept | {
+        return parent_env | {
             "OVEN_URL": self.url, "OVEN_RUN": RUN, "OVEN_CREDS": str(self.creds(name)),
             "OVEN_HISTORY_CREDS": str(self.creds("history")), "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -161,11 +161,11 @@ class Server:
 
     async def bodies(self) -> list[LogMessage]:
         """What the log holds; the test fails on anything that cannot be read."""
-        found: list[LogMessage] = []
+        messages: list[LogMessage] = []
         for event in await self.events():
             assert isinstance(event.body, Message), event.body
-            found.append(event.body)
-        return found
+            messages.append(event.body)
+        return messages
 
     def _own(self) -> list[psutil.Process]:
         assert self._running is not None
@@ -211,7 +211,7 @@ class Process:
             await until(lambda: self.popen.poll() is not None, limit_s)
         except TimeoutError:
             self.kill()
-            raise AssertionError(f"did not end:\n{self.said()}") from None
+            raise AssertionError(f"did not end:\n{self.output()}") from None
         return int(self.popen.returncode)
 
     def terminate(self) -> None:
@@ -224,5 +224,5 @@ class Process:
                 process.kill()
             self.popen.wait()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")

@@ -179,8 +179,11 @@ class Log:
     def receipt(self, decision: Decision, status: Any = "applied", after: Value = None) -> list[Output]:
         before, after = decision.before, decision.value if after is None else after
         if decision.actuator == "run.rollback" and status == "applied":
-            asked = self.step if after is None else after
-            before, self.step = float(self.step), int(min(asked, self.step)) if isinstance(asked, int | float) else 0
+            requested_step = self.step if after is None else after
+            before, self.step = (
+                float(self.step),
+                int(min(requested_step, self.step)) if isinstance(requested_step, int | float) else 0,
+            )
             after = float(self.step)
         message = Receipt(
             **self.stamp(),

@@ -49,9 +49,9 @@ class Person:
             ids = [choice.id for choice in page.choices]
             assert id_ in ids, ids
             await self.press(*("j" for _ in range(ids.index(id_))), "enter")
-            await self.until(partial(self._left, page))
+            await self.until(partial(self._has_left, page))
 
-    def _left(self, page: object) -> bool:
+    def _has_left(self, page: object) -> bool:
         return self.app.screen is not page
 
     async def confirm(self, *keys: str) -> CommandResult:
@@ -64,7 +64,7 @@ class Person:
         before = set(self.app.view.commands.by_id)
         await self.press(*keys)
         await self.until(lambda: len(self.app.view.commands.by_id) > len(before))
-        (result,) = [one for name, one in self.app.view.commands.by_id.items() if name not in before]
+        (result,) = [command for name, command in self.app.view.commands.by_id.items() if name not in before]
         await self.until(lambda: result.whole or result.failed or result.waited)
         self.results.append(result)
         return result

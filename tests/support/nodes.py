@@ -103,7 +103,7 @@ class Cluster:
         self.files.write_conf(self.ports[1])
         nodes = []
         for node in NODES:
-            ways = tuple(f"127.0.0.1:{self.routes[node, other].port}" for other in NODES if other != node)
+            ways = tuple(f"127.0.0.1:{self.routes[node, peer].port}" for peer in NODES if peer != node)
             nodes.append(Node("127.0.0.1", self.ports[node], self._route_ports[node], ways))
         self._confs = dict(zip(NODES, write_confs(self.files, nodes), strict=True))
         # Peers and clients go through the wires only: clients hear of no other server, and peers, which tell each other
@@ -138,9 +138,9 @@ class Cluster:
         return self.files.creds / f"{name}.nk"
 
     def env(self, name: str) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         path = os.pathsep.join(str(ROOT / part) for part in ("controller", "agents", "learner", "."))
-        return kept | {
+        return parent_env | {
             "OVEN_URL": self.url, "OVEN_RUN": RUN, "OVEN_CREDS": str(self.creds(name)),
             "OVEN_HISTORY_CREDS": str(self.creds("history")), "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
         }  # fmt: skip

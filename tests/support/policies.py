@@ -62,16 +62,16 @@ def liked(completions: Sequence[Any], **_: Any) -> list[float | None]:
     ]
 
 
-def trainer(kind: str, rewards: Any = None, given: Any = None, **settings: Any) -> PolicyTrainer:
+def trainer(kind: str, rewards: Any = None, policy_conditions: Any = None, **settings: Any) -> PolicyTrainer:
     """Four samples for each of two conditions; keywords that are the trainer's own go to it."""
     own = {name: settings.pop(name) for name in ("teachers", "teacher", "evaluate", "output_dir") if name in settings}
     defaults = {"max_steps": 4, "group_size": 4, "conditions_per_step": 2, "learning_rate": 0.01}
     policy = settings.pop("policy", None) or made(kind)
     config = PolicyTrainerConfig(**(defaults | settings))
-    return PolicyTrainer(policy, rewards or {"liked": liked}, given or conditions(kind), config, **own)
+    return PolicyTrainer(policy, rewards or {"liked": liked}, policy_conditions or conditions(kind), config, **own)
 
 
 def gradient(policy: Policy) -> torch.Tensor:
     """Of all parameters in one vector; 0 where there is none."""
-    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
-    return torch.cat([one.flatten() for one in found]).clone()
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
+    return torch.cat([gradient.flatten() for gradient in gradients]).clone()

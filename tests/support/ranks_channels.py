@@ -27,7 +27,9 @@ def trained(folder: Path, steps: int) -> tuple[list[torch.Tensor], dict[str, Any
     """The weights, and what this rank's channel saw."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    feedback = [row | {"feedback": "no"} if at < HINTED else row | {"feedback": None} for at, row in enumerate(ROWS)]
+    feedback = [
+        row | {"feedback": "no"} if index < HINTED else row | {"feedback": None} for index, row in enumerate(ROWS)
+    ]
     rows = [row for row in feedback for _ in range(4)]  # as a sampler of groups would repeat them
     channel = SelfDistillation(0.5, hints=Hints(sibling=False), topk=8)
     job = grpo(

@@ -42,8 +42,8 @@ class Notes:
 
     def end(self, weights: list[torch.Tensor], **more: Any) -> None:
         data = b"".join(weight.detach().numpy().tobytes() for weight in weights)
-        said = {"weights": hashlib.sha256(data).hexdigest(), **more}
-        (self._folder / f"end-{self._rank}.json").write_text(json.dumps(said))
+        record = {"weights": hashlib.sha256(data).hexdigest(), **more}
+        (self._folder / f"end-{self._rank}.json").write_text(json.dumps(record))
 
 
 def loop(folder: Path, steps: int, seconds: float | None) -> None:
@@ -113,8 +113,8 @@ def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
 
     distributed.init_process_group("gloo")
     together = ranks.Ranks.join()
-    said = {case.__name__: case(together) for case in CASES}
-    (folder / f"end-{together.index}.json").write_text(json.dumps(said))
+    results = {case.__name__: case(together) for case in CASES}
+    (folder / f"end-{together.index}.json").write_text(json.dumps(results))
 
 
 def oracle(folder: Path, steps: int, seconds: float | None) -> None:
@@ -134,8 +134,8 @@ def channelled(folder: Path, steps: int, seconds: float | None) -> None:
     from tests.support.ranks_channels import trained
 
     notes = Notes(folder)
-    weights, said = trained(folder, steps)
-    notes.end(weights, **said)
+    weights, figures = trained(folder, steps)
+    notes.end(weights, **figures)
 
 
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
@@ -162,14 +162,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seconds", type=float)
-    asked = parser.parse_args()
-    importlib.import_module(KINDS[asked.kind][1])
+    options = parser.parse_args()
+    importlib.import_module(KINDS[options.kind][1])
     gc.freeze()  # what was imported: each training of each rank begins with a full collection
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=asked.ranks, run_id="r", start_method="fork", rdzv_backend="c10d",
+        min_nodes=1, max_nodes=1, nproc_per_node=options.ranks, run_id="r", start_method="fork", rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1", max_restarts=0, monitor_interval=0.05,
     )  # fmt: skip
-    elastic_launch(config, work)(asked.kind, asked.folder, asked.steps, asked.seconds)
+    elastic_launch(config, work)(options.kind, options.folder, options.steps, options.seconds)
 
 
 if __name__ == "__main__":

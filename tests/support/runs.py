@@ -90,7 +90,7 @@ def language(
 
     def gauges(tick: int, draw: random.Random) -> dict[str, float]:
         now = rate(tick)
-        found = {
+        metrics = {
             "loss": loss(tick) + noise(draw),
             "grad_norm": math.exp(draw.gauss(0, 0.35)),
             "learning_rate": now,
@@ -99,7 +99,7 @@ def language(
             "optim/weight_norm": 28 + tick / 100,
             "data/repeated": 0.0,
         }
-        return found | ({"eval/loss": loss(tick) + 0.05 + draw.gauss(0, 0.01)} if tick % 20 == 0 else {})
+        return metrics | ({"eval/loss": loss(tick) + 0.05 + draw.gauss(0, 0.01)} if tick % 20 == 0 else {})
 
     return gauges
 
@@ -114,7 +114,7 @@ def sorting(
     def gauges(tick: int, draw: random.Random) -> dict[str, float]:
         level, common = reward(tick), draw.gauss(0, 0.03)
         p = min(1.0, max(0.0, level + common))
-        found = {
+        metrics = {
             "loss": draw.gauss(0, 0.01),
             "grad_norm": math.exp(draw.gauss(-0.5, 0.3)),
             "learning_rate": rate(tick),
@@ -132,10 +132,10 @@ def sorting(
         }
         for judge, slope in zip(JUDGES, (1.0, 0.1, 0.7), strict=True):
             base = slope * level + (1 - slope) * 0.95
-            found[f"rewards/{judge}/mean"] = min(1.0, base + slope * common + draw.gauss(0, 0.02 * slope + 0.01))
+            metrics[f"rewards/{judge}/mean"] = min(1.0, base + slope * common + draw.gauss(0, 0.02 * slope + 0.01))
         for name, offset in zip(LEVELS, (0.08, 0.0, -0.08), strict=True):
-            found[f"reward/{name}"] = min(1.0, max(0.0, level + offset + draw.gauss(0, 0.06)))
-        return found | ({"eval/accuracy": min(1.0, level + 0.05 + draw.gauss(0, 0.01))} if tick % 20 == 0 else {})
+            metrics[f"reward/{name}"] = min(1.0, max(0.0, level + offset + draw.gauss(0, 0.06)))
+        return metrics | ({"eval/accuracy": min(1.0, level + 0.05 + draw.gauss(0, 0.01))} if tick % 20 == 0 else {})
 
     return gauges
 
@@ -161,20 +161,24 @@ def receipt(tick: int, actuator: str, before: object = 0.0, after: object = 1.0)
     )  # fmt: skip
 
 
-def said(
-    agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]
+def agent_messages(
+    agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision], every: int = 1
 ) -> list[Vote | Plan | Alternatives | TopicShares]:
-    """What it proposes, event by event; nothing of it is carried out."""
+    """What it proposes after `every` so many events; nothing of it is carried out."""
     session = Session(agent, "me")
     session.absorb(run)
-    found: list[Vote | Plan | Alternatives | TopicShares] = []
-    for event in events:
+    messages: list[Vote | Plan | Alternatives | TopicShares] = []
+    for count, event in enumerate(events, 1):
         session.absorb(event)
-        found += [message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)]
+        if count % every:
+            continue
+        messages += [
+            message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)
+        ]
         assert not session.problems, session.problems
-    return found
+    return messages
 
 
 def votes(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]) -> list[Vote]:
     """The same, of alternatives the agent's own first."""
-    return [word for word in without_graph(said(agent, run, events)) if isinstance(word, Vote)]
+    return [word for word in without_graph(agent_messages(agent, run, events)) if isinstance(word, Vote)]

@@ -61,4 +61,4 @@ def hostile(step: int) -> SampledGroup:
 
 
 def stored(*groups: SampledGroup) -> list[StoredGroup]:
-    return [StoredGroup(seq=place, time=TIME, group=group) for place, group in enumerate(groups, 1)]
+    return [StoredGroup(seq=number, time=TIME, group=group) for number, group in enumerate(groups, 1)]

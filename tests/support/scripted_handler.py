@@ -26,13 +26,13 @@ class ScriptedHandler(ModelHandler):
     ) -> None:
         self.model, self.secrets = model, secrets
         self._says, self._usage, self._usd = says, usage, usd
-        self.asked: list[str] = []
+        self.questions: list[str] = []
         self.seen: list[Messages] = []
         self._lock = threading.Lock()
 
     def chat(self, messages: Messages) -> ModelReply:
         with self._lock:
-            self.asked.append(messages[-1]["content"])
+            self.questions.append(messages[-1]["content"])
             self.seen.append(messages)
         text = self._says(messages[-1]["content"])
         return ModelReply(text, model=self.model, usage=self._usage, cost_usd=self._usd)
@@ -40,10 +40,10 @@ class ScriptedHandler(ModelHandler):
 
 def in_order(*answers: str | Exception) -> Callable[[str], str]:
     """A script that says these, one after another. Each call beyond them is an AssertionError."""
-    left: Iterator[str | Exception] = iter(answers)
+    remaining: Iterator[str | Exception] = iter(answers)
 
     def says(_: str) -> str:
-        answer = next(left, AssertionError("it was asked once more than the script has answers"))
+        answer = next(remaining, AssertionError("it was asked once more than the script has answers"))
         if isinstance(answer, Exception):
             raise answer
         return answer

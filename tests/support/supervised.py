@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.learner_side import RUN, Server, serving, until
-from tests.support.scripted_conversation import Asked, Said
+from tests.support.scripted_conversation import ChatMessage, ChatRequest
 
 from oven_agents.runtime.host import host
 from oven_agents.sdk.agent import Agent
@@ -97,9 +97,9 @@ def observed(tick: int) -> Observation:
     return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / 200, metrics=metrics)
 
 
-def program(code: str) -> Callable[[Asked], Said]:
+def program(code: str) -> Callable[[ChatRequest], ChatMessage]:
     """A model that always writes this program."""
-    return lambda asked: Said("assistant", f"I see.\n```repl\n{code}\n```")
+    return lambda request: ChatMessage("assistant", f"I see.\n```repl\n{code}\n```")
 
 
 HONEST = f"""\
@@ -173,10 +173,10 @@ async def live_run(
     """`config`: the run's settings; None: a run without a supervisor. `order`: as Steady
     says it. Each agent has a host of its own."""
     config = config() if callable(config) else config  # an endpoint's address is known once it is served
-    place = folder / RUN
-    place.mkdir(parents=True)
-    (place / "config.json").write_text(json.dumps(config or {}))
-    monkeypatch.setenv("OVEN_RUN_DIR", str(place))
+    run_folder = folder / RUN
+    run_folder.mkdir(parents=True)
+    (run_folder / "config.json").write_text(json.dumps(config or {}))
+    monkeypatch.setenv("OVEN_RUN_DIR", str(run_folder))
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
     supervisor = Supervisor() if config is not None else None
     agents: dict[str, Agent] = {"steady": Steady(order), **({"supervisor": supervisor} if supervisor else {})}
@@ -188,7 +188,7 @@ async def live_run(
         serving_graph(bus, Answers(load())),
     ):
         await serve_history(history, RUN)
-        run = LiveRun(server, bus, supervisor, place)
+        run = LiveRun(server, bus, supervisor, run_folder)
         tasks = [asyncio.create_task(serve(mesh, RUN))]
         await say(bus, ON.run, started(shadow=("supervisor",) if supervisor else ()))
         for name, agent in agents.items():

@@ -74,8 +74,8 @@ class Swarm:
         self._lives += 1
         process = Process(list(MESH), env, self.folder / f"{name}-{self._lives}.log")
         self.processes[name] = process
-        await until(lambda: "replayed" in process.said() or process.popen.poll() is not None)
-        assert process.popen.poll() is None, process.said()
+        await until(lambda: "replayed" in process.output() or process.popen.poll() is not None)
+        assert process.popen.poll() is None, process.output()
         return process
 
     async def agent(self, name: str, source: str = PENDULUM, unready: bool = False) -> Process:
@@ -93,20 +93,20 @@ class Swarm:
 
     async def logged(self, wanted: Callable[[Event], object], after: int = 0) -> Event:
         """The first such event after a sequence, as soon as the log has it."""
-        at = 0
-        found: list[Event] = []
+        position = 0
+        batch: list[Event] = []
 
         def look() -> bool:
-            nonlocal at
-            while at < len(self.events) and not found:
-                event = self.events[at]
-                at += 1
+            nonlocal position
+            while position < len(self.events) and not batch:
+                event = self.events[position]
+                position += 1
                 if event.seq > after and wanted(event):
-                    found.append(event)
-            return bool(found)
+                    batch.append(event)
+            return bool(batch)
 
         await until(look)
-        return found[0]
+        return batch[0]
 
     @property
     def seq(self) -> int:
@@ -148,8 +148,8 @@ class Swarm:
         finally:
             self._stop.set()
             await asyncio.to_thread(thread.join)
-            said = await asyncio.to_thread(learner.close, "completed", timeout_s=60)
-        assert said, "everything that the learner said is in the log"
+            closed = await asyncio.to_thread(learner.close, "completed", timeout_s=60)
+        assert closed, "everything that the learner said is in the log"
 
     async def ended(self) -> int:
         """How many decisions the log holds, once the run is over and the replicas have said all. It has to be sound."""
@@ -195,8 +195,8 @@ def adopted(event: Event) -> bool:
 def sound(events: Sequence[Event]) -> int:
     """The log is whole and follows from its inputs; how many decisions it holds."""
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    said = [event.body for event in events if hasattr(event.body, "incarnation")]
-    numbers = [(body.incarnation, body.n) for body in said]  # type: ignore[union-attr]
+    bodies = [event.body for event in events if hasattr(event.body, "incarnation")]
+    numbers = [(body.incarnation, body.n) for body in bodies]  # type: ignore[union-attr]
     assert numbers == sorted(set(numbers)), "the learner's messages are there once, and in order"
     observed = [event.body.tick for event in events if isinstance(event.body, Observation)]
     assert observed == list(range(1, len(observed) + 1))

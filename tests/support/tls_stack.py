@@ -53,8 +53,8 @@ class TlsStack:
     def make_server(self) -> None:
         """Configure it with a certificate, and start it."""
         made = ("--run", RUN, "--agent", "adviser", "--listen", f"127.0.0.1:{self.port}")
-        code, said = self.stack.command("creds", "server", str(self.bus), *made, "--tls", "--host", "127.0.0.1")
-        assert code == 0, said
+        code, output = self.stack.command("creds", "server", str(self.bus), *made, "--tls", "--host", "127.0.0.1")
+        assert code == 0, output
         self.far.mkdir()
         self.start_server()
 
@@ -93,8 +93,8 @@ class TlsStack:
 
     def person(self, name: str, power: str = "--operator") -> Path:
         """Their credential file, on the other machine."""
-        code, said = self.stack.command("creds", "add", name, power, "--run", RUN)
-        assert code == 0, said
+        code, output = self.stack.command("creds", "add", name, power, "--run", RUN)
+        assert code == 0, output
         if self.server is not None:
             self.reload()
         file = self.far / f"{name}.oven"
@@ -109,9 +109,9 @@ class TlsStack:
         return self.stack.command_in(self.far, own, *args, *creds)
 
     def json_elsewhere(self, code: int, file: Path | None, *args: str) -> dict[str, Any]:
-        found, said = self.elsewhere(file, *args, "--json")
-        assert found == code, said
-        answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+        exit_code, output = self.elsewhere(file, *args, "--json")
+        assert exit_code == code, output
+        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
         return answer
 
     def end(self, *, finished: bool = False) -> str:

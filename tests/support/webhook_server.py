@@ -17,13 +17,13 @@ LIMIT_S = 60
 class Posted:
     """A request as it came."""
 
-    at: float
+    received_at: float
     """Seconds since 1970."""
     path: str
     headers: dict[str, str] = field(repr=False)
     """By their names in small letters."""
     body: bytes = field(repr=False)
-    taken: bool = True
+    accepted: bool = True
     """Whether it was answered with a status below 300."""
 
     @property
@@ -68,7 +68,7 @@ class WebhookServer:
         """All requests, once it holds of them. Raises TimeoutError."""
         with self._news:
             if not self._news.wait_for(lambda: true(self.posted), LIMIT_S):
-                raise TimeoutError(f"never {what}: {[(one.path, one.body[:300]) for one in self.posted]}")
+                raise TimeoutError(f"never {what}: {[(post.path, post.body[:300]) for post in self.posted]}")
             return list(self.posted)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -79,9 +79,9 @@ class WebhookServer:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 reply = outer.reply
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                taken = reply.status < 300 and not reply.hangs
+                accepted = reply.status < 300 and not reply.hangs
                 with outer._news:
-                    outer.posted.append(Posted(time.time(), self.path, headers, body, taken))
+                    outer.posted.append(Posted(time.time(), self.path, headers, body, accepted))
                     outer._news.notify_all()
                 if reply.hangs:
                     outer._closing.wait()

@@ -13,6 +13,7 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, U
 from oven_agents.sdk.window import Knob, Window
 from oven_core.mesh.actuator_values import show
 from oven_core.mesh.change_requirements import change
+from oven_core.mesh.state import held_out
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.codec import Malformed
@@ -52,8 +53,8 @@ class Session:
         shadow: bool = False,
         windows: Callable[..., Window] = Window,
     ) -> None:
-        """With `shadow` the agent asks that its votes be logged and not counted. `windows` makes the windows that it
-        votes on, from the fields of `Window`."""
+        """`shadow`: the agent's votes are logged but not counted. `windows`: creates the agent's windows from the
+        fields of `Window`."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
@@ -63,6 +64,7 @@ class Session:
         self._run: RunStarted | None = None
         self._reason: str | None = None
         self._observations: deque[Observation] = deque(maxlen=KEPT)
+        self._earlier: deque[tuple[int, int, float]] = deque(maxlen=KEPT)  # `Window.earlier`
         self._knobs: dict[str, Knob] = {}
         self._receipts: list[Receipt] = []
         self._ballots: dict[str, BallotOpened] = {}
@@ -107,7 +109,7 @@ class Session:
                 self._ballots.clear()
                 self._ended = True
             case Observation():
-                self._observations.append(body)
+                self._absorb_observation(body)
             case Receipt():
                 self._absorb_receipt(body)
             case BallotOpened():
@@ -119,6 +121,18 @@ class Session:
                 self._alerts.record(body)
             case _:
                 pass
+
+    def _absorb_observation(self, observation: Observation) -> None:
+        """Add an observation, and keep the held-out reading of the one that leaves the window. A step that went back
+        discards the readings beyond it."""
+        if len(self._observations) == KEPT:
+            oldest = self._observations[0]
+            while self._earlier and self._earlier[-1][1] >= oldest.step:
+                self._earlier.pop()
+            metric = held_out(self._run.metrics) if self._run is not None else None
+            if metric is not None and metric.name in oldest.metrics:
+                self._earlier.append((oldest.tick, oldest.step, oldest.metrics[metric.name]))
+        self._observations.append(observation)
 
     def _absorb_ballot(self, ballot: BallotOpened) -> None:
         if ballot.id > self._latest_ballot:
@@ -178,8 +192,8 @@ class Session:
 
     @property
     def awaited(self) -> AgentStatus | None:
-        """In lockstep, the status that the mesh waits for, to be repeated if there is no reaction: the votes stream
-        silently drops messages beyond its limits. None outside lockstep."""
+        """In lockstep, the status that the mesh waits for; otherwise None. Repeat it if there is no reaction, because
+        the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
             return None
         return self._status("done")
@@ -231,7 +245,8 @@ class Session:
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
     def _reannounce(self, announcement: ActuatorAnnounced) -> None:
-        """An actuator is new, or its choices or bounds changed. That may change whether the agent can fire."""
+        """Handle an actuator that is new or has other choices or bounds, which may change whether the agent can
+        fire."""
         if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
         self._run, spec = run, announcement.actuator
@@ -254,6 +269,7 @@ class Session:
         incarnation that arrived before its announcement stay."""
         current = (o for o in self._observations if o.incarnation >= incarnation)
         self._observations = deque(current, maxlen=KEPT)
+        self._earlier.clear()
         self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
         self._knobs, self._in_flight, self._changed, self._turned_down = {}, {}, {}, {}
         self._commanded.clear()
@@ -273,7 +289,11 @@ class Session:
             return []
         assert self._run is not None
         observations = list(self._observations)  # a copy: the agent may keep its window
-        window = self._windows(self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded)
+        new_ticks = max(1, observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
+        window = self._windows(
+            self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded, new_ticks,
+            tuple(self._earlier),
+        )  # fmt: skip
         try:
             alerts = self._alerts.changes(self.agent.alerts(window), window) if new_tick else []
             answer = self.agent.vote(window) if new_tick else None

@@ -58,9 +58,14 @@ class Window:
     receipts: Sequence[Receipt]
     """All receipts of the run so far, oldest first."""
     open_ballots: Mapping[str, BallotOpened]
-    """By actuator."""
+    """Open ballots by actuator."""
     commanded: Set[str] = frozenset()
     """Ids of decisions that an operator set or approved."""
+    new_ticks: int = 1
+    """Ticks since the agent's last window, at least 1. An agent that lags behind a fast run skips ticks."""
+    earlier: Sequence[tuple[int, int, float]] = ()
+    """(tick, step, value) of the held-out readings older than `observations`, without those that a rollback
+    discarded."""
 
     @property
     def last(self) -> Observation:
@@ -76,6 +81,10 @@ class Window:
     def progress(self) -> float:
         """The learner's progress, from 0 to 1."""
         return self.last.progress
+
+    def is_new(self, tick: int) -> bool:
+        """Return whether the agent has not voted on this tick yet."""
+        return tick > self.tick - self.new_ticks
 
     def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
         """Return the metric's measured values after tick `after`, oldest first, at most the `last` ones."""

@@ -44,7 +44,7 @@ class BestCheckpoint(Agent):
     independent normal noise and 6 to 30 readings: 7 in 1,000 readings if there is only noise or a slow trend, 4 if a
     run learnt twenty times its deviation; a second reading makes them rarer.
 
-    Limits: the agent is as late as readings are rare and needs more than LEARNT of them among the last 512 ticks. It
+    Limits: the agent is as late as readings are rare and needs more than LEARNT of them. It
     does not see harm that only slows the gain. It goes back to the best reading and not to the last healthy step, so up
     to one interval between readings is lost with the harm.
     """
@@ -66,7 +66,7 @@ class BestCheckpoint(Agent):
     UNUSUAL = 2.0
     """Multiple of the largest earlier fall below the best. It recognises runs whose readings go up and down."""
     BEYOND = 2.0
-    """How many times the limits above a single reading must exceed to need no second one."""
+    """Multiple of the limits above that a single reading must exceed to need no second one."""
     LONGER = 1.8
     """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the
     length."""
@@ -83,7 +83,7 @@ class BestCheckpoint(Agent):
     READINGS = 40
     """The most held-out readings to use, the newest."""
     IN_A_ROW = 3
-    """The most readings in a row whose mean is compared with the best. More need less noise and come later."""
+    """Maximum readings in a row whose mean is compared with the best. More readings reduce the noise but come later."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -95,9 +95,11 @@ class BestCheckpoint(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
-        if metric is None or metric.name not in window.last.metrics or shrink_share(window) > 0.5:
-            return None  # weights that shrink are the decay's agent's to see, and no rate's fault
+        if metric is None or shrink_share(window) > 0.5:
+            return None  # shrinking weights are the weight_decay agent's task, and not caused by the rate
         seen = readings(window, last=self.READINGS)
+        if not seen or not window.is_new(seen[-1][0]):
+            return None
         values = [value for _, value in seen]
         if len(values) <= self.LEARNT or not all(map(math.isfinite, values)):
             return None
@@ -114,8 +116,8 @@ class BestCheckpoint(Agent):
             f"{metric.name} was {was:.4g} at tick {best_tick} and is {now:.4g}: {share:.0%} of what was learnt is lost"
         )
         low = self._low(values)
-        if low == 1 and any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
-            return None  # it was asked for by somebody who saw more, and has the word
+        if low == 1 and any(receipt.tick >= seen[-1][0] - 1 for receipt in window.applied(EVALUATE)):
+            return None  # a person or agent that saw more asked for it, and decides
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return request_evaluation(window, why)
         slowed = not tried and any(receipt.tick > best_tick for receipt in window.applied(SCALE))
@@ -143,7 +145,7 @@ class BestCheckpoint(Agent):
                 return "rollback_and_skip", {SKIP: float(self.PASSED)}, f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", {}, ""
-        if unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
+        if unexplained_jump(window, tick, window.tick - tick):  # only further steps repair such weights
             return None if tried else ("rollback", {}, "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
@@ -169,7 +171,7 @@ class BestCheckpoint(Agent):
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), bending_noise(before)
         learnt, lost = best - before[0], best - fmean(newest)
-        luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
+        luck = math.sqrt(2 * math.log(len(before)))  # maximum deviations of the best of n readings above their level
         usual = max(high - value for high, value in zip(accumulate(before, max), before, strict=True))
         noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
         least = times * max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * usual)

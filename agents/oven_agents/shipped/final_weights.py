@@ -31,9 +31,9 @@ class FinalWeights(Agent):
     30 readings, the agent voted in up to 5 of 1,000 runs that improve, and in up to 32 of 1,000 whose readings only
     vary. Under heavy tails (Student's t, three degrees of freedom) it voted in up to 67 and 124.
 
-    Limits: it needs a run with a known end, more than LEARNT readings among the last 512 ticks, and one of them after
-    LATE. It ignores a fall within the noise, although going back would have gained a little. No metric shows its gain:
-    the log has it in the receipt of `run.best` at the end.
+    Limits: it needs a run with a known end, more than LEARNT readings, and one of them after LATE. It ignores a fall
+    within the noise, although going back would have gained a little. No metric shows its gain: the log has it in the
+    receipt of `run.best` at the end.
     """
 
     moves = (BEST,)
@@ -62,11 +62,15 @@ class FinalWeights(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         metric = held_out(window.run)
-        if metric is None or metric.name not in window.last.metrics or window.progress < self.LATE:
+        if metric is None or window.progress < self.LATE:
             return None
         if window.knobs[BEST].value == WITH_BEST or window.applied(BEST):
             return None
-        values = [signed(metric, value) for value in window.series(metric.name)]
+        newest = window.surviving_series(metric.name, last=1)
+        if not newest or not window.is_new(newest[0][0]):
+            return None
+        earlier = [value for _, _, value in window.earlier]
+        values = [signed(metric, value) for value in (*earlier, *window.series(metric.name))]
         if self.lost(values) is None:
             return None
         best, now = signed(metric, max(filter(math.isfinite, values))), signed(metric, values[-1])
@@ -82,10 +86,10 @@ class FinalWeights(Agent):
         before = [value for value in values[:-2] if math.isfinite(value)]
         now = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and now == -math.inf:
-            return math.inf  # that is no noise
+            return math.inf  # not noise
         if len(before) <= self.LEARNT:
             return None
         best = max(before)
-        luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
+        luck = math.sqrt(2 * math.log(len(before)))  # maximum deviations of the best of n readings above their level
         least = max((luck + self.SIGMAS) * bending_noise(before), self.LEAST * abs(best))
         return best - now if best - now > least else None

@@ -20,7 +20,7 @@ class RollbackUndo(Agent):
     machine changed and stays so, it happens again, and the run loses what it had learnt about living with it.
 
     Actions: requests the reading once, then undoes the rollback and a rate cut that came with it. No agent goes back
-    after that (oven_agents.stats.rollback_success). It leaves alone what an operator set or approved.
+    after that (oven_agents.stats.rollback_success). It never undoes a change that an operator set or approved.
 
     False alarms: a rollback that helps regains the loss at once, which is its purpose; a third of it is far outside the
     readings' noise.
@@ -59,7 +59,7 @@ class RollbackUndo(Agent):
         back = next(reversed(window.jumps), None)
         if back is None or back.actuator != ROLLBACK or back.decision_id in window.commanded:
             return None
-        if not self.AFTER <= window.tick - back.tick <= self.AFTER + PATIENCE:
+        if window.tick < back.tick + self.AFTER or not window.is_new(back.tick + int(self.AFTER) + PATIENCE):
             return None
         measured = recovered_share(window, back)
         if measured is None:

@@ -43,10 +43,10 @@ def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidenc
     if not before or (not since and not available(window)):
         return Evidence("unknown")
     requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
-    if since and (window.tick - since[-1][0] < PATIENCE or len(requested_at) >= ASKS):
+    if since and (window.is_new(since[-1][0] + PATIENCE - 1) or len(requested_at) >= ASKS):
         return Evidence("known", _lost(before, since[-1]))
     if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
-        return Evidence("wait" if window.tick - requested_at[-1] < PATIENCE else "unknown")
+        return Evidence("wait" if window.is_new(requested_at[-1] + PATIENCE - 1) else "unknown")
     return Evidence("ask" if available(window) and window.tick - onset < GIVEN_UP else "unknown")
 
 
@@ -57,7 +57,7 @@ def available(window: Window) -> bool:
 
 def is_recent(window: Window) -> bool:
     """Return whether there is a reading of the last PATIENCE ticks."""
-    return any(tick > window.tick - PATIENCE for tick, _ in readings(window, last=1))
+    return any(window.is_new(tick + PATIENCE - 1) for tick, _ in readings(window, last=1))
 
 
 def request_evaluation(window: Window, why: str) -> Vote:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oven_agents.sdk.window import Window
+from oven_core.mesh.state import held_out as first_held_out
 from oven_core.protocol.messages import MetricSpec, RunStarted
 
 REWARD = MetricSpec(name="reward", better="up")
@@ -19,8 +20,7 @@ def objective(run: RunStarted) -> MetricSpec:
 
 def held_out(run: RunStarted) -> MetricSpec | None:
     """Return the most general held-out metric: the one with the fewest parts in its name, then the first."""
-    declared = [spec for spec in run.metrics if spec.held_out and spec.better != "neither"]
-    return min(declared, key=lambda spec: spec.name.count("/"), default=None)
+    return first_held_out(run.metrics)
 
 
 def signed(metric: MetricSpec, gain: float) -> float:
@@ -32,5 +32,10 @@ def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]
     """Return (tick, value) of the held-out metric on the way to the present weights, at most the `last` ones, oldest
     first. Higher values are better. Empty without such a metric."""
     metric = held_out(window.run)
-    seen = window.surviving_series(metric.name, last=last) if metric else []
-    return [(tick, signed(metric, value)) for tick, value in seen] if metric else []
+    if metric is None:
+        return []
+    seen = window.surviving_series(metric.name, last=last)
+    if window.earlier and (last is None or len(seen) < last):
+        before = min(observation.step for observation in window.observations)
+        seen = [(tick, value) for tick, step, value in window.earlier if step < before] + seen
+    return [(tick, signed(metric, value)) for tick, value in seen[-last if last else 0 :]]

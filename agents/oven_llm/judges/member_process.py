@@ -56,7 +56,7 @@ def judge(
         bool, typer.Option("--probe", help="probe each judge of the committee on stdin once, and print the results")
     ] = False,
 ) -> None:
-    """Answer the learner until the process is told to end."""
+    """Answer the learner until the process gets a signal to end."""
     if probe_all:
         probe_committee()
         return
@@ -137,7 +137,7 @@ async def host(
 
 
 async def probe_first(configured: ConfiguredJudge, seat: Seat, record: Callable[[ProbeResult], None]) -> None:
-    """Probe the configured judge and log what it lacks. A judge that fails now is still asked for scores."""
+    """Probe the configured judge and log its missing features. A judge that fails now is still asked for scores."""
     endpoint = seat.first.endpoint
     result = await probe(endpoint, configured.rubric)
     if result.failure is not None:
@@ -159,13 +159,15 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
             reply = await member.probe(message.data)
         else:
             reply = await member.answer(message.data, tracing.context_of(message.headers))
-        with contextlib.suppress(NatsError, OSError):  # the server is away, and so is the requester
+        with contextlib.suppress(
+            NatsError, OSError
+        ):  # the server is down, and the requester has lost its connection too
             if reply is not None:
                 await bus.publish(message.reply, reply.wire())
 
     async def receive(message: Msg) -> None:
-        # An empty message only checks for a listener, and its delivery is the answer. A reply to another subject than
-        # an inbox could make this process publish where only others may.
+        # An empty message only checks for a listener, and its delivery is the answer. A reply subject that is not an
+        # inbox could make this process publish on another process's subject.
         if not message.data or not message.reply.startswith("_INBOX_."):
             return
         if len(tasks) >= MAX_WAITING:

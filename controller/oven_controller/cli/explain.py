@@ -46,8 +46,8 @@ def explain(
     """
     rules, access = rules_set(sets or ()), find_run(run, endpoint)
     explanation, ruling = asyncio.run(explained(access, decision, rules))
-    other = ruling.lines() if ruling is not None else []
-    print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *other])
+    ruling_lines = ruling.lines() if ruling is not None else []
+    print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *ruling_lines])
 
 
 def lines(explanation: Explanation) -> list[str]:

@@ -25,7 +25,7 @@ from oven_runs.settings.committee_settings import CommitteeSettings
 MARGIN_S = 10.0
 """Added to the committee's deadline for a probe, for the step boundaries before and after it."""
 JOIN_S = 30.0
-"""For the process of a new member to start; the learner waits as long."""
+"""Timeout for starting a new member's process. The learner waits as long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]

@@ -88,7 +88,7 @@ def prune(
 
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
-    """Ask, remove, and say what was freed."""
+    """Ask, remove, and print the freed space."""
     removal.refuse_live(folders)
     sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
     if folders and not yes:
@@ -106,8 +106,8 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
 
 
 def _ask(sizes: dict[str, int]) -> None:
-    """On stderr, since stdout may be JSON. Raises ConfigError where no one can answer; ends the command with exit code
-    1 where the answer is no."""
+    """Ask on stderr, because stdout may be JSON. Exits with code 1 if the answer is no. Raises ConfigError if no one
+    can answer."""
     if not sys.stdin.isatty():
         raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
     for run, size in sizes.items():

@@ -52,7 +52,7 @@ class Knob:
 
     name: str
     value: str = ""
-    """As written on the command line; empty for the default."""
+    """The value from the command line; empty for the default."""
 
     def spec(self, metrics: Collection[str] = ()) -> ActuatorSpec:
         """Return the announcement in a run with these metrics. Raises ConfigError for a missing or wrong value."""

@@ -25,7 +25,7 @@ class Source:
     path: Path
     rows: Rows
     columns: tuple[str, ...]
-    """Their names in the source."""
+    """Names in the source."""
     skipped: Mapping[str, int]
 
     @property

@@ -1,7 +1,7 @@
 """Convert logged values into measurements: names as in `attach`, only numbers, one row per step.
 
 Names: `train/loss`, `train_loss` → `loss`; `eval_loss`, `val/loss` → `eval/loss`; `lr` → `learning_rate`. Counters
-(step, epoch, tokens so far) and totals of a whole training are not gauges and are left out. Names that the user changes
+(step, epoch, token count) and totals of a whole training are not gauges and are skipped. Names that the user changes
 come first, by the name in the source or by the name that it would get.
 """
 

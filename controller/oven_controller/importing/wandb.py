@@ -1,8 +1,8 @@
 """Importer of the files of offline Weights & Biases runs, with wandb's own package (in no extra).
 
-A metric is placed at the step of its x-axis (`define_metric`): the axis's value in the same row, else its newest value.
-An axis that does not count steps (epochs, tokens, seconds) is ignored; its metrics are placed at the step of their row,
-and so are metrics without an axis.
+A metric is placed at the step of its x-axis (`define_metric`), which is the axis's value in the same row or else its
+newest value. An axis that does not count steps (epochs, tokens, seconds) is ignored; its metrics are placed at the step
+of their row, and so are metrics without an axis.
 
 The file has LevelDB's log format (github.com/google/leveldb, doc/log_format.md): blocks of 32 KiB with fragments, each
 of which has a header of 7 bytes (CRC-32, length, kind) and data. wandb had a Python reader until 0.2x; in 0.31 it is

@@ -65,7 +65,7 @@ def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
         fields = {argument.field: arguments[argument.name] for argument in action.arguments}
         with as_tool_errors():
             command = new_command(action.name, reason=reason, **fields)
-            return answer(CommandReport.of(await carried_out(access, command, wait_s)))
+            return answer(CommandReport.of_result(await carried_out(access, command, wait_s)))
 
     parameters = {
         "context": Context,

@@ -75,7 +75,7 @@ class DiagnosisReport(BaseModel):
 
     run: str
     named: tuple[NamedSymptom, ...] = Field(description="symptoms that agents named in the run, the newest first")
-    asked: tuple[str, ...] = Field(description="symptoms that the graph was asked about")
+    symptoms: tuple[str, ...] = Field(description="symptoms that the graph was asked about")
     diagnosis: Diagnosis | None = Field(
         description="causes and remedies; p ranks them and is not a calibrated probability. Null if there was no "
         "symptom to ask about"
@@ -210,7 +210,7 @@ class ReadingTools:
                 if symptoms and diagnosis.unknown:
                     known = (node.id for node in graph.of_kind("symptom"))
                     raise UnknownNameError("symptom", diagnosis.unknown[0], known)
-            return DiagnosisReport(run=access.run, named=tuple(named[:64]), asked=ids, diagnosis=diagnosis)
+            return DiagnosisReport(run=access.run, named=tuple(named[:64]), symptoms=ids, diagnosis=diagnosis)
 
         return answer(await on_thread(context, work), "ask for fewer remedies")
 

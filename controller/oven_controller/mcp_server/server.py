@@ -69,7 +69,7 @@ class StrictTool(Tool):
     """A tool that refuses unknown arguments by name. The SDK's own tool ignores them."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
-        """Raises ToolError for arguments that the tool does not take, and what the tool raises."""
+        """Run the tool. Raises ToolError for invalid arguments, and the tool's own errors."""
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as error:

@@ -21,7 +21,7 @@ class Cursor(BaseModel):
     seq: int = 0
     """Notices of events up to this one are in the outboxes, or were sent."""
     recipients: dict[str, Outbox] = Field(default_factory=dict)
-    """By the recipient's name."""
+    """Outboxes by recipient name."""
 
 
 def load(run: Path) -> Cursor | None:

@@ -16,7 +16,7 @@ from oven_core.files import write_atomic
 from oven_runs.settings.notifications import SAVED_PREFIX, NotifySettings, RecipientSettings, is_reference, shown
 
 FOLDER: Final = "notify"
-"""In the run's folder. The cursor file is in it, too."""
+"""A subfolder of the run's folder, which also contains the cursor file."""
 NAME: Final = "addresses.json"
 _ADDRESSES: Final = TypeAdapter(dict[str, str])
 

@@ -51,7 +51,7 @@ def short(phrase: str) -> str:
 
 
 def cut(phrase: str, most: int) -> str:
-    """At most `most` characters of the phrase."""
+    """Return at most `most` characters of the phrase."""
     return phrase if len(phrase) <= most else phrase[: most - 1] + "…"
 
 

@@ -72,9 +72,9 @@ class Pool:
 def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     """Distribute the agents, in their order, over processes with `size` agents each.
 
-    None: installed agents share one process, because a process costs as much as the work of its agents; every other
-    agent has its own, because its votes may take any time. Agents that must be alone always have their own process.
-    Raises ConfigError for an agent with the name of a shared process.
+    With None, installed agents share one process, because a process costs as much as the work of its agents. Every
+    other agent has its own, because its votes may take any time. Agents that must be alone always have their own
+    process. Raises ConfigError for an agent with the name of a shared process.
     """
     if size == 1:
         return [Pool(spec.name, (spec,)) for spec in specs]
@@ -132,11 +132,12 @@ class Plan:
         return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
     def notifier(self) -> Service:
-        """It reads the log with the monitor's key. The recipients and their addresses are in the run's folder."""
+        """Return the notifier's process. It reads the log with the monitor's key, and the recipients from the run's
+        folder."""
         return self._own("notify", "notify", (), self.environment("monitor"))
 
     def probes(self) -> Service:
-        """It fetches the frontier calibrator's answers and ends. It needs no bus."""
+        """Return the process that fetches the frontier calibrator's answers and ends. It needs no bus."""
         run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
         return self._own("probes", "probes", (), run)
 

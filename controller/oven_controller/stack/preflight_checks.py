@@ -44,7 +44,8 @@ class Request:
     """The user's script, which takes the learner's place."""
     quiet: bool = False
     announced: Callable[[Mapping[str, Any]], None] | None = None
-    """Without a learner: called with the run and the environment that a learner needs, instead of printing them."""
+    """Called, if no learner is started, with the run and the environment that a learner needs, instead of printing
+    them."""
 
     @property
     def monitored(self) -> bool:

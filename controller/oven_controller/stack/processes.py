@@ -261,7 +261,7 @@ class Processes:
         )
 
     async def _shown(self, child: Child, sign: Awaitable[None], limit_s: float) -> bool:
-        """Whether the sign of readiness came in time, and before the child's end. Raises Stopped."""
+        """Whether the child showed that it is ready before it ended and before the timeout. Raises Stopped."""
         ready = asyncio.ensure_future(sign)
         ended = asyncio.ensure_future(child.wait())
         stopped = asyncio.ensure_future(self._stop.wait())

@@ -117,8 +117,8 @@ class RunStatus(_Part):
 
 
 async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> RunStatus:
-    """Read the status of a run. If its log cannot be read, the status says so. `hear` is called with each event, and
-    may raise to stop."""
+    """Read the status of a run. If its log cannot be read, the status says so. `hear` is called with each event and may
+    raise an error to stop."""
     view, unread, missing, warnings = RunSummary(), "", "", list[str]()
     try:
         async for event in access.events(tell=warnings.append):

@@ -1,7 +1,7 @@
 """The connection to NATS: publish, request, append to a run's log and read it.
 
-Importing this package imports nats-py without aiohttp, which only ws:// and wss:// addresses need: it takes a third of
-the time in which a process of the stack starts. `nats_client.allow_websockets` imports it later.
+Importing this package imports nats-py without aiohttp, which only ws:// and wss:// addresses need. Importing aiohttp
+takes a third of a process's start-up time. `nats_client.allow_websockets` imports it later.
 """
 
 import sys

@@ -45,8 +45,8 @@ class ReadQueue:
             self._arrival.set_result(None)
 
     async def next(self) -> InlineMessage | None:
-        """Return the next message; None if none came within LOOK_S. Waiting costs more than the rest of reading, so a
-        message that is there is returned at once; but now and then the connection gets its turn."""
+        """Return the next message, or None if none arrives within LOOK_S. Waiting costs more than the rest of reading,
+        so a pending message is returned at once. Now and then the connection gets its turn."""
         self._count += 1
         if self._count % YIELD_EVERY == 0:
             await asyncio.sleep(0)
@@ -208,10 +208,10 @@ class LogClient:
         given.
 
         The reader uses a push consumer without acknowledgements. It makes a new one, from the last event on, in four
-        cases: a gap in the consumer's count; a lost connection, because the consumer does not outlive its server; three
-        silent seconds, because it sends a heartbeat each second; and heartbeats alone while the log has more. (In a
-        cluster whose leader is lost or half cut off, a consumer can stop: nats-server issue 5679.) So no event is
-        skipped or repeated.
+        cases. The consumer's count has a gap. The connection was lost, and the consumer does not outlive its server.
+        Three seconds were silent, although it sends a heartbeat each second. Or only heartbeats arrive while the log
+        has more. (In a cluster whose leader is lost or half cut off, a consumer can stop: nats-server issue 5679.) So
+        no event is skipped or repeated.
         """
         last, standstill = after, _Standstill(partial(self.head, run), filtered=bool(subjects))
         while until is None or last < until:

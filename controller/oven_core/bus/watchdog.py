@@ -1,8 +1,8 @@
 """Watchdog of a connection: it aborts a silent connection, so that nats-py opens a new one.
 
-A server that is frozen or cut off neither answers nor hangs up. nats-py then blocks: its publisher in a full socket,
-and its reconnection and pings in the wait for a close that the server never confirms (nats.py issue 671). So the
-transport is aborted from outside, after which nats-py reconnects and subscribes again by itself.
+A frozen or disconnected server neither answers nor closes the connection. nats-py then blocks: its publisher waits on a
+full socket, and its reconnection and pings wait for a close that the server never confirms (nats.py issue 671). So the
+watchdog aborts the transport. nats-py then reconnects and subscribes again by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("oven.bus")
 
 LOOK_S = 0.5
 SILENT_LOOKS = 4
-"""Silent looks in a row, 2 s, after which the connection is aborted. Looks are counted instead of time, so that a
+"""Silent checks in a row, 2 s, after which the connection is aborted. Checks are counted instead of seconds, so that a
 process that was itself frozen or starved does not blame its server when it wakes."""
 
 

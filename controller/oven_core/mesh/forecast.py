@@ -1,8 +1,8 @@
 """Forecast of a decision: the metric that judges it, the promised change, and each voter's stake.
 
-Agents choose the judging metric among those with a direction. A gauge without one judges nothing: the agent would
-choose the direction too, and could name a gauge that its own knob moves (`learning_rate`), so that it could never be
-wrong. An actuator that moves its own metric (`moves_own_metric`: the reward's weights move the reward) is judged by
+Agents choose the judging metric among those with a direction. A gauge without one judges nothing. Otherwise the agent
+would choose the direction too, and could name a gauge that its own knob moves (`learning_rate`), so that it could never
+be wrong. An actuator that moves its own metric (`moves_own_metric`: the reward's weights move the reward) is judged by
 held-out data, or not moved by agents at all.
 """
 
@@ -62,9 +62,9 @@ def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
 def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | None:
     """Return the metric that judges a change of `actuator` proposed for `target`.
 
-    It is the target if that can judge the change. Otherwise it is the held-out metric that stands for the whole (the
-    fewest parts in its name, then the first announced), so that naming no target does not avoid a judgement. None: no
-    metric can judge it, or the actuator moves none.
+    This is the target if it can judge the change. Otherwise it is the main held-out metric (the fewest parts in its
+    name, then the first announced), so that an agent cannot avoid judgement by naming no target. Return None if no
+    metric can judge the change or the actuator moves none.
     """
     spec = state.spec(actuator)
     if not spec.has_outcome:

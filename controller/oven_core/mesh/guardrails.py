@@ -18,8 +18,8 @@ from oven_core.protocol.rules import Rules
 SPENT: Final = "budget spent"
 """Beginning of the reason if the budget of interventions prevents a change."""
 TURNED_DOWN = 2
-"""Changes of one actuator that the learner may reject in a row before no more are adopted. What it cannot set (a rate
-that the loop sets itself) it cannot set the next time either. A person's `set` that is applied ends this."""
+"""Changes of one actuator that the learner may reject in a row before no more are adopted. A rate that the loop sets
+itself, for example, cannot be set the next time either. A person's `set` resets this count once it is applied."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
-"""Clear harm, charged to all who carried changes since the target was last well, confounded or not.
+"""Clear harm, charged to every agent that supported a change since the target was last healthy, even if changes
+overlap.
 
-An outcome says nothing if the next change cuts its window short, or if nothing was measured before. An agent that
-turned knobs fast enough could do any harm without being scored. So a target's level while it was well is also compared
-with what is measured since, whatever happened in between. Harm is clear at CLEAR standard errors with every new
+An outcome is void if the next change cuts its window short, or if nothing was measured before. An agent that turned
+knobs fast enough could do any harm without being scored. So the target's healthy level is also compared with the
+measurements since then, regardless of the changes in between. Harm is clear at CLEAR standard errors with every new
 measurement worse than every old one, or if the target stopped being finite.
 
-An agent that vetoed a change carried leaving things as they were, and is charged alike. Changes made while the target
-is already falling are remedies and are charged for nothing that was already happening. A rollback carries no agent.
-After one, the level to compare with is that of the restored step the first time.
+An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
+target is already falling is a remedy and is not charged for the earlier fall. A rollback is charged to no agent. After
+a rollback, measurements are compared with the restored step's original level.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ PATIENCE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Clear harm to one target: who carried changes since tick `since`, and the measurements on both sides."""
+    """Clear harm to one target: the agents that supported changes since tick `since`, and the measurements on both
+    sides."""
 
     target: str
     sign: int
@@ -40,7 +42,7 @@ class Charge:
     before: tuple[float, ...]
     after: tuple[float, ...]
     broken: bool
-    """The target is not finite any more."""
+    """The target is no longer finite."""
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """Limits on repetition: rollbacks to one place, votes of one agent, and reversals of one actuator.
 
-**Rollbacks.** A rollback that is repeated without a gain is a loop: the run trains the same steps again and ends where
-it began. So at most MAX_ROLLBACKS lead to one place, or past it, until a held-out reading is better than all before it.
-None goes where a rollback did harm. Without held-out readings a rollback counts until the run has come as far beyond
-the step it left as it was taken back.
+**Rollbacks.** Repeating a rollback without a gain is a loop: the run trains the same steps again and ends where it
+began. So at most MAX_ROLLBACKS lead to one place, or past it, until a held-out reading is better than all before it. No
+rollback goes to a place where one did harm. Without held-out readings, a rollback that discards n steps counts until
+the run is n steps past the step where it happened.
 
 **Votes.** A limited number of an agent's votes counts per tick, and it may have opened a limited number of the open
 ballots. An agent whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down,
@@ -11,8 +11,8 @@ twice that after the next failure, at most MAX_COOLDOWNS. A newcomer waits on ev
 no one followed. A proposal that failed is refused with the same reasons for REPEAT_COOLDOWNS. A proposal that a
 guardrail rejected is not a failure, because it passed the vote.
 
-**Reversals.** An actuator that changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows
-of the change before, means that two agents disagree or that one oscillates. A person decides on it from then on.
+**Reversals.** If an actuator changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows of
+the previous change, two agents disagree or one oscillates. From then on a person decides.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
 """Outcomes: windows on the metric that judges each decision. When a window closes, reputations move.
 
-A window opens with the receipt of an applied decision. Before it: the measurements of the last H ticks, H being the
-forecast's horizon, but none from before the last other change that was judged by this metric. After it: those of the
-second half of the next H ticks, because a change needs time to show. A metric that is measured more rarely is awaited,
-and searched in the past, for up to `PATIENCE` · H ticks.
+A window opens with the receipt of an applied decision. It compares two sets of measurements, with H the forecast's
+horizon. The earlier set is from the last H ticks, without ticks before the last other change judged by this metric. The
+later set is from the second half of the next H ticks, because a change needs time to show. For rarely measured metrics,
+both sets extend to `PATIENCE` · H ticks.
 
-The measurements before stand for the forecast of doing nothing: things stay as they are. After a rollback they do not.
-The run trains the same steps again, and a loss that falls after a restart would fall without any remedy. So a rollback,
-and what is applied together with it, is judged at the same steps: the last H of those that it threw away, as they were
-and as they are the second time, once the run has come as far again. The spread of one measurement is that of all H
-ticks before it. If a rollback throws away fewer measurements than needed, it is judged for clear harm only, by
-comparing what comes after with what it threw away.
+The earlier measurements are the forecast for doing nothing: the metric stays where it is. This is wrong for a rollback,
+because the run trains the same steps again, and its loss would fall again without any remedy. So a rollback, and any
+change applied together with it, is judged at the same steps. Once the run has reached them again, the last H discarded
+steps are compared with their second training. The noise of one measurement is the spread over all H ticks before it. If
+a rollback discards too few measurements, it is judged for clear harm only, by comparing later measurements with the
+discarded ones.
 
 Changes at one tick that one metric judges are a plan. Their effects cannot be separated, so all of them are judged by
 the same measurements. Otherwise windows on one metric never overlap, and no window outlasts another change of its
-actuator or a rollback. A window that is cut short before half its time says nothing, unless the metric is much worse
-already. Harm shows before benefit does, and otherwise an agent could hide it behind its next change, or behind the
-rollback that repairs it.
+actuator or a rollback. A window that is cut short before half its time is void, unless the metric is already much
+worse. Harm shows before benefit does. Otherwise an agent could hide harm behind its next change, or behind the rollback
+that repairs it.
 
-In addition, clear harm (oven_core.mesh.harm) is charged to all who carried changes since the target was well, whatever
-confounds them, in its own outcome.
+In addition, clear harm (oven_core.mesh.harm) has its own outcome, charged to every agent that supported a change since
+the target was healthy.
 
-A target that stopped being finite is a failure without figures, a success of 0. A target that was not finite and is
-again is a success of 1.
+A target that stops being finite is a failure without figures, with success 0. A target that becomes finite again has
+success 1.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Outcomes:
         return closed
 
     def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
-        """Return the decision with what it will be judged by. An approval takes over the forecast of its advice."""
+        """Return the decision with the forecast that judges it. An approval inherits the forecast of its advice."""
         _, of_advice = self._expected.pop(decision.approves, (None, None))
         forecast = forecast or of_advice
         if forecast is None or decision.verdict == "rejected":
@@ -145,7 +145,7 @@ class Outcomes:
             self._watch_harm(Forecast(metric.name, sign, 0.0, horizon, ()), against, self._state.tick)
 
     def _watch_harm(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
-        """Watch the metric that judges a change, and the one that stands for the whole."""
+        """Watch the metric that judges a change, and the main held-out metric."""
         self._harm.add_change(self._measured, forecast.target, forecast.sign, forecast.horizon, agents, tick)
         whole = held_out(self._state.metrics)
         if whole is not None and whole.name != forecast.target:
@@ -300,7 +300,8 @@ class Outcomes:
         return self._scoring.scored(window, after, change, reason)
 
     def _early(self, window: Window) -> bool:
-        """Whether less than half of the time has passed, or less than half of the steps are trained again."""
+        """Whether less than half of the horizon has passed, or fewer than half of the discarded steps have been trained
+        again."""
         if window.repeated_steps is not None:
             return 2 * self._step < sum(window.repeated_steps)
         return 2 * (self._state.tick - window.from_tick) < window.forecast.horizon

@@ -1,8 +1,8 @@
 """Plans: proposals of one agent on several actuators, which are adopted all together or not at all.
 
-A rollback without the rate cut that belongs to it only fails again, and a cut without its rollback keeps the harm. So
-the ballots that a plan ties together close together, and a proposal counts only if every other part of its plan is
-adopted at the same time. A change that passes without the proposal passes anyway.
+Some changes only work together: a rollback without its rate cut fails again, and a cut without its rollback keeps the
+harm. So the ballots of a plan close together, and a proposal counts only if every other part of its plan is adopted at
+the same time. A change that passes without the proposal passes anyway.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BallotResult:
     """The reason for rejecting it; empty if nothing did."""
     lines: tuple[TallyLine, ...]
     newcomers: bool = False
-    """Only newcomers are for it, so it is advised whatever becomes of the ballots that it is tied to."""
+    """Whether only newcomers support it. It is then advised regardless of the plan's other ballots."""
     veto: str = ""
     """The agent whose veto rejected it."""
     passed: bool = False

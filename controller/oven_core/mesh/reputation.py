@@ -9,19 +9,19 @@
 
 s is 1 for `propose` and `for`, −1 for `against`. p is the probability that the change beats doing nothing, and y that
 it did. The score is the expected one, so that no agent gains at y = ½. Taking a side claims at least even odds: a
-confidence below ½ counts as ½. Otherwise an agent could back harm forever at a confidence so low that it is "right"
-about it. And credit needs a stake: a confidence below ½ earns nothing. A `for` earns half (and loses in full): agreeing
-with good agents is cheap, and should not pay for one's own harm.
-3. **Multiplicative weights** in the linear form, r ← r · (1 + rate · merit) (Cesa-Bianchi, Mansour & Stoltz 2007,
+confidence below ½ counts as ½. Otherwise an agent could support harm forever at a confidence so low that it is "right"
+about it. Credit needs a stake: a confidence below ½ earns nothing. A `for` earns half but loses in full. Agreeing with
+good agents is cheap, and should not pay for an agent's own harm. 3. **Multiplicative weights** in the linear form, r ←
+r · (1 + rate · merit) (Cesa-Bianchi, Mansour & Stoltz 2007,
    "Improved second-order bounds for prediction with expert advice"; after Freund & Schapire 1997), for those who voted.
 4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent r ← r +
    share · (1 − r), so that an agent that was wrong in another phase of training is heard again. Then r is clipped to
    0..most.
 
-A bound follows that rests on arithmetic alone. The merit of backing a decision without success (y = 0) is −min(1, 2p²):
-−½ at even odds, −1 from 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the
-share, so it falls below `least_reputation` within N(p) of them (docs/deciding.md has the table). From then on the agent
-makes no quorum and no veto.
+A bound follows from arithmetic alone. The merit of supporting a decision without success (y = 0) is −min(1, 2p²): −½ at
+even odds, −1 from p = 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the share.
+So the reputation falls below `least_reputation` within N(p) of them (docs/deciding.md has the table). From then on the
+agent's votes count for no quorum and no veto.
 """
 
 from __future__ import annotations

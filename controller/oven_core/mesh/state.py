@@ -29,6 +29,10 @@ from oven_core.protocol.rules import Autonomy, Rules
 
 PACE_GAPS: Final = 50
 """Gaps between observations whose median is the pace. An evaluation or a pause among them does not change it."""
+NEWEST: Final = 1_000
+"""Observations whose times give the mean pace: enough that a batch stored at once is a small part of them."""
+LEAST_SPAN_S: Final = 1.0
+"""Seconds below which a few observations stored at once would show too fast a mean pace."""
 LEAST_GAP_S: Final = 0.001
 """Seconds. Observations that piled up while the bus was away were stored closer together than they were made."""
 
@@ -55,7 +59,7 @@ class InFlight:
 
     decision: Decision
     change: str
-    """In the notation of `needs`: "name:up"."""
+    """The change in the notation of `needs`: "name:up"."""
 
 
 def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
@@ -84,17 +88,19 @@ class NumberSet:
 
 @dataclass
 class ObservationPace:
-    """How many ticks pass in a length of time, by the times at which the log stored the newest observations.
+    """Converts a duration to ticks, using the times at which the log stored the newest observations.
 
     The mesh has no clock. A rule in minutes becomes ticks when a decision is made, and every reader counts ticks after
     that. The times come from the log, so each replica, and each replay, computes the same number.
     """
 
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_GAPS))
+    _newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
     _last: float | None = None
 
     def add(self, stored: float) -> None:
         """Add the time, in seconds, at which the observation of a new tick was stored."""
+        self._newest.append(stored)
         if self._last is not None and stored - self._last >= LEAST_GAP_S:
             self._gaps.append(stored - self._last)
         self._last = stored
@@ -102,12 +108,23 @@ class ObservationPace:
     def restart(self) -> None:
         """Skip the time until the first observation of a learner that starts again: it is not a step."""
         self._last = None
+        self._newest.clear()
 
     def ticks(self, minutes: float) -> int:
         """Return the ticks that take this long at the median pace, rounded up; 0 before there is a pace."""
         if not self._gaps or minutes <= 0:
             return 0
         return math.ceil(minutes * 60 / sorted(self._gaps)[len(self._gaps) // 2])
+
+    def most_ticks(self, seconds: float) -> int:
+        """Return the ticks that take this long at the median pace, or at the mean pace of the newest `seconds` if that
+        is more. The log stores a fast loop's observations many at once, and the gaps between those show too slow a
+        pace. After a pause, the mean does. 0 without a pace, or for 0 seconds."""
+        if not self._newest or seconds <= 0:
+            return 0
+        newest = [stored for stored in self._newest if stored > self._newest[-1] - seconds]
+        span = max(LEAST_SPAN_S, newest[-1] - newest[0])
+        return max(self.ticks(seconds / 60), math.ceil(len(newest) * seconds / span))
 
 
 @dataclass
@@ -165,8 +182,8 @@ class State:
         """Begin a new incarnation, whose settings replace the old ones.
 
         Agents, the budget, decisions in flight or advised, and what operators set (autonomy, muted agents) stay.
-        Another training of the same script has other weights and other data, so it starts without budget, cool-downs,
-        advice and rollbacks of the one before.
+        Another training of the same script has other weights and other data. So it starts without the previous
+        training's budget, cool-downs, advice and rollbacks.
         """
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()
@@ -224,7 +241,7 @@ class State:
             self._set_effective(spec, receipt.after)
 
     def apply_status(self, name: str, status: AgentStatus) -> None:
-        """Store what an agent says of itself."""
+        """Store an agent's status."""
         if status.state == "joined":
             self.agents[name] = Agent(status.needs, status.moves, status.speciality, status.version, status.shadow)
         elif status.state == "left":

@@ -1,15 +1,15 @@
 """The mesh's core: a deterministic state machine over one ordered log. No clock, no randomness, no I/O.
 
-The state changes only on inputs: messages of the learner, the agents and the operators. The mesh's own outputs, read
-back from the log, are only removed from `pending`. So a replica that replays to the head knows exactly what is still to
-be published.
+The state changes only on inputs: messages of the learner, the agents and the operators. When the mesh's own outputs are
+read back from the log, they are only removed from `pending`. So a replica that replays to the head knows exactly which
+outputs are still unpublished.
 
 An observation is handled in this order. The tick advances. Due ballots close at the new tick (so that `apply_at_tick`
 lies ahead of it). Agents that were silent for too long are marked as not live. Ballots that only awaited those agents
 close. Lockstep may close the tick.
 
-Lockstep waits for the live agents whose votes count, and for no shadow. A shadow's votes move no value, so the run
-stays repeatable, and a shadow that hangs delays nothing.
+Lockstep waits for the live agents whose votes count, and never for a shadow. A shadow's votes change no value, so the
+run stays repeatable, and a shadow that hangs delays nothing.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Mesh:
         """Handle the next event of the log; return the outputs that it causes, which are now also in `pending`.
 
         Never raises, whatever an agent writes: all replicas judge it alike. Signatures are verified before
-        (`signing.Keyring`), so a forged event comes as Malformed. An event that was delivered before, by its sequence,
-        is skipped.
+        (`signing.Keyring`), so a forged event comes as Malformed. An event whose sequence was already delivered is
+        skipped.
         """
         if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
             return []
@@ -361,7 +361,8 @@ class Mesh:
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks
-        expires_at = apply_at + state.rules.expire_ticks
+        expire_ticks = 0 if state.lockstep else state.pace.most_ticks(state.rules.expire_seconds)
+        expires_at = apply_at + max(state.rules.expire_ticks, expire_ticks)
         if verdict == "advised":
             ticks = max(state.rules.approve_ticks, state.pace.ticks(state.rules.approve_minutes))
             reason = f"{reason}; {operator_commands.advice(decision_id, ticks)}"

@@ -1,10 +1,10 @@
 """Trust in agents: whose vote counts on which actuator, by settings, by operators or by outcomes.
 
-An agent without a grant is a newcomer. Its votes are in the tally without weight: they carry, veto and split no ballot,
-but one that agrees with a trusted agent completes a quorum. A change that only newcomers support is advised, so that a
-person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an actuator, an agent
-is trusted there as if it had a grant. Agreeing with others earns reputation but no trust. Clear harm takes earned trust
-away (oven_core.mesh.harm).
+An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot carry, veto or split a
+ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
+advised, so that a person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an
+actuator, an agent is trusted there as if it had a grant. Agreeing with others earns reputation but no trust. Clear harm
+takes earned trust away (oven_core.mesh.harm).
 """
 
 from __future__ import annotations

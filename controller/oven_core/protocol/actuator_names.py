@@ -16,7 +16,7 @@ UNDO: Final = "run.undo_rollback"
 EVALUATE: Final = "run.evaluate"
 CHECKPOINT: Final = "run.checkpoint"
 BEST: Final = "run.best"
-"""Which weights the run ends with: a choice, not an action, and nothing moves before the end."""
+"""The weights with which the run ends. It is a choice, not an action, and takes effect only at the end."""
 HOLD: Final = "run.hold"
 STOP: Final = "run.stop"
 

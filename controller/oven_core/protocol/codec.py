@@ -25,8 +25,8 @@ _LOGGED: Final[TypeAdapter[LogMessage]] = _any_of(model for subject in SUBJECTS 
 _REQUESTS: Final = _any_of(model for request in REQUESTS for model in (request.asks, request.answers))
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
-"""Why an entry of the log does not count. It is no message, has another version, needs a removed feature, is on a
-subject that does not carry it, lacks a signature that is needed, or has a wrong signature."""
+"""Why an entry of the log does not count. It is not a message, has another version, needs a removed feature, is on the
+wrong subject, lacks a required signature, or has a wrong signature."""
 _TRIAL_SUBJECTS: Final = ("trial", "branch")
 """Kinds of subjects for trials, which earlier versions had."""
 
@@ -62,8 +62,8 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 
 
 def _removed_content(run_started: bytes) -> str:
-    """What the run used that this version does not have; empty if nothing. Rules alone made no trials: the learner also
-    had to announce the metric for comparing their arms."""
+    """Return the removed feature that the run used; empty if there is none. Rules alone made no trials: the learner
+    also had to announce the metric for comparing their arms."""
     recorded = from_json(run_started)
     rules = recorded.get("rules", {})
     if recorded.get("trials") and rules.get("trials", "off") != "off":

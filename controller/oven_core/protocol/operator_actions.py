@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["decision", "actuator", "actuators", "agent", "value", "level"]
-"""What an argument names. `actuators` takes several, and `value` a number, a choice's name, shares or nothing."""
+"""The kind of an argument. `actuators` accepts several names. `value` accepts a number, a choice's name, shares or
+nothing."""
 Answer = Literal["receipt", "mesh", "mesh, receipt"]
 """The log messages that settle an action: the learner's receipt, the mesh's answer, or both in turn."""
 
@@ -22,7 +23,7 @@ class Argument:
     kind: Kind
     help: str
     default: str | None = None
-    """None: the argument is required, except for a value, which actuators of the kind `action` do without."""
+    """None: the argument is required. A value is not required for actuators of the kind `action`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Action:
 
     name: str
     title: str
-    """Its name in the monitor."""
+    """The action's name in the monitor."""
     summary: str
     """One line without a full stop."""
     detail: str

@@ -2,8 +2,8 @@
 
 An agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
 operators have no access to the JetStream API, because it would let them bypass subject permissions (by a reply subject
-or a consumer's deliver subject). They catch up by requests to `history`, which answers into no inbox of the learner or
-the mesh.
+or a consumer's deliver subject). They catch up by requests to `history`, which never answers into an inbox of the
+learner or the mesh.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Autonomy = Literal["observe", "advise", "auto"]
 """`observe` logs the decision that would have been made and changes nothing. `advise` waits for a person. `auto`
 acts."""
 ALL: Final = "*"
-"""In a grant: the agent is trusted on every actuator, and a specialist on those that it declares as its speciality."""
+"""A grant for every actuator. The agent is also a specialist on the actuators that it declares as its speciality."""
 
 
 class Rules(BaseModel):
@@ -23,6 +23,13 @@ class Rules(BaseModel):
     silent_ticks: int = Field(default=50, ge=2, description="ticks of silence after which an agent counts as lost")
     apply_delay_ticks: int = Field(default=1, ge=1, description="ticks from a decision to its application")
     expire_ticks: int = Field(default=20, ge=1, description="ticks after apply_at_tick when a decision lapses")
+    expire_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="seconds after which it lapses, if those are more ticks than `expire_ticks` at the pace of the "
+        "log; not in lockstep; 0, as in a log without this rule: ticks only",
+    )
 
     specialist_confidence: float = Field(
         default=0.6, ge=0, le=1, description="confidence from which one specialist is a quorum"

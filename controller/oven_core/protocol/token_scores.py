@@ -3,7 +3,7 @@
 Big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), tokens (4), lowest and highest
 score (4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids
 in ascending order, Rice-coded (Rice & Plaunt 1971), and in the same order the scores, 4 bits each, linear from lowest
-to highest. The rest of the last byte is zero. A token that is not in it has the lowest score or less.
+to highest. The rest of the last byte is zero. A token that is not listed has at most the lowest score.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def tokens_in(blob: bytes) -> int:
 
 
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
-    """Return token id → score. Raises ConfigError if `blob` is not a token prior, or is one for another vocabulary than
-    that of `size` and `sha`: a prior for other tokens would be noise that looks like knowledge."""
+    """Return token id → score. Raises ConfigError if `blob` is not a token prior, or if its vocabulary does not match
+    `size` and `sha`. A prior for other tokens would be noise that looks like knowledge."""
     if len(blob) < _HEADER.size or len(blob) > LIMIT or blob[:4] != MAGIC:
         raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not a token prior")
     _, version, rice, own_size, count, low, high, own_sha = _HEADER.unpack_from(blob)

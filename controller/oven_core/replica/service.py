@@ -2,8 +2,8 @@
 
 It replays the log to its head, publishes what is still pending, and then publishes the outputs of each event. Any
 number of replicas may run: every output has its own subject, which accepts one message of the mesh, so only one copy
-enters the log. A forgery on such a subject neither counts nor blocks: all replicas know its sequence from the log, and
-publish on the condition that nothing newer is there.
+enters the log. A forgery on such a subject neither counts nor blocks. All replicas know its sequence from the log, and
+publish on the condition that the subject has nothing newer.
 
 The process also answers requests for past events and stored completions, for clients without rights on the streams' own
 API. Replies go to inboxes only. Otherwise a request with a protected subject as its reply subject would make the
@@ -135,8 +135,8 @@ class _Replica:
                     self._outbox.put_nowait(output)
 
     async def publish(self) -> None:
-        """Publish outputs in order, each without waiting for the confirmation of the one before, so that a decision
-        does not wait for its ballot. A retried output comes later; nothing depends on the order of outputs."""
+        """Publish outputs in order without waiting for confirmations, so that a decision does not wait for its ballot.
+        A retried output arrives later, because nothing depends on the order of outputs."""
         async with asyncio.TaskGroup() as under_way:
             while True:
                 output = await self._outbox.get()

@@ -34,8 +34,9 @@ AUTHORITY_DAYS = 3650
 def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     """Make a server's certificate for `hosts` (names or addresses); return it and the authority to hand out.
 
-    In `folder`, everybody may read `ca.pem` and `server.pem`, and only the owner `ca.key` and `server.key` (mode 0600).
-    An existing authority stays, so that clients still trust it; the server's certificate is new. Raises ConfigError.
+    In `folder`, every user may read `ca.pem` and `server.pem`. Only the owner may read `ca.key` and `server.key` (mode
+    0600). An existing authority stays, so that clients still trust it; the server's certificate is new. Raises
+    ConfigError.
     """
     authority, authority_key = _authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())

@@ -1,12 +1,12 @@
 """Signatures of events: all except agents' events are signed, and events with a wrong signature are ignored.
 
-Permissions on subjects can be bypassed: a server can be made to write on a subject for a user who may not. So learner,
-mesh and operators sign what they append, by ed25519 (RFC 8032) over subject, message id and body, in a header. A MAC
-would not do, because anyone who can check one can forge one. Agents' events are unsigned, because the server ties them
-to their names.
+Permissions on subjects can be bypassed, because a user can make the server write on a forbidden subject. So learner,
+mesh and operators sign the messages that they append, by ed25519 (RFC 8032) over subject, message id and body, in a
+header. A MAC would not be enough, because anyone who can check one can forge one. Agents' events are unsigned, because
+the server ties them to their names.
 
-The public keys are in `RunStarted.keys`, signed by the learner, whose own key readers have from elsewhere (the pin). An
-OperatorKey, signed by the stack's own operator, adds or revokes one person's key until the next RunStarted.
+The public keys are in `RunStarted.keys`, signed by the learner. Readers get the learner's own key from elsewhere (the
+pin). An OperatorKey, signed by the stack's own operator, adds or revokes one person's key until the next RunStarted.
 
 Verification depends only on the log's order, so mesh, learner, agents and monitors skip the same events.
 """

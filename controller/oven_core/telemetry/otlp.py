@@ -121,7 +121,7 @@ class _OpenSpan(Span):
         self._inner.add_event(name, attributes, at_ns)
 
     def end(self, error_type: str = "") -> None:
-        """Only the kind of an error is recorded, because its message may quote data."""
+        """End the span. Only the kind of an error is recorded, because its message may quote data."""
         if error_type:
             self._inner.set_attribute("error.type", error_type)
             self._inner.set_status(trace.StatusCode.ERROR)

@@ -3,8 +3,8 @@
 One step's observe → votes → tally → apply is one trace. Its context is in the header `traceparent` of each message (W3C
 Trace Context), never in a body, so the log has the same bytes with and without tracing.
 
-While it is off, OpenTelemetry is not imported and every span is `OFF`. While it is on, spans go to the collector from
-their own thread. A collector that is down costs one line in the log and the spans, and nothing else.
+While tracing is off, OpenTelemetry is not imported and every span is `OFF`. While it is on, a separate thread sends
+spans to the collector. If the collector is down, the spans are lost and one line is logged.
 """
 
 from __future__ import annotations

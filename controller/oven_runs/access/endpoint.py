@@ -23,7 +23,7 @@ class Endpoint:
     pin: str = ""
     """The learner's public key, from the environment."""
     source: str = "--nats and --creds"
-    """Where the values are from, for error messages."""
+    """The origin of the values, for error messages."""
 
     @property
     def named(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where a run's log can be read: `history` and the store of a stack that is up, and log.jsonl."""
+"""The sources of a run's log: `history` and the store of a running stack, and log.jsonl."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Read what a log says about its decisions, and decide one of them again under other rules.
 
-Open loop (oven_runs.log.counterfactual): an earlier divergence, which the answer names, makes it less certain.
+The result is open loop (oven_runs.log.counterfactual). An earlier divergence makes it less certain, and the answer
+names it.
 """
 
 from __future__ import annotations

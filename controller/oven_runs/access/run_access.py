@@ -1,4 +1,4 @@
-"""Access to one run for those who read or command it, wherever the run's folder is.
+"""Access to one run for reading and commands, wherever the run's folder is.
 
 There are two implementations. `local_run.LocalRun` has the run's folder. `remote_run.RemoteRun` has an address and a
 key, on another machine. `run_finder.find_run` chooses the one that a command refers to.
@@ -57,7 +57,7 @@ class RunAccess(ABC):
     @property
     @abstractmethod
     def export_folder(self) -> Path:
-        """Where pictures and exports are saved."""
+        """The folder for pictures and exports."""
 
     @abstractmethod
     def info(self) -> RunInfo:
@@ -128,8 +128,8 @@ class RunAccess(ABC):
         """Yield events as they come, verified, until the stack is down.
 
         Live messages only signal that there is something new. The events come from `history`, in order and with their
-        sequence. Waits for a server or mesh that restarts, and says so through `tell`. `looked` is called after all
-        events so far, at least every POLL_S. Raises RefusedError.
+        sequence. Waits for a server or mesh that restarts, and reports it through `tell`. `looked` is called when all
+        available events have been read, at least every POLL_S. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
 
@@ -158,7 +158,7 @@ class RunAccess(ABC):
     ) -> AsyncGenerator[_Item]:
         """Yield what `fetch` returns, at first and whenever the event of `listen` is set, until the stack is down.
 
-        Reconnects, and says so through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
+        Reconnects, and reports it through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
         """
         wake, lost = asyncio.Event(), False
         while self.up():

@@ -80,7 +80,7 @@ class Batch:
     too_long: int
     """Lines over LINE_BYTES, or prompts over CHARACTERS. A line over READ_BYTES is skipped in pieces, each counted."""
     offset: int
-    """Where the next read begins, in bytes."""
+    """Byte offset of the next read."""
 
 
 def fault(text: str) -> str:

@@ -1,8 +1,8 @@
 """A run's spending on language models: one SQLite file, with an account for each caller.
 
 A call's greatest cost is reserved before the call, and its real cost is booked afterwards, each in one transaction over
-all accounts. So the caps hold across processes, across restarts of a judge or the stack, and across `--resume`. What a
-process had reserved when it died counts as spent, because it may have been billed.
+all accounts. So the caps apply across processes, across restarts of a judge or the stack, and across `--resume`. If a
+process dies, its reservations count as spent, because they may have been billed.
 
 SQLite's write-ahead log works among processes of one machine. A judge on another machine has its own run folder, and
 therefore its own file and caps.
@@ -23,7 +23,7 @@ from oven_core.errors import ConfigError
 from oven_runs.settings.committee_settings import BudgetSettings
 
 NAME: Final = "spend.sqlite"
-"""In the run's folder."""
+"""File name in the run's folder."""
 JUDGES: Final = "judges"
 """The account whose sub-accounts are the committee's judges: "judges/critic"."""
 ROUNDING_USD: Final = 1e-9
@@ -73,7 +73,8 @@ class Refused:
     cap: str
     """The setting and how much of it is used, for people."""
     final: bool
-    """No later call may be made either. Otherwise calls under way hold what is left, and may free some of it."""
+    """Whether later calls are refused too. Otherwise calls under way have reserved the rest and may release some of
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,9 @@ class Cap:
 
     limits: BudgetSettings
     setting: str
-    """Its name for people, as in a settings file."""
+    """The cap's name for people, as in a settings file."""
     scope: str = ""
-    """It applies to this account and the ones below it together; empty: to all accounts."""
+    """The account that it limits, together with the accounts below it; empty for all accounts."""
 
     def applies_to(self, account: str) -> bool:
         return _within(account, self.scope)
@@ -229,7 +230,7 @@ def _by_account(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
 
 
 def _exceeded(cap: Cap, used: Spend, more: Spend) -> str:
-    """Which limit `more` would exceed, for people; empty for none."""
+    """Return the limit that `more` would exceed, for people; empty for none."""
     limits, setting = cap.limits, cap.setting
     if limits.usd is not None and used.usd + more.usd > limits.usd + ROUNDING_USD:
         return f"{setting}.usd is {limits.usd:g}, {used.usd:.4g} is used and a call may cost {more.usd:.2g}"

@@ -6,8 +6,8 @@
     runs/<run>/spool.jsonl   learner messages that are not in the log yet
     .gitignore               with `*`, so that no key gets into a repository
 
-A process id on disk proves nothing, because another process may have it by now. A run counts as running while a process
-holds the lock on its folder. The kernel releases the lock when that process ends.
+A process id on disk proves nothing, because another process may have the same id by now. A run counts as running while
+a process holds the lock on its folder. The kernel releases the lock when that process ends.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class RunFolder:
         return (self.server.folder / "store").exists()
 
     def locked(self) -> bool:
-        """Whether a stack holds this run now. A command that only reads the store does not count."""
+        """Whether a stack has this run locked. A command that only reads the store does not count."""
         try:
             descriptor = os.open(self._lock, os.O_RDONLY)
         except FileNotFoundError:

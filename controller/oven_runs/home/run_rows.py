@@ -31,7 +31,7 @@ from oven_runs.log.run_row import RunRow, finite, summarized
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
-"""Bytes per call. Reading them takes some 20 ms, so that a monitor can react to keys in between."""
+"""Bytes per call. Reading them takes about 20 ms, so that a monitor can react to keys in between."""
 NEWEST: Final = 20
 """Observations from whose times the pace is computed."""
 CACHE: Final = "run-rows.json"
@@ -60,7 +60,7 @@ class LogDigest:
         self.unread = 0
         """Lines that could not be read."""
         self.times: deque[datetime] = deque(maxlen=NEWEST)
-        """Of the newest observations."""
+        """Times of the newest observations."""
         self._offset = 0
 
     def advance(self) -> bool:
@@ -120,7 +120,7 @@ class RunRows:
         self._versions: dict[str, tuple[int, int]] = {}
         self._folders: dict[str, RunFolder] = {}
         self.rows: dict[str, RunRow] = {}
-        """By run, newest first."""
+        """Rows by run, newest first."""
         with contextlib.suppress(OSError, ValidationError):
             self._cache = _Cache.model_validate_json(self._cache_file.read_bytes())
 

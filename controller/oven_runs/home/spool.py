@@ -1,10 +1,10 @@
 """spool.jsonl: learner messages that the log has not confirmed, saved until they are appended.
 
-The learner's link creates and locks the file while it runs, and removes it once the log has everything. If the file
-exists without a lock, something is missing. Its first line says how many messages there should be. That line is padded
-and rewritten in place, so it is right even if a full disk cuts off the lines after it. Each other line is one message
-as it goes into the log, with its id, its signature and a checksum. The ids show which messages the log already has, so
-appending a spool twice stores nothing twice.
+The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
+exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
+That line is padded and rewritten in place, so it is right even if a full disk cuts off the lines after it. Each other
+line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which messages the
+log already has, so appending a spool twice stores nothing twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME: Final = "spool.jsonl"
 HEAD_BYTES: Final = 256
 """Length of the padded first line. Rewriting it takes no space on the disk."""
 RESERVED_BYTES: Final = 1 << 20
-"""Disk space reserved while the learner runs: room for some 3,000 observations if the disk is full at the end."""
+"""Disk space reserved while the learner runs: room for about 3,000 observations if the disk is full at the end."""
 RETRY_S: Final = 0.05
 _DATA: Final = b', "data": '
 
@@ -85,7 +85,7 @@ class SpoolContent:
     lost: int = 0
     """Messages that should be in it but are not intact."""
     unknown: bool = False
-    """Whether the learner died, by SIGKILL or with its machine, before it could say how many messages it still had."""
+    """Whether the learner died, by SIGKILL or with its machine, before it could write how many messages were unsent."""
 
     @property
     def empty(self) -> bool:
@@ -104,7 +104,7 @@ class SpoolContent:
         return body if isinstance(body, RunEnded) else None
 
     def summary(self) -> str:
-        """Return a phrase that says how much is missing from the log."""
+        """Return a phrase with the number of messages that are missing from the log."""
         parts = []
         if self.messages:
             end = ", including the run's end" if self.end else ""
@@ -202,7 +202,7 @@ class Spool:
 
 
 @contextlib.contextmanager
-def taken(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]:
+def locked_spool(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]:
     """Lock the spool, as `Spool.take` does, for as long as the context lasts."""
     spool = Spool.take(folder, run, wait_s=wait_s)
     try:
@@ -213,7 +213,8 @@ def taken(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]
 
 
 def look(folder: Path, run: str) -> SpoolContent:
-    """Return what is missing now; nothing while a learner holds the file. Raises ConfigError as `Spool.take` does."""
+    """Return the messages that are missing now; none while a learner holds the lock. Raises ConfigError as `Spool.take`
+    does."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
     except FileNotFoundError:

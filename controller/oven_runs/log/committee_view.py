@@ -24,7 +24,7 @@ class MemberLine:
     """Identity of its model, or OFF."""
     role: str
     weight: float | None
-    """Its share; None if the run announces none."""
+    """The member's share; None if the run announces none."""
     state: str
     """scoring, muted, quarantined, "abstaining: <kinds>" in the newest scored step, or "not asked"."""
     choices: tuple[str, ...]

@@ -51,7 +51,7 @@ class AgentView:
     backed: int = 0
     """Adopted decisions that it proposed or voted for."""
     newcomer: bool = False
-    """Whether it was on probation at its last vote, so that the vote neither counted nor vetoed."""
+    """Whether the agent was on probation at its last vote, so that the vote neither counted nor vetoed."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class RunSummary:
     first: dict[str, float] = field(default_factory=dict)
     """Each metric's first value in this training."""
     still: dict[str, int] = field(default_factory=dict)
-    """How often each metric had only its first value; 0 once it had another one."""
+    """For each metric, the number of readings while it still has its first value; 0 once the value has changed."""
     knobs: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
@@ -79,7 +79,7 @@ class RunSummary:
     alert: Alert | None = None
     """The alert that the last event raised or cleared; None if it did neither."""
     advised: dict[str, Decision] = field(default_factory=dict)
-    """By actuator: advice that a person can still approve, unless it has lapsed."""
+    """Advice by actuator that a person can still approve, unless it has lapsed."""
     autonomy: dict[str, Autonomy] = field(default_factory=dict)
     """Levels that operators set, by actuator; "" for all others."""
     muted: dict[str, str] = field(default_factory=dict)

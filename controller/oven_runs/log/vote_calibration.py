@@ -2,8 +2,8 @@
 
 A vote's confidence is the probability that the change beats doing nothing, which means a gain above 0. A target that
 stopped being finite counts as a failure, one that is finite again as a success. `Outcome.beat`, 0 to 1, is the
-probability y that this happened, given the noise. (Reputations also depend on how far the gain is beyond noise and half
-of the forecast: `mesh/reputation.py`.) The probability p is the confidence of `propose` and `for`, 1 minus the
+probability y that this happened, given the noise. (Reputations also depend on how far the gain exceeds noise and half
+of the forecast; see `mesh/reputation.py`.) The probability p is the confidence of `propose` and `for`, 1 minus the
 confidence of `against`, and at least 0.5 for the side that the vote took. Votes on changes that were not carried out or
 not scored do not count.
 

@@ -33,7 +33,7 @@ PACE_EVENTS: Final = 512
 BOUNDARIES: Final = 2
 """A learner obeys a command at the end of the current step, and a decision that it leads to at the end of the next."""
 MIN_WAIT_S: Final = 5.0
-"""Minimum wait. If steps take milliseconds, two of them say nothing about the mesh."""
+"""Minimum wait. If steps take milliseconds, two of them are too short for the mesh."""
 SETTLE_S: Final = 1.0
 """Wait after the last boundary, because a receipt comes on another subject than the step's observation."""
 STILL_S: Final = 60.0
@@ -167,8 +167,8 @@ class OperatorClient:
         return result
 
     async def _wait(self, pending: _Pending, ended: Callable[[], bool]) -> None:
-        """Wait until the result is final, the run ended, or the wait is over. If no step ends, look once how long steps
-        took before."""
+        """Wait until the result is final, the run ended, or the wait is over. If no step ends, check once how long
+        earlier steps took."""
         pace_known, result = False, pending.result
         while not (result.whole or result.run_ended):
             pending.news.clear()

@@ -1,4 +1,4 @@
-"""A child process in the terminal's foreground: the monitor.
+"""Runs a child process, the monitor, in the terminal's foreground.
 
 The child leads its own process group, which becomes the terminal's foreground group. So Ctrl-C reaches only the child
 and not the stack, even when the terminal is not in raw mode because the child is still importing or has crashed. The

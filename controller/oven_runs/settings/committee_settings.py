@@ -20,10 +20,13 @@ class BudgetSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     usd: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="US dollars; the price of each model must be known"
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="limit in US dollars; the price of each model must be known",
     )
-    tokens: int | None = Field(default=None, ge=1, description="tokens, of prompts and answers together")
-    calls: int | None = Field(default=None, ge=1, description="calls that were, or may have been, billed")
+    tokens: int | None = Field(default=None, ge=1, description="limit of tokens, prompts and answers together")
+    calls: int | None = Field(default=None, ge=1, description="limit of calls that were, or may have been, billed")
 
     @property
     def capped(self) -> bool:
@@ -45,28 +48,28 @@ class MemberSettings(BaseModel):
 
     kind: MemberKind = Field(
         default="llm",
-        description="llm: a judge, as a separate process; rule: a function, in the learner; verifier: similarity "
-        "to the local teacher's own answer, in the learner",
+        description="llm: a judge in a separate process; rule: a function in the learner; verifier: the learner "
+        "measures similarity to the local teacher's own answer",
     )
     provider: str = Field(
         default="",
-        description="whose API: claude, openai, deepseek, grok, together, compatible (any server that speaks OpenAI's "
-        "chat completions), or one that `committee.providers` adds",
+        description="the API's provider: claude, openai, deepseek, grok, together, compatible (any server that speaks "
+        "OpenAI's chat completions), or a provider that `committee.providers` adds",
     )
     model: str = Field(
-        default="", description="the model's name at its provider; of a verifier: a folder, or empty for the usual one"
+        default="", description="the model's name at its provider; for a verifier: a folder, or empty for the default"
     )
     role: Role = Field(
         default="critic",
-        description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the "
-        "domain's own standards; style: clarity, tone and form; informativeness: how much a right answer tells",
+        description="critic: quality against the task; adversary: tricks and invented content; specialist: the "
+        "domain's own standards; style: clarity, tone and form; informativeness: how specific a right answer is",
     )
     domain: str = Field(
-        default="", max_length=200, description="a specialist's field; empty: that of the ModelDescription"
+        default="", max_length=200, description="a specialist's field; empty: the domain of the ModelDescription"
     )
     rubric: str = Field(default="", description="a text file that replaces the role's instructions")
-    rule: str = Field(default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
-    base_url: Address = Field(default="", description="empty: the provider's own")
+    rule: str = Field(default="", description="for a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
+    base_url: Address = Field(default="", description="address of the API; empty: the provider's own")
     key_env: Variable = Field(
         default="",
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
@@ -113,16 +116,16 @@ class FrontierSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    provider: str = Field(default="", description="whose API, as for a member")
+    provider: str = Field(default="", description="provider of the API, as for a member")
     model: str = Field(default="", description="the model's name at its provider; empty: no calibrator")
-    base_url: Address = Field(default="", description="as for a member")
-    key_env: Variable = Field(default="", description="as for a member")
-    prompts: str = Field(default="", description="file of the prompts, one per line, or .jsonl with `prompt`")
+    base_url: Address = Field(default="", description="address of the API, as for a member")
+    key_env: Variable = Field(default="", description="environment variable with the key, as for a member")
+    prompts: str = Field(default="", description="file with one prompt per line, or .jsonl with `prompt`")
     top_logprobs: int = Field(
         default=MOST_LOGPROBS,
         ge=1,
         le=MOST_LOGPROBS,
-        description="alternatives to each token; fewer if the model offers fewer",
+        description="alternatives per token; fewer if the model offers fewer",
     )
     max_tokens: int = Field(default=256, ge=1, le=1024, description="token limit of an answer")
     every: int = Field(default=50, ge=1, description="steps between two readings")
@@ -187,15 +190,17 @@ class CommitteeSettings(BaseModel):
         default=8000,
         ge=200,
         le=1_000_000,
-        description="characters of a prompt or completion that a judge is shown; of a longer one, both ends",
+        description="characters of a prompt or completion that a judge sees; longer ones are cut in the middle",
     )
     swapped: float = Field(
-        default=0.05, ge=0, le=1, description="share of groups that a judge is asked about again in reverse order"
+        default=0.05, ge=0, le=1, description="share of groups that a judge scores a second time, in reverse order"
     )
     asked_again_every: int = Field(
-        default=160, ge=0, description="groups until a judge is asked again about 16 old ones; 0: never"
+        default=160, ge=0, description="groups after which a judge scores 16 old ones again; 0: never"
     )
-    hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
+    hold_after: int = Field(
+        default=10, ge=1, description="steps in a row without a scored group after which the run is held"
+    )
     ahead: Literal[0, 1] = Field(
         default=0,
         description="1: generate the next completions while the judges score these, which are then trained on one "
@@ -203,7 +208,7 @@ class CommitteeSettings(BaseModel):
     )
     frontier: FrontierSettings = FrontierSettings()
     budget: BudgetSettings = BudgetSettings()
-    cache: bool = Field(default=True, description="do not pay again for a group that a judge has scored in this run")
+    cache: bool = Field(default=True, description="reuse a judge's scores of a group that it has scored in this run")
 
     @model_validator(mode="after")
     def _caution_is_read(self) -> Self:

@@ -23,12 +23,12 @@ class CompletionsSettings(BaseModel):
         "own script",
     )
     groups: int = Field(default=1, ge=1, le=8, description="groups per sample, shown one after another")
-    completions: int = Field(default=16, ge=1, le=64, description="maximum of completions shown per group")
+    completions: int = Field(default=16, ge=1, le=64, description="maximum completions shown per group")
     characters: int = Field(
         default=4000,
         ge=100,
         le=100_000,
-        description="maximum characters of a prompt or completion; of a longer one the beginning and end are shown",
+        description="maximum characters of a prompt or completion; longer ones are cut in the middle",
     )
     redact: str = Field(
         default="",

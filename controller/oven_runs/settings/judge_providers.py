@@ -44,9 +44,9 @@ class Price(BaseModel):
 
     input: float = Field(ge=0, le=10_000, allow_inf_nan=False)
     output: float = Field(ge=0, le=10_000, allow_inf_nan=False)
-    cached_input: float | None = Field(default=None, ge=0, le=10_000, description="none: as `input`")
+    cached_input: float | None = Field(default=None, ge=0, le=10_000, description="none: the price of `input`")
     cache_write: float | None = Field(
-        default=None, ge=0, le=10_000, description="of Anthropic's cache; none: as `input`"
+        default=None, ge=0, le=10_000, description="for writing to Anthropic's cache; none: the price of `input`"
     )
 
 
@@ -68,16 +68,16 @@ class ProviderEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     wire: Wire = Field(description="its wire format")
-    base_url: Address = Field(default="", description="empty: a member has to name it")
+    base_url: Address = Field(default="", description="address of the API; empty: a member has to name it")
     key_env: Variable = Field(default="", description="environment variable with the key; empty: none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
-    top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS, description="alternatives per token, at most; 0: none")
+    top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS, description="maximum alternatives per token; 0: none")
     limit_as: Literal["max_tokens", "max_completion_tokens"] = Field(
         default="max_completion_tokens", description="name of the token limit in the wire format openai"
     )
     known_as: str = Field(default="", description="gen_ai.provider.name in spans; empty: the entry's own name")
     priced_as: str = Field(default="", description="its id in genai-prices; empty: looked up by the address")
-    price: Price | None = Field(default=None, description="of all its models without a price in `models`")
+    price: Price | None = Field(default=None, description="price of all its models without one in `models`")
     models: dict[str, ModelException] = Field(default_factory=dict)
 
     def exception(self, model: str) -> ModelException:
@@ -116,8 +116,8 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
     """The packaged catalogue with the user's file merged into it. Raises ConfigError for a file that cannot be read or
     does not fit the form.
 
-    An entry that moves a provider to another address without naming a key loses the provider's key: a key is not sent
-    to another address unless the user says so.
+    If an entry moves a provider to another address without naming a key, the provider's key is dropped. A key is never
+    sent to another address unless the user says so.
     """
     if not overlay:
         return packaged()

@@ -31,9 +31,9 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    provider: str = Field(min_length=1, description="whose API, as for a committee member")
+    provider: str = Field(min_length=1, description="provider of the API, as for a committee member")
     model: str = Field(min_length=1, description="the model's name at its provider")
-    base_url: Address = Field(default="", description="empty: the provider's own")
+    base_url: Address = Field(default="", description="address of the API; empty: the provider's own")
     key_env: Variable = Field(
         default="",
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
@@ -45,7 +45,7 @@ class TunerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    llm: ModelSettings | None = Field(default=None, description="which model; none: it is off")
+    llm: ModelSettings | None = Field(default=None, description="the model; none: the agent is off")
     actuators: tuple[str, ...] = Field(
         default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
         min_length=1,
@@ -55,7 +55,7 @@ class TunerSettings(BaseModel):
     shadow: bool = Field(default=True, description="log and score its votes without counting them")
     every: int = Field(default=20, ge=1, description="minimum ticks between two questions")
     expires: int = Field(default=10, ge=1, description="ticks after which an answer is too old for a vote")
-    calls: int = Field(default=50, ge=1, le=10_000, description="billed calls in the whole run, resumed or not")
+    calls: int = Field(default=50, ge=1, le=10_000, description="maximum billed calls per run, resumed or not")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
 
 
@@ -64,9 +64,9 @@ class AuthorSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    llm: ModelSettings | None = Field(default=None, description="which model; none: it is off")
+    llm: ModelSettings | None = Field(default=None, description="the model; none: the agent is off")
     every: int = Field(default=100, ge=1, description="minimum ticks between two requests")
-    prompts: int = Field(default=10, ge=1, le=50, description="maximum prompts per request; further ones are dropped")
+    prompts: int = Field(default=10, ge=1, le=50, description="maximum prompts per request; others are dropped")
     total: int = Field(default=500, ge=1, le=10_000, description="maximum prompts that the learner accepts in a run")
     share: float = Field(
         default=0.25,
@@ -75,9 +75,9 @@ class AuthorSettings(BaseModel):
         description="upper bound of data.authored_share: authored prompts' share of a topic's draws",
     )
     examples: int = Field(
-        default=2, ge=0, le=8, description="training prompts that the model is shown for each topic; 0: names only"
+        default=2, ge=0, le=8, description="training prompts that the model sees per topic; 0: only the names"
     )
-    calls: int = Field(default=50, ge=1, le=10_000, description="billed calls in the whole run, resumed or not")
+    calls: int = Field(default=50, ge=1, le=10_000, description="maximum billed calls per run, resumed or not")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
 
 
@@ -86,9 +86,11 @@ class SupervisorSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: ModelSettings | None = Field(default=None, description="which model writes programs; none: it is off")
+    model: ModelSettings | None = Field(
+        default=None, description="the model that writes programs; none: the agent is off"
+    )
     worker: ModelSettings | None = Field(
-        default=None, description="model that its programs may ask; none: the same one"
+        default=None, description="the model that its programs may ask; none: the same model"
     )
     actuators: tuple[str, ...] = Field(
         default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
@@ -99,9 +101,12 @@ class SupervisorSettings(BaseModel):
     shadow: bool = Field(default=True, description="log and score its votes without counting them")
     every: int = Field(default=20, ge=1, description="minimum ticks between two diagnoses")
     expires: int = Field(default=20, ge=1, description="ticks after which an answer is too old for a vote")
-    diagnoses: int = Field(default=10, ge=1, le=1000, description="diagnoses in the whole run, resumed or not")
+    diagnoses: int = Field(default=10, ge=1, le=1000, description="maximum diagnoses per run, resumed or not")
     usd: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="US dollars in the run; the models' prices must be known"
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="limit in US dollars per run; the models' prices must be known",
     )
-    tokens: int | None = Field(default=1_000_000, ge=1, description="tokens in the run for both models together")
+    tokens: int | None = Field(default=1_000_000, ge=1, description="limit of tokens per run, both models together")
     seconds: float = Field(default=300.0, gt=0, le=3600, description="seconds that a diagnosis may take")

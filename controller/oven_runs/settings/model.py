@@ -28,6 +28,10 @@ class RuleSettings(Rules):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    expire_seconds: float = Field(
+        default=10.0, ge=0, le=60, description=Rules.model_fields["expire_seconds"].description
+    )
+
     @field_validator("requires")
     @classmethod
     def _checkable(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -59,12 +63,12 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    recipe: str = Field(default="grpo", description="what is trained: an entry point of the group oven.recipes")
-    start: str = Field(default="", description="where training begins; empty: the recipe's default")
+    recipe: str = Field(default="grpo", description="the recipe to train: an entry point of the group oven.recipes")
+    start: str = Field(default="", description="starting point of the training; empty: the recipe's default")
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="random seed")
     steps: int | None = Field(default=None, ge=1, le=10**9, description="optimizer steps; none: the recipe's default")
     minutes: float | None = Field(
-        default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget; none: no limit"
+        default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget in minutes; none: no limit"
     )
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
         default=None,
@@ -99,7 +103,7 @@ class Settings(BaseModel):
         description="the prior service's graph. true: the built-in one; a folder from `kg import`: also that one, for "
         "query, curriculum and token_prior; false: no service",
     )
-    otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
+    otlp: str = Field(default="", pattern="^$|^https?://", description="address for traces, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that the run is repeatable")
     charge_rollbacks: bool = Field(
         default=False,
@@ -111,14 +115,14 @@ class Settings(BaseModel):
         pattern="^$|^(nats|tls|ws|wss)://",
         description="address of your own server, or of a cluster's servers with commas; empty: the embedded server",
     )
-    creds: str = Field(default="", description="with nats: an .nk file, or a folder with one per role")
+    creds: str = Field(default="", description="with nats: an .nk file, or a folder with one file per role")
     tls_ca: str = Field(
         default="", description="with nats: PEM file of the certificate authority; empty: the system's authorities"
     )
-    port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free port")
+    port: int | None = Field(default=None, ge=1, le=65535, description="port of the embedded server; none: a free one")
     meshes: int = Field(default=1, ge=1, le=5, description="number of mesh replicas; one is enough to keep deciding")
     stream_replicas: Literal[1, 3, 5] = Field(
-        default=1, description="with a cluster as nats: how many of its servers keep the log"
+        default=1, description="with a cluster as nats: number of its servers that store the log"
     )
     headless: bool = Field(default=False, description="print progress lines instead of opening the monitor")
 

@@ -1,7 +1,8 @@
 """Settings of notifications: the recipients of messages, their kinds, and their minimum severity.
 
 An address is secret, because anyone who has a webhook's address can post to it. So a dump of these settings
-(config.json, `config show`, a dry run) only has its scheme and host, and an error names the setting without the value.
+(config.json, `config show`, a dry run) only contains the address's scheme and host, and an error names the setting
+without its value.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Kind: TypeAlias = Literal["advice", "applied", "rollback", "held", "died", "ende
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Severity: TypeAlias = Literal["info", "warning", "error"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
-"""From the lowest to the highest."""
+"""Severities from the lowest to the highest."""
 WEB_SCHEMES: Final = ("https", "http")
 """Schemes of webhooks, which get the message as JSON, unless apprise knows the server as a chat's."""
 VARIABLE_PREFIX: Final = "env:"
@@ -33,7 +34,7 @@ _OWN_HEADERS: Final = ("host", "content-length", "content-type")
 
 
 def is_reference(url: str) -> bool:
-    """Whether `url` says where the address is, so that it has no secret itself."""
+    """Whether `url` is a reference to the address, which contains no secret itself."""
     return _REFERENCE.fullmatch(url) is not None
 
 
@@ -66,7 +67,7 @@ class RecipientSettings(BaseModel):
         "as JSON; env:NAME: the address is in that environment variable",
     )
     headers: dict[str, Variable] = Field(
-        default_factory=dict, description="of a webhook: header → environment variable with its value"
+        default_factory=dict, description="for a webhook: header → environment variable with its value"
     )
 
     @field_validator("url")
@@ -129,7 +130,7 @@ class NotifySettings(BaseModel):
         "rollback; held; died: the learner failed or fell silent; ended; budget: one is spent; judge: one is away; "
         "alert: an agent sees a symptom, or it is gone",
     )
-    severity: Severity = Field(default="info", description="the lowest severity that is sent")
+    severity: Severity = Field(default="info", description="lowest severity to send")
     plain: bool = Field(default=False, description="allow other machines without TLS, where others can read along")
 
     @field_validator("to", mode="before")

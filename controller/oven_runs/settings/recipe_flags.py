@@ -31,7 +31,7 @@ def flag(name: str) -> str:
 
 
 def is_switch(field: FieldInfo) -> bool:
-    """Whether a setting is boolean, so that its flag takes no value: `--initial-eval`, `--no-initial-eval`."""
+    """Whether a setting is boolean. Its flag then has no value: `--initial-eval`, `--no-initial-eval`."""
     return _types(field.annotation) <= {bool}
 
 

@@ -1,4 +1,4 @@
-"""Which steps of a trace file lack a state, an action or a reward, counted by kind."""
+"""Counts the steps of a trace file that lack a state, an action or a reward."""
 
 from __future__ import annotations
 

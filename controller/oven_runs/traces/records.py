@@ -11,8 +11,8 @@ VERSION: Final = 1
 """Version of the records. A reader refuses any other, because an unknown field may change the meaning."""
 
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
-"""The end of a trace: the policy submitted; a text was cut or dropped, so the states may not be what the policy saw;
-the turn limit; the time limit; the environment or the generation failed; the source does not say."""
+"""Why a trace ended: the policy submitted; a text was cut or dropped, so the recorded states may be wrong; the turn
+limit; the time limit; the environment or the generation failed; unknown."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -39,9 +39,9 @@ class Message(Record):
     """An assistant's reasoning, if the source stores it separately from the content."""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
-    """In a tool message: the call that it answers."""
+    """The call that a tool message answers."""
     name: str = ""
-    """In a tool message: the tool."""
+    """The tool of a tool message."""
 
 
 class Tool(Record):
@@ -57,9 +57,9 @@ class Sampled(Record):
 
     ids: tuple[int, ...]
     logprobs: tuple[Real, ...] | None = None
-    """In nats, one per token, of the policy that sampled, at its temperature."""
+    """Log-probabilities in nats, one per token, under the sampling policy at its temperature."""
     entropies: tuple[Real, ...] | None = None
-    """In nats, one per token, over the whole vocabulary."""
+    """Entropies in nats, one per token, over the whole vocabulary."""
 
 
 class Task(Record):
@@ -116,7 +116,7 @@ class Trace(Record):
     reward: Real | None = None
     """The reward of the whole attempt; None if it was not scored."""
     solved: bool | None = None
-    """None if the source does not say. It is never derived from the reward."""
+    """Whether the task was solved; None if the source does not say. It is never derived from the reward."""
     ended: Ended = "unknown"
     policy: Policy = Policy()
     meta: dict[str, JsonValue] = {}

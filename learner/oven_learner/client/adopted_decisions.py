@@ -68,7 +68,7 @@ class AdoptedDecisions:
             self._waiting.append(decision)
 
     def carry_out(self) -> None:
-        """Apply what is due before the next step; while the run is held, apply everything."""
+        """Apply the decisions that are due before the next step; while the run is held, apply all."""
         if not self._waiting:
             return
         next_tick = self._run.tick + 1

@@ -24,7 +24,7 @@ WITH_LAST, WITH_BEST = "last", "best"
 
 @dataclass(frozen=True, slots=True)
 class WeightsCopy:
-    """The weights of a step, with what an evaluation measured there."""
+    """The weights of a step, with the measurements of an evaluation at this step."""
 
     tick: int
     step: int

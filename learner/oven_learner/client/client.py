@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -48,6 +49,7 @@ from oven_learner.rollback.rollback_protocol import Rollback
 log = logging.getLogger("oven.learner")
 
 HOLD_POLL_S = 0.05
+EndReason = Literal["completed", "stopped", "failed"]
 
 
 class OvenClient:
@@ -176,7 +178,7 @@ class OvenClient:
             actuators=self.actuators.specs(),
             keys=self._keys or dict(past.keys),
         )
-        self._enqueue(started.model_copy)  # built here, where an error in it is still raised
+        self._enqueue(started.model_copy)  # built here, so that an error in it is raised
         self._adopted.seen_ids = set(past.decided)
         self._commands.ignore(past.commands)
         for applied, actuator, decision_id, command in receipts_of_unanswered(past):
@@ -188,7 +190,7 @@ class OvenClient:
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units.
 
-        Omit what was not measured; do not send 0. NaN is sent as NaN. The call only appends to a queue: the message is
+        Omit missing measurements; do not send 0. NaN is sent as NaN. The call only appends to a queue: the message is
         built and sent elsewhere.
         """
         self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged))
@@ -207,7 +209,7 @@ class OvenClient:
         )
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply what is due between two optimizer steps.
+        """Receive decisions and commands, and apply those that are due between two optimizer steps.
 
         While the run is held, the call does not return and continues to listen. In lockstep it waits for the tick to
         close. The other ranks sleep until rank 0 has news.
@@ -274,15 +276,21 @@ class OvenClient:
 
     def close(
         self,
-        reason: Literal["completed", "stopped", "failed"],
+        reason: EndReason | None = None,
         *,
         detail: str = "",
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing."""
+        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing.
+
+        Without a reason the run is completed, stopped, or failed with the exception that is being handled.
+        """
         if self._closed:
             return True
+        if reason is None:
+            reason, why = self.ending(sys.exception())
+            detail = detail or why
         self._closed = True
         self._settle_safely()
         late_orders = self._inbox.take_rest()
@@ -323,13 +331,16 @@ class OvenClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Close the client: completed, stopped, or failed with the exception."""
-        if kind is None:
-            stopped = self.stopping and not self.out_of_time
-            self.close("stopped" if stopped else "completed", detail=self.stopping)
-        elif issubclass(kind, KeyboardInterrupt):
-            self.close("stopped", detail="interrupted from the keyboard")
-        else:
-            self.close("failed", detail=f"{kind.__name__}: {error}"[:500])
+        reason, detail = self.ending(error)
+        self.close(reason, detail=detail)
+
+    def ending(self, error: BaseException | None) -> tuple[EndReason, str]:
+        """Return why the run ends now, in one word and in detail."""
+        if isinstance(error, KeyboardInterrupt):
+            return "stopped", "interrupted from the keyboard"
+        if error is not None:
+            return "failed", f"{type(error).__name__}: {error}"[:500]
+        return "stopped" if self.stopping and not self.out_of_time else "completed", self.stopping
 
     def is_time_spent(self) -> bool:
         """Whether the time budget is spent."""
@@ -404,7 +415,7 @@ class OvenClient:
     def _settle_safely(self) -> None:
         try:
             self._settle()
-        except Exception:  # a device that failed; training will hear of it itself
+        except Exception:  # a device that failed; the training will raise its own error
             log.exception("measurements on their way from the device did not arrive; the log lacks them")
 
     def _enqueue(self, make: Make, droppable: bool = False) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from oven_learner.actuators import Actuators
-from oven_learner.client.client import OvenClient
+from oven_learner.client.client import EndReason, OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.link.find_controller import Mode
 from oven_learner.link.link_interface import SilentLink
@@ -62,7 +63,7 @@ class LoopClient(OvenClient):
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units.
 
-        Metrics of hooks and of `evaluate` are added, unless `metrics` has the same name. Omit what was not measured; do
+        Metrics of hooks and of `evaluate` are added, unless `metrics` has the same name. Omit missing measurements; do
         not send 0. NaN is sent as NaN. After a rollback `step` may count on, or continue from `client.step`.
         """
         self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
@@ -78,7 +79,7 @@ class LoopClient(OvenClient):
             self.evaluated(measured)
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply what is due, like `OvenClient.poll`.
+        """Receive decisions and commands, and apply those that are due, like `OvenClient.poll`.
 
         After the last step, if `max_steps` is known, the model has the weights that the run ends with.
         """
@@ -94,13 +95,16 @@ class LoopClient(OvenClient):
 
     def close(
         self,
-        reason: Literal["completed", "stopped", "failed"],
+        reason: EndReason | None = None,
         *,
         detail: str = "",
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing."""
+        """Announce the end and send the queue, like `OvenClient.close`."""
+        if reason is None:
+            reason, why = self.ending(sys.exception())
+            detail = detail or why
         if reason != "failed":
             self.finish()
         last = self.evaluation.last if self.evaluation is not None else {}

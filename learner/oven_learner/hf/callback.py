@@ -95,7 +95,7 @@ class Attachment(TrainerCallback):
         self.rollback: Rollback | None = None
         """The rollback mechanism of the current training."""
         self.resumable = False
-        """Whether checkpoints are taken regularly although copies in memory suffice for rollback."""
+        """Whether to save checkpoints regularly even though copies in memory are enough for rollback."""
         run = connection.run if connection else ""
         self.checkpoints = TrainerCheckpoints(
             trainer, run, options.stateful, lambda: options.training or next_training_name(run, link)

@@ -39,10 +39,10 @@ def choose_best(
     evaluation: UserEvaluation | None,
     ranks: Ranks,
 ) -> BestWeights | None:
-    """Return None if the run cannot end with its best weights.
+    """Return the chooser of the best weights, or None if the run cannot end with them.
 
-    That is so if the main held-out metric cannot be measured at the end, the trainer itself restores its best
-    checkpoint (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.
+    It cannot if the main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
+    (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.
     """
     metric = held_out(announced)
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:

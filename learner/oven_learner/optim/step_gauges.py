@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -80,8 +80,7 @@ class StepGauges:
         optimizer = self._optimizer
         norm = None
         if self._clip is not None:  # the user asked for clipping, so a failure is raised
-            norm = gradient_norm(optimizer)
-            self._clip.apply(optimizer, norm)
+            norm = self._clip.apply(optimizer)
         elif self._measures_norm:
             norm = self._norm_or_give_up()
         if self._published and first:
@@ -101,7 +100,7 @@ class StepGauges:
 
     def _norm_or_give_up(self) -> torch.Tensor | None:
         try:
-            return gradient_norm(self._optimizer)
+            return gradient_norm(self._optimizer, update_norm.trained(self._optimizer))
         except Exception as error:  # for example, sparse gradients
             self._measures_norm = False
             log.warning("%s is no longer measured: %s", GRAD_NORM, reason(error))
@@ -116,13 +115,17 @@ class StepGauges:
 
 
 class Clip:
-    """Clips like `torch.nn.utils.clip_grad_norm_` over all weights of the optimizer, with the same arithmetic."""
+    """Clips exactly like `clip_grad_norm_(model.parameters(), norm)`; without a model, over the optimizer's groups.
 
-    def __init__(self, norm: float) -> None:
+    The gradients of frozen weights and of the model's other optimizers are clipped with them, before this optimizer's
+    step.
+    """
+
+    def __init__(self, norm: float, model: Any = None) -> None:
         """Raises ConfigError if `norm` is not a positive number."""
         if not (math.isfinite(norm) and norm > 0):
             raise ConfigError(f"clip={norm:g} is not a gradient norm; give one above 0, or leave it out")
-        self.norm = norm
+        self.norm, self._model = norm, model
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
         """Register the knob, with `bounds` as multiples of the initial norm, unless the user has an actuator of that
@@ -137,22 +140,27 @@ class Clip:
     def always(self, optimizer: Any) -> Any:
         """Clip before each step from now on. Return the handle that removes the hook."""
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        return before_update(optimizer, lambda _: self.apply(optimizer, gradient_norm(optimizer)))
+        return before_update(optimizer, lambda _: self.apply(optimizer))
 
-    def apply(self, optimizer: Any, norm: torch.Tensor | None) -> None:
-        """Clip the gradients. `norm` is their norm without the factor of a gradient scaler."""
+    def apply(self, optimizer: Any) -> torch.Tensor | None:
+        """Clip the gradients, and return their norm before."""
+        groups = optimizer.param_groups
+        owner = self._model.parameters() if self._model is not None else (p for g in groups for p in g["params"])
+        parameters = list(owner)
+        norm = gradient_norm(optimizer, parameters)
         if norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(_with_gradients(optimizer), self.norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.norm, norm)
+        return norm
 
 
 @torch.no_grad()
-def gradient_norm(optimizer: Any) -> torch.Tensor | None:
-    """Return the norm of all gradients as one vector, on their device; None without gradients.
+def gradient_norm(optimizer: Any, parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:
+    """Return the norm of the parameters' gradients as one vector, on their device; None without gradients.
 
     The factor of a gradient scaler is divided out if that is left to a fused optimizer. A collective if gradients are
     sharded.
     """
-    gradients = [parameter.grad for parameter in _with_gradients(optimizer) if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return None
     norm = torch.nn.utils.get_total_norm(gradients)
@@ -160,7 +168,3 @@ def gradient_norm(optimizer: Any) -> torch.Tensor | None:
         norm = norm.full_tensor()
     factor = getattr(optimizer, "grad_scale", None)
     return norm / factor.to(norm.device) if isinstance(factor, torch.Tensor) else norm
-
-
-def _with_gradients(optimizer: Any) -> list[torch.nn.Parameter]:
-    return [parameter for parameter in update_norm.trained(optimizer) if parameter.grad is not None]

@@ -30,7 +30,8 @@ class Rollback(Protocol):
         """Make sure that there is a snapshot before a risky change. Raises an error if there cannot be one."""
 
     def restore(self, tick: int, now: int) -> Snapshot:
-        """At tick `now`, restore the newest snapshot taken at or before `tick`. Raises LookupError if there is none."""
+        """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is
+        none."""
 
     @property
     def undoes(self) -> bool:

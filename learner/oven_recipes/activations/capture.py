@@ -37,8 +37,8 @@ def capture(
     *,
     rows: int = ROWS,
 ) -> list[Activation]:
-    """Return an Activation for each text and layer, text by text, on the CPU, of the last `tokens` tokens or as many as
-    it has.
+    """Return an Activation on the CPU for each text and layer, text by text, of the last `tokens` tokens or of all if
+    the text is shorter.
 
     Block k's output is `hidden_states[k + 1]` of transformers, except for the last block: there transformers returns
     the output of its final norm. The first token is never captured: it is an attention sink whose activation says

@@ -18,11 +18,16 @@ class DistillationSettings(SortingSettings):
     """Sizes and optimiser knobs; the learning rate and the first teacher come from a `Start` instead."""
 
     max_steps: int = Field(default=30, ge=1, le=10**9)
-    prompts_per_step: int = Field(default=256, ge=1, description="each answered once")
+    prompts_per_step: int = Field(default=256, ge=1, description="prompts per step, each with one answer")
     divergence: float = Field(
-        default=1.0, ge=0, le=1, description="generalized Jensen-Shannon: 0 forward KL, 1 reverse KL"
+        default=1.0,
+        ge=0,
+        le=1,
+        description="β of the generalized Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL",
     )
-    temperature: float = Field(default=1.0, gt=0, description="of sampling, and of both distributions in the loss")
+    temperature: float = Field(
+        default=1.0, gt=0, description="temperature of sampling, and of both distributions in the loss"
+    )
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
 
 

@@ -61,7 +61,9 @@ class Repositories:
         self.check(instance)
         path = self.checkout(instance)
         assert path is not None
-        with tempfile.TemporaryDirectory(prefix="oven-index-") as folder:  # for what git would write into the clone
+        with tempfile.TemporaryDirectory(
+            prefix="oven-index-"
+        ) as folder:  # for files that git would write into the clone
             objects = Path(path, _git(path, "rev-parse", "--git-path", "objects").decode().strip()).absolute()
             git = partial(_git, path, GIT_INDEX_FILE=f"{folder}/index", GIT_OBJECT_DIRECTORY=folder,
                           GIT_ALTERNATE_OBJECT_DIRECTORIES=str(objects))  # fmt: skip

@@ -41,7 +41,7 @@ class MotionSettings(base.RecipeSettings):
     warm_batch: int = Field(default=32, ge=1)
     warm_learning_rate: float = Field(default=1e-2, gt=0)
     habit: tuple[float, float] = Field(
-        default=(0.1, 0.6), description="range from which warm-up clips draw their reach; 1: full"
+        default=(0.1, 0.6), description="range of the warm-up clips' random reach; 1: full"
     )
 
     max_steps: int | None = Field(default=None, ge=1, le=10**9, description="default: 120; diffusion: 60")

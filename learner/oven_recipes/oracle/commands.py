@@ -49,7 +49,7 @@ def evaluate(
         max_new_tokens=oracle.trained.max_completion_length,
         temperature=temperature,
     )
-    report = EvaluationReport.of(evaluation, str(oracle.path))
+    report = EvaluationReport.measure(evaluation, str(oracle.path))
     if out is not None:
         report.write(out / REPORT, out / DIAGRAM)
     if as_json:

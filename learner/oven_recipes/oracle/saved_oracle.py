@@ -1,7 +1,7 @@
-"""An oracle on disk: its adapter as peft saves it, `oracle.json` with what it was trained on, and its model.
+"""An oracle on disk: its adapter as peft saves it, `oracle.json` with facts about its training, and its model.
 
 oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
-oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
+oracle/model/        the model and its tokenizer, unless a hub id or a folder of the user names them
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ ADAPTER = "adapter_config.json"
 
 
 class Trained(BaseModel):
-    """Contents of oracle.json: what an oracle was trained on, which is also how it must be asked."""
+    """Contents of oracle.json: the conditions of an oracle's training, which questions must also meet."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    model: str = Field(default="", description="hub id or folder of its model; empty: the folder `model` beside it")
+    model: str = Field(default="", description="hub id or folder of its model; empty: the folder `model` next to it")
     layer_percents: tuple[float, ...] = Field(default=PERCENTS, min_length=1)
     most_activations: int = Field(default=MOST_TOKENS, ge=1, le=MOST_TOKENS)
     max_completion_length: int = Field(default=64, ge=1)
-    step: int = Field(default=0, ge=0, description="optimizer steps of GRPO behind it")
+    step: int = Field(default=0, ge=0, description="steps of GRPO so far")
 
 
 class SavedOracle(NamedTuple):

@@ -61,32 +61,36 @@ class OracleSettings(base.RecipeSettings):
     """Sizes and optimiser settings. The defaults are those of the activation oracle of 8 B parameters; without a
     `model`, those in OWN_MODEL replace some of them."""
 
-    stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft ends with the supervised adapter's steps")
+    stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft: end the run after the supervised stage")
 
     # The model and its oracle.
     model: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
-        default=None, description="a folder or hub id of transformers; none: 8 blocks, about 1M parameters, made here"
+        default=None, description="a model's folder or hub id; none: a small model of 8 blocks, about 1M parameters"
     )
-    hidden: int = Field(default=96, ge=16, multiple_of=8, description="width of the model made here")
+    hidden: int = Field(default=96, ge=16, multiple_of=8, description="width of the small model")
     pretrain_steps: int | None = Field(
-        default=None, ge=0, description="of the model made here, which is cached; none: as many as it needs"
+        default=None,
+        ge=0,
+        description="pre-training steps of the small model, which is cached; none: as many as it needs",
     )
     oracle_lora_path: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
-        default=None, description="a folder or hub id of an adapter to begin with; none: the supervised stage makes it"
+        default=None, description="folder or hub id of an adapter to start with; none: the supervised stage trains one"
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="of a given model's weights")
-    lora_rank: int = Field(default=64, ge=1, description="of the adapter's matrices")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="dtype of the weights of `model`")
+    lora_rank: int = Field(default=64, ge=1, description="rank of the adapter")
 
     # The data: questions about prompts, and the prompts' activations.
     questions: Annotated[Path, AfterValidator(_file)] | None = Field(
         default=None,
-        description="JSON lines with wildchat_question, language, oracle_questions; none: templates, with answers",
+        description="JSON lines with wildchat_question, language, oracle_questions; none: templates with answers",
     )
-    train_texts: int = Field(default=1000, ge=2, description="prompts that questions are asked about")
+    train_texts: int = Field(default=1000, ge=2, description="number of training prompts")
     layer_percents: tuple[Annotated[float, Field(ge=0, lt=100)], ...] = Field(
-        default=(25, 50, 75), min_length=1, description="depths that activations are taken from, in percent"
+        default=(25, 50, 75), min_length=1, description="depths of the activations, in percent of the blocks"
     )
-    most_activations: int = Field(default=20, ge=1, le=20, description="of a prompt's last tokens, 1 to this many")
+    most_activations: int = Field(
+        default=20, ge=1, le=20, description="maximum activations per prompt, from its last tokens"
+    )
 
     # The supervised stage.
     sft_steps: int = Field(default=400, ge=0)
@@ -95,24 +99,27 @@ class OracleSettings(base.RecipeSettings):
 
     # GRPO.
     max_steps: int = Field(default=60, ge=1, le=10**9)
-    prompts_per_step: int = Field(default=4, ge=1, description="questions in a step, with num_generations answers each")
+    prompts_per_step: int = Field(default=4, ge=1, description="questions per step, with num_generations answers each")
     num_generations: int = Field(default=8, ge=2, description="answers per question")
-    max_completion_length: int = Field(default=64, ge=4, description="tokens of an answer")
+    max_completion_length: int = Field(default=64, ge=4, description="maximum tokens of an answer")
     temperature: float = Field(default=0.9, gt=0)
     lr: float = Field(default=1e-6, gt=0)
-    kl_penalty: float = Field(default=0.05, ge=0, description="weight of the KL term, to the supervised adapter")
+    kl_penalty: float = Field(default=0.05, ge=0, description="weight of the KL term to the supervised adapter")
     calibration_lambda: float = Field(
-        default=0.5, ge=0, le=1, description="λ of the reward I − λ(c − I)²; above 1 a wrong answer could beat a doubt"
+        default=0.5,
+        ge=0,
+        le=1,
+        description="λ of the reward I − λ(c − I)²; above 1 a wrong answer could score more than a doubtful one",
     )
 
-    # What is held out.
+    # Held-out data.
     initial_eval: bool = Field(default=True, description="evaluate on the benchmarks before the first step")
     benchmarks: Annotated[Path, AfterValidator(_folder)] | None = Field(
         default=None, description="a folder with the benchmarks' published files; none: templates"
     )
-    eval_items: int = Field(default=250, ge=2, description="of each benchmark, at the start and at the end")
+    eval_items: int = Field(default=250, ge=2, description="items per benchmark at the start and the end")
     eval_every: int = Field(default=20, ge=1, description="steps between held-out evaluations")
-    quick_items: int = Field(default=24, ge=2, description="of each benchmark, at those between")
+    quick_items: int = Field(default=24, ge=2, description="items per benchmark at evaluations during training")
 
     @model_validator(mode="after")
     def _of_own_model(self) -> OracleSettings:
@@ -133,7 +140,7 @@ class OracleSettings(base.RecipeSettings):
 NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
 
 Confidence = Literal["spread", "constant", "overconfident"]
-"""The confidence that the supervised stage teaches: any; one constant; or a high one whatever the answer."""
+"""The confidence that the supervised stage teaches: any; one constant; or always a high one."""
 
 
 @dataclass(frozen=True)

@@ -65,16 +65,20 @@ class PretrainSettings(base.RecipeSettings):
     # The text.
     corpus: Annotated[Path, AfterValidator(_folder)] | None = Field(
         default=None,
-        description="a folder of text, each of its sub-folders a sub-corpus; none: the Python standard library",
+        description="a folder of text with one subfolder per sub-corpus; none: the Python standard library",
     )
-    corpus_megabytes: float = Field(default=32.0, gt=0, description="the most text that is read, files as they hash")
+    corpus_megabytes: float = Field(
+        default=32.0, gt=0, description="maximum text to read; files are chosen by their hash"
+    )
     held_out: float = Field(default=0.05, gt=0, lt=1, description="share of each sub-corpus that is held out, by file")
-    vocabulary: int = Field(default=1024, ge=257, le=65536, description="tokens of the byte-level BPE that is trained")
-    context: int = Field(default=128, ge=2, description="tokens in a row")
+    vocabulary: int = Field(
+        default=1024, ge=257, le=65536, description="size of the byte-level BPE vocabulary to train"
+    )
+    context: int = Field(default=128, ge=2, description="tokens per row")
 
     # The model: a Llama of about 0.5 M parameters, its embedding tied to its output.
     model: Annotated[Path, AfterValidator(_configuration)] | None = Field(
-        default=None, description="a Hugging Face config.json, or its folder; weights are drawn; none: the sizes below"
+        default=None, description="a Hugging Face config.json, or its folder; weights are random; none: the sizes below"
     )
     hidden: int = Field(default=96, ge=1)
     layers: int = Field(default=3, ge=1)
@@ -83,29 +87,33 @@ class PretrainSettings(base.RecipeSettings):
 
     # The optimizer: AdamW.
     max_steps: int = Field(default=400, ge=1, le=10**9)
-    batch: int = Field(default=16, ge=1, description="rows in a step")
+    batch: int = Field(default=16, ge=1, description="rows per step")
     betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = Field(default=0.1, ge=0, description="of matrices; vectors have none")
+    weight_decay: float = Field(default=0.1, ge=0, description="weight decay of matrices; vectors have none")
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
-    # What the source swarm's agents moved; the weights and the rounding are knobs of the run.
+    # Knobs that the source swarm's agents changed. The weights and the rounding are knobs of the run.
     token_prior: Annotated[str, AfterValidator(_prior)] = Field(
         default=NO_PRIOR,
-        description="which tokens matter: none, unigram (the frequent ones), kg (asks the prior service), or a file of "
-        "`kg token-prior`; scales their embeddings at the start by 1 + .1 score, and is what channel.kg weights by",
+        description="source of token scores: none, unigram (frequent tokens), kg (the prior service), or a file of "
+        "`kg token-prior`; scales embeddings at the start by 1 + 0.1 × score, and gives channel.kg its weights",
     )
-    kg_weight: float = Field(default=0.0, ge=0, le=1, description="channel.kg at the start; needs a token_prior")
+    kg_weight: float = Field(default=0.0, ge=0, le=1, description="initial value of channel.kg; needs a token_prior")
     mtp_weight: float = Field(
-        default=0.0, ge=0, le=1, description="channel.mtp at the start: predicting the token after the next one"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="initial value of channel.mtp, the prediction of the token after the next one",
     )
     quantisation: Literal["none", "int8", "int4"] = Field(
-        default="none", description="train.quantisation at the start: the linear layers' weights in the forward pass"
+        default="none",
+        description="initial value of train.quantisation: the linear layers' weights in the forward pass",
     )
 
     served: Literal["none", "int8", "int4"] = Field(
         default="none",
-        description="what weights will be rounded to where they are served: measured, too, as eval/<it>/bits_per_byte",
+        description="rounding of the weights in production; evaluations also measure it, as eval/<it>/bits_per_byte",
     )
 
     eval_every: int = Field(default=50, ge=1, description="steps between held-out evaluations")

@@ -126,7 +126,7 @@ def local(
 
 
 def rows_of(instances: Sequence[Instance]) -> Dataset:
-    """Return a data set in TRL's format: a prompt of one message, and what the trace records about the task."""
+    """Return a data set in TRL's format: a prompt of one message, and the task's fields for the trace."""
     return Dataset.from_list(
         [
             {

@@ -21,9 +21,9 @@ class RepairSettings(RecipeSettings):
     shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"
     )
-    neighbour: bool = Field(default=False, description="a second, right function stands in each module")
+    neighbour: bool = Field(default=False, description="add a second, correct function to each module")
     train_tasks: int = Field(default=2000, ge=1, description="pool of training tasks")
-    eval_tasks: int = Field(default=64, ge=1, description="unseen tasks that are evaluated on")
+    eval_tasks: int = Field(default=64, ge=1, description="unseen tasks for evaluation")
 
     # The policy: a Llama.
     hidden: int = 96
@@ -32,13 +32,13 @@ class RepairSettings(RecipeSettings):
     ffn: int = 288
 
     # The warm-up on demonstrations, until the policy solves a share of unseen tasks.
-    demonstrations: int = Field(default=3000, ge=1, description="different demonstrations")
+    demonstrations: int = Field(default=3000, ge=1, description="number of different demonstrations")
     right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrated first edits that are right")
     sft_batch: int = Field(default=16, ge=1)
     sft_learning_rate: float = Field(default=5e-3, gt=0)
     sft_steps: int = Field(default=800, ge=1, description="the warm-up ends after these steps at the latest")
     sft_round: int = Field(default=100, ge=1, description="steps between measurements of the warm-up")
-    sft_tasks: int = Field(default=64, ge=1, description="unseen tasks that such a measurement tries")
+    sft_tasks: int = Field(default=64, ge=1, description="unseen tasks per measurement")
     solved_from: float = Field(default=0.3, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
 
     # GRPO.

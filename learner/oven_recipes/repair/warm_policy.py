@@ -112,7 +112,7 @@ def replacement(now: str, right: str) -> tuple[str, str]:
     ]
     first, last = changed[0], changed[-1]
     a, b, c, d = first[1], last[2], first[3], last[4]
-    if a == b or c == d:  # lines are missing, or too many: the next one stays, and says where
+    if a == b or c == d:  # lines are missing, or too many; the next line stays and marks the place
         b, d = b + 1, d + 1
     while True:
         old, new = "".join(before[a:b]).rstrip("\n"), "".join(after[c:d]).rstrip("\n")

@@ -84,8 +84,8 @@ def learner(_args: list[str]) -> int:
 
 def keeping_learner(_args: list[str]) -> int:
     """The same with snapshots, so that it can be taken back."""
-    step, kept = [0], list[int]()
-    return _beat(Snapshots(lambda: (step[0], step[0]), kept.append))
+    step, snapshots = [0], list[int]()
+    return _beat(Snapshots(lambda: (step[0], step[0]), snapshots.append))
 
 
 def late_learner(_args: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Minutes for an approval become ticks at the pace that the log's times show: in every replica and replay alike."""
+"""Minutes until an approval and seconds until a decision lapses become ticks at the pace of the log, in replays too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from tests.support.mesh_log import LR, RUN, Log
 
 from oven_core.protocol.events import Event
+from oven_core.protocol.rules import Rules
 from oven_runs.log.replay import replay
+from oven_runs.settings.model import Settings
 
 
 def advised(log: Log) -> int:
@@ -20,7 +22,7 @@ def advised(log: Log) -> int:
 
 
 def running(step_s: float, **rules: Any) -> Log:
-    log = Log.running("amy", speciality=(LR,), autonomy="advise", **rules)
+    log = Log.running("amy", speciality=(LR,), **{"autonomy": "advise", **rules})
     log.tick_s = step_s
     log.tick(10)
     return log
@@ -72,3 +74,48 @@ def test_a_replay_of_the_exported_log_decides_byte_for_byte_the_same() -> None:
     lines = [entry.line() for entry in log.events]
     report = replay(map(Event.from_line, lines), RUN)
     assert report.same and report.decisions == 1
+
+
+def lasts(log: Log) -> int:
+    """Ticks from the tick of application of the newest decision to the tick at which it lapses."""
+    log.propose("amy", 0.5, confidence=0.9)
+    assert log.verdict == "adopted"
+    return log.last.expires_at_tick - log.last.apply_at_tick
+
+
+@pytest.mark.parametrize(
+    ("step_s", "rules", "ticks"),
+    [
+        (1 / 128, {"expire_seconds": 10.0}, 1282),  # ten seconds, rounded up
+        (2.0, {"expire_seconds": 10.0}, 20),  # never fewer than the rules' ticks
+        (1 / 128, {}, 20),  # a log from before the rule
+        (1 / 128, {"expire_seconds": 10.0, "lockstep": True}, 20),  # a repeated run lapses alike
+    ],
+)
+def test_a_decision_lapses_after_ticks_or_seconds_whichever_is_later(
+    step_s: float, rules: dict[str, Any], ticks: int
+) -> None:
+    log = running(step_s, autonomy="auto", **rules)
+    log.tick(990)
+    assert lasts(log) == ticks
+
+
+def test_a_fast_loop_whose_observations_are_stored_many_at_once_has_the_same_seconds() -> None:
+    log = running(0.0, autonomy="auto", expire_seconds=10.0)
+    for _ in range(50):
+        log.now += timedelta(seconds=0.1)
+        log.tick(70)  # 700 steps per second
+    assert 6_500 < lasts(log) < 7_500
+
+
+def test_an_evaluation_just_before_a_decision_does_not_shorten_its_life() -> None:
+    log = running(0.02, autonomy="auto", expire_seconds=10.0)
+    log.tick(100)
+    log.now += timedelta(seconds=30)
+    log.tick(1)
+    assert 500 <= lasts(log) <= 501
+
+
+def test_settings_of_a_new_run_have_seconds_and_a_log_without_them_has_none() -> None:
+    assert Settings().rules.expire_seconds == 10.0
+    assert Rules.model_validate({"expire_ticks": 20}).expire_seconds == 0.0

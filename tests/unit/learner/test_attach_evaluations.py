@@ -47,12 +47,12 @@ def announced(line: FakeLink) -> list[MetricSpec]:
 
 def came(line: FakeLink) -> dict[str, list[float]]:
     """By metric: what was published while it trained, and at the end."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     assert isinstance(line.sent[-1], RunEnded)
     for metrics in [*(seen.metrics for seen in line.observed()), line.sent[-1].metrics]:
         for name, value in metrics.items():
-            found.setdefault(name, []).append(value)
-    return found
+            values.setdefault(name, []).append(value)
+    return values
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -82,12 +82,12 @@ def test_every_announced_held_out_metric_is_published(tmp_path: Path, policy: st
 def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> None:
     """TRL logs both as eval_reward; what is rewarded here is the prompt."""
 
-    def asked(prompts: list[str], **_: Any) -> list[float | None]:
+    def reward(prompts: list[str], **_: Any) -> list[float | None]:
         return [float(prompt == "w") for prompt in prompts]
 
     sets = {name: Dataset.from_list([{"prompt": name}] * 4) for name in "wx"}
     job = rloo(tmp_path, policy, held_out=sets, max_steps=2, eval_strategy="steps", eval_steps=1)
-    job.reward_funcs = [asked, asked]
+    job.reward_funcs = [reward, reward]
     line = FakeLink()
     attach(job, link=line)
     job.train()

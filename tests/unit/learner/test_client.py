@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from tests.support.decisions import decide, make
 
@@ -269,3 +271,28 @@ def test_a_broken_link_does_not_disturb_training() -> None:
     client.poll()
     assert model.rate == 1.0 and not client.stopping
     assert client.close("completed")
+
+
+@pytest.mark.parametrize(
+    ("stopping", "error", "reason", "detail"),
+    [
+        ("", None, "completed", ""),
+        ("a decision stops the run", None, "stopped", "a decision stops the run"),
+        ("", KeyboardInterrupt(), "stopped", "interrupted from the keyboard"),
+        ("", ValueError("a shape"), "failed", "ValueError: a shape"),
+    ],
+)
+def test_closing_without_a_reason_says_how_the_run_ended(
+    stopping: str, error: BaseException | None, reason: str, detail: str
+) -> None:
+    link = FakeLink()
+    with contextlib.suppress(ValueError, KeyboardInterrupt):
+        client, _ = make(link)
+        client.stopping = stopping
+        try:
+            if error is not None:
+                raise error
+        finally:
+            client.close()
+    ended = link.sent[-1]
+    assert isinstance(ended, RunEnded) and (ended.reason, ended.detail) == (reason, detail)

@@ -15,7 +15,7 @@ from oven_tui.model.monitor_view import MonitorView
 ANY = ""
 """The id of "every actuator"."""
 NEWEST, OTHER = "newest", "other"
-"""Of the newest snapshot, and of a tick that a person types."""
+"""Keys of the choices for the newest snapshot and for a tick that a person types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def steps(run_row: RunRow) -> str:
 
 
 def target(run_row: RunRow) -> str:
-    """Return the target as in "eval/accuracy .1 → .93"; a dash for what was not measured."""
+    """Return the target as in "eval/accuracy .1 → .93", with a dash for a missing measurement."""
     if not run_row.target:
         return "no metric yet" if run_row.status == "running" else "no metric"
     now = label(run_row.now) if run_row.now is not None else "–"

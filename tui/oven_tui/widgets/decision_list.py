@@ -83,7 +83,7 @@ class Decisions(RowList[Entry], Panel):
         return tick_of(entry) if entry is not None else None
 
     def stand_on(self, command: str) -> None:
-        """Stay on a command's row, whatever comes after it, until it is released or the user moves."""
+        """Stay on a command's row, despite newer rows, until it is released or the user moves."""
         self._watched = command
 
     def stands_on(self, command: str) -> bool:

@@ -25,7 +25,7 @@ class OverlayChart(Plot):
         self.axes: Mapping[str, Axis] = {}
 
     def plotted(self, metric: str, width: int, height: int) -> tuple[Bounds, list[list[Run]]]:
-        """Where curves meet in a cell, the later run is in front."""
+        """Return the plotted curves. If curves meet in a cell, the later run is in front."""
         style, curves = overlay.style(self.runs, metric), []
         for run in reversed(self.runs):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)

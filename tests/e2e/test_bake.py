@@ -49,7 +49,7 @@ def test_a_baked_model_continues_training_after_its_stack_is_killed(oven: Oven) 
     events = oven.events(run.run)
     bodies = [event.body for event in events]
     started = next(body for body in bodies if isinstance(body, RunStarted))
-    assert (started.recipe, started.horizon.max_steps) == ("bake", 400)
+    assert (started.recipe, started.horizon.max_steps, started.rules.autonomy) == ("bake", 400, "auto")
     command = next(body for body in bodies if isinstance(body, OperatorCommand))
     decision = next(body for body in bodies if isinstance(body, Decision) and body.command == command.id)
     receipt = next(body for body in bodies if isinstance(body, Receipt) and body.decision_id == decision.id)

@@ -27,7 +27,7 @@ def late() -> TeacherConfig:
 
 
 class BakeCallback(TrainerCallback):
-    """Says when a checkpoint has the late teacher."""
+    """A callback that reports when a checkpoint contains the late teacher."""
 
     def __init__(self, baked: oven.Oven) -> None:
         self._baked = baked
@@ -39,7 +39,7 @@ class BakeCallback(TrainerCallback):
 
 async def main(run: str, resume: bool) -> None:
     set_seed(0)
-    settings: dict[str, Any] = {"meshes": 3, "rules": {"autonomy": "auto"}}
+    settings: dict[str, Any] = {"meshes": 3}
     baked = oven.bake(
         llama(),
         tokenizer(),

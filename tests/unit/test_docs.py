@@ -29,7 +29,7 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
-from oven_core.removed import REMOVED
+from oven_core.removed_names import REMOVED
 from oven_kg.checked_graph import load as load_graph
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
@@ -308,7 +308,7 @@ def test_python_in_the_docs_is_python(page: str) -> None:
 
 def test_the_page_about_knowledge_has_the_graphs_size() -> None:
     graph = load_graph().info()
-    size = f"Of {sum(graph.nodes.values())} nodes and {sum(graph.edges.values())} edges"
+    size = f"{sum(graph.nodes.values())} nodes and {sum(graph.edges.values())} edges"
     assert size in (DOCS / "knowledge.md").read_text()
 
 

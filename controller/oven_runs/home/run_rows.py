@@ -202,7 +202,7 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
     summary = digest.summary
     row = summarized(row, summary)
     if not digest.complete:
-        row = replace(row, adopted=None, rejected=None, advised=(), not_applied=0)
+        row = replace(row, adopted=None, rejected=None, would_set=0, advised=(), not_applied=0)
     return replace(
         row,
         malformed=row.malformed + digest.unread,

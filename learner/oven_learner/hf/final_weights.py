@@ -53,7 +53,16 @@ def choose_best(
     if sharded or read is None or not snapshot.best_fits(model, KEPT + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
-    return BestWeights(metric, take=copies.take, restore=copies.restore, read=read, ranks=ranks)
+    own = evaluation is not None and metric.name in evaluation.first()
+    words = "" if own else f"{'greedy' if hasattr(trainer, 'reward_funcs') else 'row by row'}, at most {MOST_ROWS} rows"
+    return BestWeights(
+        metric,
+        take=copies.take,
+        restore=copies.restore,
+        read=read,
+        ranks=ranks,
+        reading=f"{metric.name} ({words})" if words else "",
+    )
 
 
 def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:

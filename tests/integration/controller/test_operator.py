@@ -138,10 +138,10 @@ def test_a_grant_waits_for_the_learner_and_a_setter_that_does_otherwise_is_no_su
     (stack.run_folder("late").path / "begin").touch()
     assert "trust: agent adviser" in stack.read_until(guest, "trust: ")
 
-    stuck = said(stack, 1, "set", "sampling.stuck", "2")
+    stuck = command_json(stack, 1, "set", "sampling.stuck", "2")
     assert (stuck["receipt"]["status"], stuck["receipt"]["after"]) == ("applied", 77.0)
     assert "set: applied, sampling.stuck 1 → 77 at step" in stuck["line"]
-    fatal = said(stack, 3, "set", "sampling.fatal", "2")
+    fatal = command_json(stack, 3, "set", "sampling.fatal", "2")
     assert fatal["line"].endswith("the run ended before it was confirmed")
     assert stack.end_of(up)[0] != 0
     stack.end_of(guest)

@@ -18,7 +18,7 @@ from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.decision_row import DecisionRow
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport
-from oven_runs.log.since import Since
+from oven_runs.log.query_start import Since
 
 EVENTS = recorded()
 RAISED, MIXED, VETOED, BACK = decided(EVENTS)
@@ -47,7 +47,7 @@ def test_a_row_has_proposer_change_verdict_and_outcome(home: Home, capsys: pytes
         .strip()
         .startswith(f"{RAISED.id}; applied 4 at step 16; reward +0.163 ± 0.018, forecast +0.05")
     )
-    assert f"prior             run.rollback – → 60                       adopted   {BACK.id}; applied 89" in last
+    assert f"prior             run.rollback – → 60                       adopted    {BACK.id}; applied 89" in last
     assert invoke("decisions", "r", "--json") == 0
     rows = [DecisionRow.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
     assert [row.id for row in rows] == [d.id for d in (RAISED, MIXED, VETOED, BACK)]

@@ -56,6 +56,20 @@ def test_commands_and_their_answers_are_lines() -> None:
         assert line in text
 
 
+def test_a_proposal_that_only_observe_stops_would_set_and_does_not_count_as_rejected() -> None:
+    log = Log.running("amy", "bob", autonomy="observe", max_factor=4)
+    log.propose("amy", 0.01)
+    log.vote("bob", "for")
+    decision = log.last
+    log.tick(30)
+    log.propose("amy", 0.5)
+    log.vote("bob", "against")
+    assert decision.verdict == log.last.verdict == "rejected"
+    printed = lines(log.events)
+    assert f"decision {LR} 1 → 0.25 would set: {decision.reason}" in printed
+    assert "decisions: 0 adopted, 1 rejected, 1 would be set (observe); receipts: none" in printed
+
+
 def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
     log, advice = advised()
     assert view(log).advised == {LR: advice} and not view(log).lapsed(advice)

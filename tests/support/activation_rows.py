@@ -16,9 +16,9 @@ import torch
 from peft import get_peft_model
 from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model, oracle, stirred, tokenizer
 
-from oven_recipes.activations.blocks import bare, blocks, body
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
+from oven_recipes.activations.model_blocks import bare, blocks, body
 from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 
@@ -27,7 +27,7 @@ NUMBER = re.compile(r"is it (\d+) so")
 
 
 def data(store: ActivationStore, draw: random.Random, count: int) -> list[dict[str, Any]]:
-    """Rows with 1 to 20 activations, some without; questions of all lengths, with ` ?`, `Layer: 1`."""
+    """Return rows with 1 to 20 activations, some without, and questions of all lengths with ` ?` and `Layer: 1`."""
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -45,7 +45,7 @@ def data(store: ActivationStore, draw: random.Random, count: int) -> list[dict[s
 
 
 class Watch:
-    """Hooks of its own around block 1, put on before the injection's: they see its output before and after."""
+    """A recorder of block 1's output before and after the injection, with hooks that are registered before it."""
 
     def __init__(self, policy: Any, rows: list[dict[str, Any]], store: ActivationStore) -> None:
         self._words = tokenizer()
@@ -92,7 +92,7 @@ class Watch:
             self.wrong += not right or bool(moved[row, still].any())
 
     def _expected(self, ids: list[int], raw: torch.Tensor) -> tuple[torch.Tensor, slice]:
-        """What the block should have put out for a row, and where it is not what it was."""
+        """Compute the block's expected output for a row and the positions where the actual one differs."""
         number = self.number(ids)
         wanted, prompt = self.wanted[number], self.ids[number]
         if wanted is None:
@@ -115,7 +115,7 @@ class Watch:
 
 
 class Watched(ActivationGRPOTrainer):
-    """Tells its watch the log-probabilities of each completion, whoever asked for them."""
+    """A trainer that passes the log-probabilities of each completion to its watch."""
 
     watch: Watch
 
@@ -167,7 +167,7 @@ def settings(draw: random.Random, ranks: int) -> dict[str, Any]:
 
 
 def watched(folder: Path, seed: int, ranks: int = 1, steps: int = 12) -> dict[str, float]:
-    """One job, and what its watch counted on this rank."""
+    """Run one job and return what its watch counted on this rank."""
     draw = random.Random(seed)
     options = settings(draw, ranks)
     family = FAMILIES[seed % len(FAMILIES)]
@@ -190,7 +190,7 @@ def together(results: list[dict[str, float]]) -> dict[str, float]:
 
 
 def until(folder: Path, rows: int, seed: int = 0, ranks: int = 1) -> dict[str, float]:
-    """Job after job, until there are as many rows on this rank; short jobs for few rows."""
+    """Run jobs until this rank has seen enough rows. Few rows get short jobs."""
     steps = 4 if rows < 100 else 12
     results = [watched(folder, seed, ranks, steps)]
     while together(results)["rows"] < rows:

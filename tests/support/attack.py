@@ -1,4 +1,4 @@
-"""An attack on an honest run, and what has to be as it would be without. For the tests of hostile agents."""
+"""An attack on an honest run, and the properties that the attack must not change. For the tests of hostile agents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Attack = Callable[[HonestRun, Hostile, int], Awaitable[None]]
 
 
 class Witness:
-    """What was delivered on subjects that are not the agents', by whatever way."""
+    """A client that counts the messages delivered on subjects that do not belong to agents."""
 
     def __init__(self) -> None:
         self.received: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Witness:
 
 @pytest.fixture
 async def plain(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """The same run, undisturbed; once for all tests."""
+    """Return the same run without an attack, computed once for all tests."""
     if not _plain:
         async with running(tmp_path_factory.mktemp("plain")) as run:
             _plain.append(await run.play())
@@ -65,7 +65,7 @@ _plain: list[Played] = []
 
 @contextlib.asynccontextmanager
 async def attacked(folder: Path, attack: Attack, *, kg: bool = False) -> AsyncIterator[tuple[Played, Hostile, Witness]]:
-    """The run with the attack before each of its ticks."""
+    """Run with the attack before each tick."""
     witness = Witness()
     async with running(folder, kg=kg) as run, run.bus() as admin, run.hostile() as evil:
         await admin.subscribe(ON.all, witness.hear)

@@ -27,7 +27,7 @@ def late() -> TeacherConfig:
 
 
 class BakeCallback(TrainerCallback):
-    """Says when a checkpoint has the late teacher."""
+    """A callback that reports when a checkpoint contains the late teacher."""
 
     def __init__(self, baked: oven.Oven) -> None:
         self._baked = baked

@@ -9,7 +9,7 @@ from oven_llm.sandbox import bpf
 
 
 def verdict(program: bytes, number: int, convention: int, arguments: Sequence[int]) -> int:
-    """What the filter returns for a call with six arguments."""
+    """Return the filter's verdict on a call with six arguments."""
     data = struct.pack("<iIQ6Q", number, convention, 0, *arguments)
     code = list(struct.iter_unpack("<HBBI", program))
     position = accumulator = 0

@@ -16,7 +16,7 @@ ACTING = ["approve", "veto", "set", "hold", "resume"]
 
 
 class CodingAgent:
-    """What it calls is held against the tools' schemas."""
+    """A client that checks its calls against the tools' schemas."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -26,7 +26,7 @@ class CodingAgent:
         return list(self._tools)
 
     async def call(self, name: str, /, **arguments: Any) -> Any:
-        """The structured answer."""
+        """Call a tool and return its structured answer."""
         tool = self._tools[name]
         jsonschema.validate(arguments, tool.input_schema)
         result = await self._client.call_tool(name, arguments)
@@ -37,7 +37,7 @@ class CodingAgent:
         return result.structured_content
 
     async def refused(self, name: str, /, **arguments: Any) -> str:
-        """What the error says."""
+        """Call a tool that must fail and return its error message."""
         result = await self._client.call_tool(name, arguments)
         (content,) = result.content
         assert isinstance(content, TextContent) and result.is_error, content
@@ -47,8 +47,8 @@ class CodingAgent:
 async def steer(
     run: str, actuator: str, lapsed: str, env: Mapping[str, str], folder: Path, revoke: Callable[[], object]
 ) -> None:
-    """Acts on a run that is up, whose knob has the bounds 0.1 to 10, until `revoke` takes its key away. `lapsed`:
-    advice that is approved no more."""
+    """Act on a running run, whose knob has the bounds 0.1 to 10, until `revoke` revokes its key. `lapsed`: the id of
+    lapsed advice."""
     arguments = ["-m", "oven_controller.cli.main", "mcp", run, "--control"]
     parameters = StdioServerParameters(command=sys.executable, args=arguments, env=dict(env), cwd=folder)
     async with Client(stdio_client(parameters)) as client:

@@ -1,4 +1,4 @@
-"""For the tests of agents: a run of the sorting task, its gauges by hand, and what an agent votes on them."""
+"""Helpers for the tests of agents: a run of the sorting task, gauges set by hand, and the agent's votes on them."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Endpoint:
         return self._draws.choice(faults) if self._draws.random() < SHARE else ""
 
     async def _deepseek(self, request: web.Request) -> web.StreamResponse:
-        """Any JSON object but no JSON Schema, and no log-probabilities of the model that reasons."""
+        """Accepts any JSON object but no JSON schema, and returns no log-probabilities for the reasoning model."""
         body = await request.json()
         text = "".join(message["content"] for message in body["messages"])
         if "max_completion_tokens" in body:
@@ -124,7 +124,7 @@ class Endpoint:
         return await self._openai(request)
 
     async def _grok(self, request: web.Request) -> web.StreamResponse:
-        """Eight alternatives a token at most, and none of the models that reason."""
+        """Returns at most eight alternatives per token, and none for reasoning models."""
         body = await request.json()
         if body.get("top_logprobs", 0) > 8:
             return self._refused("top_logprobs", "top_logprobs must be between 0 and 8")
@@ -239,7 +239,7 @@ class Endpoint:
     async def _faulty(
         self, request: web.Request, body: dict[str, Any], fault: str, answer: Callable[[str], dict[str, Any]]
     ) -> web.StreamResponse:
-        """`answer(fault)`, or what `fault` makes of it on the way."""
+        """Return `answer(fault)`, or a faulty response instead."""
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.served[fault or "ok"] += 1
@@ -293,7 +293,7 @@ def _named(body: dict[str, Any]) -> str:
 
 
 def _echoed(answer: dict[str, Any], text: str) -> dict[str, Any]:
-    """The answer with `said` for its text and its model's name."""
+    """Return the answer with `text` as its content and as its model's name."""
     if "choices" in answer:
         message = {**answer["choices"][0]["message"], "content": text}
         return {**answer, "choices": [{**answer["choices"][0], "message": message}], "model": text}
@@ -301,7 +301,7 @@ def _echoed(answer: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _held(text: str, schema: dict[str, Any]) -> str:
-    """The answer with what only the schema asks for: each property that can have one value."""
+    """Return an answer with only what the schema requires: each property that can have only one value."""
     fixed = {
         name: property_schema["enum"][0]
         for name, property_schema in schema.get("properties", {}).items()
@@ -311,7 +311,7 @@ def _held(text: str, schema: dict[str, Any]) -> str:
 
 
 def _logprobs(text: str, top: int) -> dict[str, Any] | None:
-    """Of each word or mark: .9, and the rest on as many others as were asked for, all alike. `top` < 0: none."""
+    """Return log-probabilities: 0.9 for each word or mark and the rest shared by the alternatives. `top` < 0: none."""
     if top < 0:
         return None
     content = []
@@ -325,7 +325,7 @@ def _logprobs(text: str, top: int) -> dict[str, Any] | None:
 
 
 def _spoilt(fault: str, text: str) -> tuple[str, str]:
-    """(text, how it ended) of an answer with a fault in what it says."""
+    """Return (text, finish reason) of an answer with a fault in its content."""
     match fault:
         case "prose":
             text = "I think the first one is best, 9/10."

@@ -1,4 +1,4 @@
-"""For the tests of `connect`: a small loop in PyTorch, with whatever optimizer, and what its steps used."""
+"""Helpers for the tests of `connect`: a small PyTorch loop with any optimizer, and the values that its steps used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ STEPS = 12
 
 
 class Loop:
-    """Trains two layers on sums for twelve steps; the hooks of `before` may set rates, `after` moves a schedule."""
+    """A loop that trains two layers on sums for twelve steps. The hooks in `before` may set rates; `after` steps a
+    schedule."""
 
     def __init__(self, made: Callable[[Any], Any] = lambda p: torch.optim.AdamW(p, lr=0.01), **options: Any) -> None:
         torch.manual_seed(3)
@@ -43,7 +44,7 @@ class Loop:
         return loss.item()
 
     def overflow(self) -> None:
-        """As a backward pass in float16 may."""
+        """Overflow a gradient, as a backward pass in float16 can."""
         first = next(self.model.parameters())
         assert first.grad is not None
         first.grad[0] = float("inf")

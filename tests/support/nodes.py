@@ -27,7 +27,7 @@ NODES = (1, 2, 3)
 
 
 class Wire:
-    """A way to an address that can be cut: nothing passes then, and nobody is told."""
+    """A connection to an address that can be cut: nothing passes then, and neither end is notified."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -149,7 +149,7 @@ class Cluster:
         return Bus.connect(self.url, Credentials.load(self.creds(name)), timeout_s=60)
 
     async def leader(self, bus: Bus) -> int:
-        """The node that leads the log's stream, once there is one."""
+        """Return the node that leads the log's stream, once there is one."""
         async with asyncio.timeout(60):
             while True:
                 with contextlib.suppress(NatsError):
@@ -169,7 +169,7 @@ class Cluster:
             process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def cut_off(self, node: int, cut: bool, clients: bool = True) -> None:
-        """From its peers and, with `clients`, from everybody."""
+        """Cut a node off from its peers and, with `clients`, from all clients."""
         for pair, wire in self.routes.items():
             if node in pair:
                 wire.cut(cut)

@@ -1,4 +1,4 @@
-"""A home of a test's own, with this tree's entry points whatever is installed."""
+"""A home for a test, with this checkout's entry points regardless of what is installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def invoke(*args: str) -> int:
-    """The command line's exit code."""
+    """Run the command line and return its exit code."""
     with pytest.raises(SystemExit) as caught:
         run(args)
     return int(caught.value.code or 0)

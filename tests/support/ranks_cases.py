@@ -1,4 +1,4 @@
-"""Cases for three ranks without a bus: something happens to one of them, and each says how it ended."""
+"""Cases for three ranks without a bus: an event happens on one of them, and each rank reports its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from oven_learner.testing import FakeLink
 
 
 class Case:
-    """A client on each rank; rank 0's has a link that the case writes on."""
+    """A client on each rank. Rank 0's has a link that the case writes to."""
 
     def __init__(self, ranks: Ranks, **settings: Any) -> None:
         self.ranks, self.line, self.model = ranks, settings.pop("line", None) or FakeLink(), Model()
@@ -51,7 +51,7 @@ class Case:
         self.line.incoming.extend(orders)
 
     def steps(self, limit: int) -> int:
-        """How many there were."""
+        """Run steps and return how many there were."""
         for step in range(1, limit + 1):
             self.client.observe(step, {})
             self.client.poll()
@@ -66,7 +66,7 @@ class Case:
 
 def listening_fails(ranks: Ranks) -> dict[str, Any]:
     class Breaking(FakeLink):
-        """Fails after it has handed over a decision, and at every second look."""
+        """A link that fails after it delivered a decision, and at every second poll."""
 
         looks = 0
 
@@ -82,7 +82,7 @@ def listening_fails(ranks: Ranks) -> dict[str, Any]:
 
 
 def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
-    """Each has a clock of its own, and those of the others are ahead."""
+    """Each rank has its own clock, and the others' clocks are ahead."""
     case = Case(ranks, seconds=0.2 if ranks.leader else 1e-6)
     return case.end(case.steps(1_000_000))
 
@@ -100,7 +100,7 @@ def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
 
 
 def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
-    """Twice, with a decision in its hands."""
+    """The client fails twice while it holds a decision."""
 
     class Failing(OvenClient):
         remaining = 2
@@ -141,7 +141,7 @@ def rank_2_is_asked_to_end(ranks: Ranks) -> dict[str, Any]:
 
 def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
     class Patient(FakeLink):
-        """Resumes after some looks."""
+        """A link that resumes the run after some polls."""
 
         looks = 0
 
@@ -159,7 +159,7 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
 
 
 def an_actuator_is_announced(ranks: Ranks) -> dict[str, Any]:
-    """First on all alike; then with other bounds on rank 1."""
+    """An actuator is announced alike on all ranks, then with other bounds on rank 1."""
     case = Case(ranks)
     before = case.steps(2)
     for high in (200.0, 300.0 + (ranks.index == 1)):
@@ -173,7 +173,7 @@ def an_actuator_is_announced(ranks: Ranks) -> dict[str, Any]:
 
 def in_lockstep(ranks: Ranks) -> dict[str, Any]:
     class Mesh(FakeLink):
-        """Decides after each observation, and closes its tick two looks later."""
+        """A link that decides after each observation and closes its tick two polls later."""
 
         looks = 0
 

@@ -27,7 +27,7 @@ from oven_learner import ranks
 
 
 class Notes:
-    """What one rank did. It waits before a step that the test has not allowed yet: all wait for rank 0 then."""
+    """Notes of one rank. It waits before a step that the test has not allowed yet, so that all wait for rank 0."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._rank = folder, int(os.environ["RANK"])
@@ -47,7 +47,7 @@ class Notes:
 
 
 def loop(folder: Path, steps: int, seconds: float | None) -> None:
-    """DistributedDataParallel and `oven.connect`."""
+    """Train with DistributedDataParallel and `oven.connect`."""
     distributed.init_process_group("gloo")
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -71,7 +71,7 @@ def loop(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def attached(folder: Path, steps: int, seconds: float | None) -> None:
-    """A Trainer under DistributedDataParallel; when its end is asked for, it begins again."""
+    """Train with a Trainer under DistributedDataParallel. After a requested end it starts again."""
     from tests.support.attached import rows, trainer
     from tests.support.ranks_trainers import Noting, losses
 
@@ -89,7 +89,7 @@ def attached(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def sharded(folder: Path, steps: int, seconds: float | None) -> None:
-    """A Trainer under FSDP2: alone, then attached and left alone, then attached until its end is asked for."""
+    """Train with a Trainer under FSDP2: alone, then attached without changes, then attached until its end."""
     from tests.support.ranks_trainers import Noting, losses, sharded_trainer, whole
 
     def train(limit: int, plug: bool, notes: Notes | None = None) -> list[torch.Tensor]:
@@ -108,7 +108,7 @@ def sharded(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: what happens to one rank only."""
+    """Run the cases in which an event happens on one rank only, without a bus."""
     from tests.support.ranks_cases import CASES
 
     distributed.init_process_group("gloo")
@@ -118,7 +118,8 @@ def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def oracle(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: an oracle's GRPO under DistributedDataParallel, each pass watched. `steps` are a rank's rows."""
+    """Train an oracle with GRPO under DistributedDataParallel without a bus, and watch each pass. `steps` are a rank's
+    rows."""
     import warnings
 
     from tests.support.activation_rows import until
@@ -130,7 +131,7 @@ def oracle(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def channelled(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: GRPO with self-distillation. Only rank 0's prompts have hints."""
+    """Train with GRPO and self-distillation without a bus. Only rank 0's prompts have hints."""
     from tests.support.ranks_channels import trained
 
     notes = Notes(folder)

@@ -19,7 +19,7 @@ class Steps(Protocol):
 
 
 class Noting(TrainerCallback):
-    """Notes step, rate, limit on the gradient's norm and this rank's loss, before each optimizer step."""
+    """Notes the step, rate, gradient-norm limit and this rank's loss before each optimizer step."""
 
     def __init__(self, notes: Steps, measured: list[float]) -> None:
         self._notes, self._measured = notes, measured
@@ -30,7 +30,7 @@ class Noting(TrainerCallback):
 
 
 def losses(trainer: Trainer) -> list[float]:
-    """This rank's loss of each step so far."""
+    """Return this rank's loss of each step so far."""
     seen: list[float] = []
     step = trainer.training_step
 
@@ -66,6 +66,6 @@ def sharded_trainer(folder: Path, steps: int) -> Trainer:
 
 
 def whole(trainer: Trainer) -> list[torch.Tensor]:
-    """The weights, gathered on every rank."""
+    """Return the weights, gathered on every rank."""
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     return [weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in state.values()]

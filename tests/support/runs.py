@@ -1,4 +1,4 @@
-"""Made-up runs with gauges like a real one's, for agents: healthy ones of many shapes, and what a test does to them."""
+"""Made-up runs with realistic gauges, for agents: healthy ones of many shapes, and helpers to damage them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def language(
     rate: Callable[[int], float] = lambda t: 3e-3 * min(1.0, t / 20),
     aligned: Callable[[int], float] = lambda t: 0.35 * math.exp(-t / 12) - 0.01,
 ) -> Gauges:
-    """Of a pretraining run: the noise of small batches, a norm that grows as weights do, no data twice."""
+    """Return gauges of a pretraining run: the noise of small batches, a growing weight norm, no repeated data."""
 
     def gauges(tick: int, draw: random.Random) -> dict[str, float]:
         now = rate(tick)
@@ -109,7 +109,7 @@ def sorting(
     entropy: Callable[[int], float] = lambda t: 0.15 + 0.9 * math.exp(-t / 80),
     rate: Callable[[int], float] = lambda t: 3e-3,
 ) -> Gauges:
-    """Of a GRPO run: judges that look at the same completions, a reward that rises and an entropy that pays for it."""
+    """Return gauges of a GRPO run: judges of the same completions, rising reward, an entropy that falls with it."""
 
     def gauges(tick: int, draw: random.Random) -> dict[str, float]:
         level, common = reward(tick), draw.gauss(0, 0.03)
@@ -141,7 +141,7 @@ def sorting(
 
 
 def observed(gauges: Gauges, ticks: Iterable[int], seed: int = 0) -> list[Observation]:
-    """The same draw for the same tick and seed, whatever came before."""
+    """Return gauges that depend only on the tick and the seed."""
     return [seen(tick, gauges(tick, random.Random(f"{seed} {tick}"))) for tick in ticks]
 
 
@@ -164,7 +164,7 @@ def receipt(tick: int, actuator: str, before: object = 0.0, after: object = 1.0)
 def agent_messages(
     agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision], every: int = 1
 ) -> list[Vote | Plan | Alternatives | TopicShares]:
-    """What it proposes after `every` so many events; nothing of it is carried out."""
+    """Return what the agent proposes when it reacts after every `every` events. No proposal is applied."""
     session = Session(agent, "me")
     session.absorb(run)
     messages: list[Vote | Plan | Alternatives | TopicShares] = []
@@ -180,5 +180,5 @@ def agent_messages(
 
 
 def votes(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]) -> list[Vote]:
-    """The same, of alternatives the agent's own first."""
+    """Return the agent's votes. Of alternatives, use the agent's first one."""
     return [word for word in without_graph(agent_messages(agent, run, events)) if isinstance(word, Vote)]

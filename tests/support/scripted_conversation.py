@@ -19,7 +19,7 @@ BYTES_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True)
 class ChatMessage:
-    """One message, in no API's own form."""
+    """One message, independent of any API's format."""
 
     role: str
     text: str
@@ -27,7 +27,7 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One request."""
+    """A request for one reply."""
 
     model: str
     """Without its script of faults."""
@@ -44,14 +44,14 @@ def default_script(request: ChatRequest) -> ChatMessage:
 
 @dataclass
 class Bills:
-    """What conversations cost, by model, and what its cache holds."""
+    """The costs of conversations by model, and the content of the cache."""
 
     tokens: dict[str, Counter[str]] = field(default_factory=dict)
     """Model → `input` (of whole prompts), `cached` (of it), `written` (of it, to Anthropic's cache), `output`."""
     _warm: set[tuple[str, str]] = field(default_factory=set)
 
     def book(self, model: str, messages: Sequence[ChatMessage], answer: ChatMessage, *, keep: bool) -> Counter[str]:
-        """The bill of one request. `keep`: the conversation is put in the cache."""
+        """Return the bill of one request. `keep`: put the conversation into the cache."""
         whole = sum(_tokens(message) for message in messages)
         cached = 0
         for end in range(len(messages), 0, -1):
@@ -79,7 +79,7 @@ def _digest(messages: Sequence[ChatMessage]) -> str:
 
 
 def spoilt(fault: str, reply: ChatMessage) -> tuple[ChatMessage, str]:
-    """(the answer, how it ended) with a fault in it; other faults leave it as it is."""
+    """Return (answer, finish reason) with a fault in the answer. Other faults leave it unchanged."""
     match fault:
         case "truncated":
             return ChatMessage("assistant", reply.text[: len(reply.text) // 2]), "length"
@@ -89,7 +89,7 @@ def spoilt(fault: str, reply: ChatMessage) -> tuple[ChatMessage, str]:
 
 
 def openai_messages(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
-    """Of a request for chat completions."""
+    """Return the messages of a request for chat completions."""
     return tuple(ChatMessage(message["role"], message["content"]) for message in body["messages"])
 
 
@@ -116,7 +116,7 @@ def openai_answer(reply: ChatMessage, ended: str, bill: Counter[str]) -> dict[st
 
 
 def anthropic_messages(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
-    """Of a request for a message."""
+    """Return the messages of a request to the messages API."""
     messages = [ChatMessage("system", body["system"])] if body.get("system") else []
     for message in body["messages"]:
         content = message["content"]

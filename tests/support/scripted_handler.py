@@ -1,4 +1,4 @@
-"""Models of a supervised run without a network: each answers by a function of what it is asked."""
+"""Models of a supervised run without a network: each answers by a function of its prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USED = Usage(10, 5)
 
 
 class ScriptedHandler(ModelHandler):
-    """`says` is given the text of the last message; what it raises, the call raises. `usd`: of a call."""
+    """A model. `says` gets the text of the last message; the call raises its errors. `usd`: the cost of a call."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ScriptedHandler(ModelHandler):
 
 
 def in_order(*answers: str | Exception) -> Callable[[str], str]:
-    """A script that says these, one after another. Each call beyond them is an AssertionError."""
+    """Return a script that gives these answers in order. Each further call is an AssertionError."""
     remaining: Iterator[str | Exception] = iter(answers)
 
     def says(_: str) -> str:

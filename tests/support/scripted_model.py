@@ -1,4 +1,4 @@
-"""A language model on loopback that answers what `tuner` and `author` ask: a vote for the first knob, new prompts."""
+"""A language model on loopback that answers `tuner` and `author`: a vote for the first knob, new prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD = {
 
 
 class ScriptedModel(Endpoint):
-    """`says`: what it answers to a data block; None: something fit."""
+    """A model. `says` is its answer to a data block; None: a fitting one."""
 
     def __init__(self, says: Callable[[dict[str, Any]], str] | None = None) -> None:
         super().__init__()

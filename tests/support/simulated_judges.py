@@ -34,7 +34,7 @@ Rule: TypeAlias = Callable[[Scores], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGroup:
-    """What completions are worth, and what each judge says."""
+    """The true values of completions, and each judge's scores."""
 
     truth: list[float]
     scores: Scores
@@ -92,7 +92,7 @@ ADVERSARIES: Final[Mapping[str, Adversary]] = {
 
 
 def groups(name: str, count: int, seed: int, *, same: bool) -> Iterator[SimulatedGroup]:
-    """`same`: the adversary's judges are the same in all groups."""
+    """Yield groups. `same`: the adversary's judges are the same in all groups."""
     adversary, rng = ADVERSARIES[name], random.Random(f"judges {name} {seed}")
     colluding = rng.sample(list(SCALES), adversary.judges)
     for _ in range(count):
@@ -121,7 +121,7 @@ class RuleResult:
 
 
 def play(rule: Rule, name: str, count: int, seed: int, *, same: bool = False, skip: int = 0) -> RuleResult:
-    """What a rule makes of an adversary. The first `skip` groups are played and not counted."""
+    """Measure a rule against an adversary. The first `skip` groups are not counted."""
     watched = ADVERSARIES[name].watched
     correlations, lost = [], 0
     for n, group in enumerate(groups(name, count + skip, seed, same=same)):
@@ -136,12 +136,12 @@ def play(rule: Rule, name: str, count: int, seed: int, *, same: bool = False, sk
 
 
 def raw_mean(scores: Scores) -> list[float]:
-    """The mean of the scores as they are, which is what most committees do."""
+    """The mean of the unchanged scores, as most committees use it."""
     return [math.fsum(values) / len(values) for values in zip(*scores.values(), strict=True)]
 
 
 def by_rule(rule: str, caution: float = 0.5, reliability: Reliability | None = None) -> Rule:
-    """One of the committee's rules, with what it learns of the judges from group to group if `reliability` is given."""
+    """Return one of the committee's rules. With `reliability` it learns about the judges from group to group."""
 
     def rewards(scores: Scores) -> list[float]:
         weights = WEIGHTS if reliability is None else reliability.weights(WEIGHTS)

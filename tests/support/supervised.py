@@ -86,7 +86,7 @@ def started(**rules: Any) -> RunStarted:
 
 
 def observed(tick: int) -> Observation:
-    """The steps of a run whose rate goes up tenfold at ONSET, and whose loss follows."""
+    """Return the steps of a run whose rate rises tenfold at ONSET, followed by its loss."""
     off = ((tick * 7919) % 101 - 50) / 50  # the same scatter in every run
     high = tick >= ONSET
     metrics = {
@@ -98,7 +98,7 @@ def observed(tick: int) -> Observation:
 
 
 def program(code: str) -> Callable[[ChatRequest], ChatMessage]:
-    """A model that always writes this program."""
+    """Return a model that always writes this program."""
     return lambda request: ChatMessage("assistant", f"I see.\n```repl\n{code}\n```")
 
 
@@ -110,13 +110,13 @@ FINAL({{"cause": "lr_too_high", "evidence": [proof], "knob": "{SCALE}", "value":
 
 
 def settings(base_url: str, model: str = "m", **more: Any) -> dict[str, Any]:
-    """The run's, as `up` resolves them."""
+    """Return the run's settings as `up` resolves them."""
     named = {"provider": "compatible", "model": model, "base_url": base_url, "key_env": "OVEN_TEST_KEY"}
     return {"supervisor": {"model": named, "every": 1, "expires": 60, **more}}
 
 
 class LiveRun:
-    """Ticks go on when the mesh has closed the one before."""
+    """Wait before each tick until the mesh has closed the one before."""
 
     def __init__(self, server: Server, bus: Bus, supervisor: Supervisor | None, folder: Path) -> None:
         self.server, self.supervisor, self.folder = server, supervisor, folder
@@ -139,11 +139,11 @@ class LiveRun:
                 await self._closed.wait()
 
     async def answered(self) -> None:
-        """Until the first diagnosis is done: its answer lies on the supervisor's desk, or was taken from there."""
+        """Wait until the first diagnosis is done, whether or not the supervisor has read it."""
         await until((self.folder / "diagnoses" / "001" / "outcome.json").exists)
 
     async def end(self) -> list[Event]:
-        """The whole log, which is left in the run's folder as `up` exports it."""
+        """Return the whole log, which stays in the run's folder as `up` exports it."""
         await say(
             self._bus,
             ON.run,

@@ -1,4 +1,4 @@
-"""A run on a server of the test: mesh replicas and agents as processes of their own, a learner that keeps training."""
+"""A run on a test's server: mesh replicas and agents as separate processes, and a learner that keeps training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RULES = Rules(
 
 
 class Site(Protocol):
-    """Where the run's bus is: one server, or a cluster."""
+    """The address of the run's bus: one server, or a cluster."""
 
     @property
     def url(self) -> str: ...
@@ -69,7 +69,7 @@ class Swarm:
         self._lives = 0
 
     async def mesh(self, name: str = "mesh") -> Process:
-        """A replica, when it has replayed the log."""
+        """Return a replica that has replayed the log."""
         env = self.site.env("mesh") | {"OVEN_REPLICA": name}
         self._lives += 1
         process = Process(list(MESH), env, self.folder / f"{name}-{self._lives}.log")
@@ -92,7 +92,7 @@ class Swarm:
             os.kill(self.processes[name].popen.pid, number)
 
     async def logged(self, wanted: Callable[[Event], object], after: int = 0) -> Event:
-        """The first such event after a sequence, as soon as the log has it."""
+        """Return the first matching event after a sequence, as soon as it is in the log."""
         position = 0
         batch: list[Event] = []
 
@@ -113,20 +113,20 @@ class Swarm:
         return self.events[-1].seq if self.events else 0
 
     async def decided(self, count: int = 1) -> None:
-        """Until so many further decisions, each made and then applied by the learner, are in the log."""
+        """Wait until the log has so many further decisions, each applied by the learner."""
         for _ in range(count):
             made = names.author((await self.logged(adopted, after=self.seq)).subject)
             await self.logged(partial(_answers, made))
 
     async def ticks(self, count: int) -> None:
-        """Until the log has observations of so many further ticks."""
+        """Wait until the log has observations of so many further ticks."""
         assert self.learner is not None
         wanted = self.learner.tick + count
         await self.logged(lambda event: isinstance(event.body, Observation) and event.body.tick >= wanted)
 
     @asynccontextmanager
     async def training(self, hz: float, rules: Rules = RULES, gauges: int = 1) -> AsyncIterator[OvenClient]:
-        """A learner that takes `hz` steps a second whatever happens, and ends in order."""
+        """Yield a learner that takes `hz` steps per second regardless of faults and ends in order."""
         actuators, clip = Actuators(), self.clip
         actuators.scalar("grad.clip", lambda: clip[0], lambda v: clip.__setitem__(0, v), low=0.1, high=10)
         link = ProcessLink(self.site.url, RUN, Credentials.load(self.site.creds("learner")))
@@ -152,7 +152,8 @@ class Swarm:
         assert closed, "everything that the learner said is in the log"
 
     async def ended(self) -> int:
-        """How many decisions the log holds, once the run is over and the replicas have said all. It has to be sound."""
+        """Return the number of decisions in the log after the run ended and the replicas finished. The log must be
+        sound."""
         await self.logged(lambda event: isinstance(event.body, RunEnded))
         async with asyncio.timeout(LIMIT_S):
             while True:
@@ -193,7 +194,7 @@ def adopted(event: Event) -> bool:
 
 
 def sound(events: Sequence[Event]) -> int:
-    """The log is whole and follows from its inputs; how many decisions it holds."""
+    """Check that the log is complete and follows from its inputs, and return the number of its decisions."""
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     bodies = [event.body for event in events if hasattr(event.body, "incarnation")]
     numbers = [(body.incarnation, body.n) for body in bodies]  # type: ignore[union-attr]

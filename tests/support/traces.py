@@ -1,4 +1,4 @@
-"""Traces to test with: drawn ones, and a whole one of a small repair."""
+"""Traces for tests: drawn ones, and a complete one of a small repair."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ SUBMIT = Tool(name="submit", parameters={"type": "object", "properties": {}})
 
 
 def called(name: str, **arguments: object) -> Message:
-    """An assistant's message with one call."""
+    """Return an assistant's message with one call."""
     return Message(role="assistant", calls=(ToolCall(id="c", name=name, arguments=json.dumps(arguments)),))
 
 

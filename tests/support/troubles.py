@@ -1,4 +1,4 @@
-"""Made-up gauges of runs in trouble, one trouble each: enough that every shipped agent has something to say."""
+"""Made-up gauges of runs with one trouble each. Every shipped agent proposes something in one of them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
-from oven_core.removed import REMOVED
+from oven_core.removed_names import REMOVED
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
 from oven_runs.home.run_folder import Home

@@ -15,7 +15,7 @@ from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_runs.access.local_run import LocalRun
-from oven_tui.acting import Acting
+from oven_tui.acting_commands import Acting
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model.console import Console
@@ -100,7 +100,7 @@ class MonitorApp(Acting):
         self.set_interval(1, self._tick)
 
     def _read(self) -> None:
-        from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
+        from oven_tui.log_feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
         assert self._access is not None
         self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)

@@ -31,7 +31,7 @@ SUMMARY_EVERY: Final = 2000
 
 
 class Scorer(Protocol):
-    """The source of a member's scores: a Judge, or the `Seat` of several."""
+    """The source of a member's scores: a Judge, or the `MemberJudges` of the member."""
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""

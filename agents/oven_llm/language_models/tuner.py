@@ -12,8 +12,8 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.messages import RunStarted
 from oven_llm.judges.sanitize import data_block, visible
 from oven_llm.language_models.asker import Asker
-from oven_llm.language_models.desk import counted
 from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.question_desk import counted
 from oven_llm.language_models.window_summary import summary, target_metrics
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure

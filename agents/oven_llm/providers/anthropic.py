@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply
 from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     RETRIES,
     failure_of,
@@ -14,7 +15,6 @@ from oven_llm.providers.sdk_client import (
     silence_request_logs,
     watched_client,
 )
-from oven_llm.providers.terms import Terms
 from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 

@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from oven_controller.mcp_server.reach import Reach
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.reading_tools import Run
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, as_tool_errors, on_thread

@@ -14,7 +14,7 @@ from mcp.types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_agents.review.backtest import Backtest, BacktestReport
-from oven_controller.mcp_server.reach import Reach
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
@@ -28,8 +28,8 @@ from oven_runs.log.decision_row import DecisionFilter, DecisionRow, row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
+from oven_runs.log.query_start import FORMS, Since
 from oven_runs.log.run_summary import Verdict
-from oven_runs.log.since import FORMS, Since
 from oven_runs.settings.resolution import rules_set
 
 RUNS: Final = 50

@@ -14,8 +14,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.control_tools import control_tools
-from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import ReadingTools
 from oven_core.cpu_affinity import lower_priority
 from oven_core.errors import UnknownNameError, reason

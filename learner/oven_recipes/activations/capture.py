@@ -11,8 +11,8 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import padded
-from oven_recipes.activations.blocks import bare, block_at, body
 from oven_recipes.activations.injection import unwatched
+from oven_recipes.activations.model_blocks import bare, block_at, body
 
 MOST_TOKENS = 20
 """The most activations of a text."""

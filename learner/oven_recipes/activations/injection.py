@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.blocks import bare, block_at, body, width
+from oven_recipes.activations.model_blocks import bare, block_at, body, width
 from oven_recipes.activations.placeholders import Placeholders, Places
 
 BLOCK = 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oven_core.errors import ProcessError, UnknownNameError, reason
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.session import RepairSession, Tests, ToolResult
 
 

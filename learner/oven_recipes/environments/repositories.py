@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 
 FILE_BYTES: Final = 2_000_000
 """Maximum size of a source file in a clone. Larger files are skipped."""

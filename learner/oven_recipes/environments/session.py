@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from oven_core.errors import ProcessError
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 SHOWN: Final = 4000

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 REPO: Final = "oven/small-functions"

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from oven_core.errors import ConfigError, reason
 from oven_recipes.oracle.published_files import label_of, rows, text_of
-from oven_recipes.oracle.words import WORDS
+from oven_recipes.oracle.template_words import WORDS
 
 YES = "yes"
 NO = "no"

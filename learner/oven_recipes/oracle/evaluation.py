@@ -16,9 +16,9 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.rewards.calibrated import parse_oracle_output
-from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.oracle.benchmark_items import ITEMS, published_items, template_items
 from oven_recipes.oracle.benchmarks import BENCHMARKS, Item
 from oven_recipes.oracle.evaluation_scores import Scored, Scores, scores

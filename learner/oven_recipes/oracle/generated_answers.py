@@ -10,9 +10,9 @@ from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import padded
-from oven_recipes.activations.blocks import bare
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.activations.model_blocks import bare
 from oven_recipes.activations.placeholders import oracle_prompt
 
 ROWS = 128

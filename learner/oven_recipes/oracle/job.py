@@ -21,20 +21,20 @@ from oven_learner.random_state import undisturbed
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
-from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
+from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.base import LR_BOUNDS
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
-from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.oracle.model import SCHEDULE, SIZES, build_tokenizer, own_model
 from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
 from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
 from oven_recipes.oracle.template_questions import template_dataset
+from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import Job, trainer_arguments
 

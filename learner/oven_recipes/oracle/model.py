@@ -29,7 +29,7 @@ from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
 from oven_recipes.oracle.supervised import lessons as lessons_of
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
-from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
+from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
 from oven_recipes.small_models import rise_and_fall, small_llama
 from oven_recipes.weights_cache import key_of, trained_once
 

@@ -17,7 +17,7 @@ from oven_core.files import write_atomic
 from oven_learner.rollback.checkpoint_record import in_folder, problem
 from oven_recipes.activations.capture import MOST_TOKENS
 from oven_recipes.oracle.evaluation import PERCENTS
-from oven_recipes.oracle.given_model import load_adapter, load_model
+from oven_recipes.oracle.user_model import load_adapter, load_model
 
 FOLDER, RECORD, MODEL = "oracle", "oracle.json", "model"
 ADAPTER = "adapter_config.json"

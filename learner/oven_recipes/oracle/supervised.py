@@ -27,7 +27,7 @@ from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
-from oven_recipes.oracle.words import QUESTIONS
+from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.runner import trainer_arguments
 from oven_recipes.small_models import alike_batches, descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights

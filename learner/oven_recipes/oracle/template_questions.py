@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
-from oven_recipes.oracle.words import ATTRIBUTES, WORDS
+from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
 
 OPTIONAL = 0.8
 """Share of prompts with a greeting, and of prompts with a place."""

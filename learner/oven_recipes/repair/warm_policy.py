@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks

@@ -27,7 +27,7 @@ from oven_runs.access.log_sources import exported
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import carried_out
-from oven_tui.feed import Feed
+from oven_tui.log_feed import Feed
 
 pytestmark = pytest.mark.e2e
 

@@ -20,8 +20,8 @@ from oven_core.errors import ConfigError, StoreInUseError
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply
 from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.terms import AgreedTerms, Terms
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe

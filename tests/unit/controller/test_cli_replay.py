@@ -19,7 +19,7 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.subjects import SIGNERS
-from oven_core.removed import COMMIT, TAG
+from oven_core.removed_names import COMMIT, TAG
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
 from oven_runs.home.run_folder import Home, RunFolder

@@ -22,7 +22,7 @@ from tests.unit.controller.test_plain import steers
 
 from oven_agents.review.backtest import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
-from oven_controller.mcp_server.reach import Reach
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.server import build_server
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_core.removed import removal
+from oven_core.removed_names import removal
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
 from oven_core.security.tls import trusting

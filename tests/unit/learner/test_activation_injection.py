@@ -11,8 +11,8 @@ from tests.support.activations import FAMILIES, SIZE, WORDS, model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.blocks import blocks
 from oven_recipes.activations.injection import ActivationInjection, injected, unwatched
+from oven_recipes.activations.model_blocks import blocks
 from oven_recipes.activations.placeholders import oracle_prompt
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

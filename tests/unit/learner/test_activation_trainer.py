@@ -21,7 +21,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.losses.sft import Supervised
 from oven_learner.rewards import Committee
 from oven_learner.testing import FakeLink
-from oven_recipes.activations.blocks import body
+from oven_recipes.activations.model_blocks import body
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 

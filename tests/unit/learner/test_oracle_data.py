@@ -13,7 +13,7 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.model import CONTEXT, benchmark_rows, build_tokenizer, collate, template_rows
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.template_questions import held_out, template_dataset
-from oven_recipes.oracle.words import ATTRIBUTES, QUESTIONS
+from oven_recipes.oracle.template_words import ATTRIBUTES, QUESTIONS
 
 SEED = 3
 

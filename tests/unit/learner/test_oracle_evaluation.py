@@ -20,9 +20,9 @@ from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_scores import Scored, scores
 from oven_recipes.oracle.generated_answers import generated_answers
-from oven_recipes.oracle.given_model import fresh_adapter
 from oven_recipes.oracle.model import Sizes, build_model, build_tokenizer
 from oven_recipes.oracle.saved_oracle import Trained, load_oracle, save_oracle
+from oven_recipes.oracle.user_model import fresh_adapter
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

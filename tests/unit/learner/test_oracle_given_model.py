@@ -12,7 +12,7 @@ from tests.support.activations import FAMILIES, model, stirred, tokenizer
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
+from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 IDS = torch.tensor([[5, 6, 7, 8]])

@@ -12,12 +12,12 @@ import torch
 
 from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.given_model import fresh_adapter
 from oven_recipes.oracle.model import Schedule, Sizes, build_tokenizer, own_model
 from oven_recipes.oracle.settings import Confidence, OracleSettings
 from oven_recipes.oracle.supervised import Subject, benchmark_prompts, collate, lessons, supervised
 from oven_recipes.oracle.template_questions import template_dataset
-from oven_recipes.oracle.words import QUESTIONS
+from oven_recipes.oracle.template_words import QUESTIONS
+from oven_recipes.oracle.user_model import fresh_adapter
 from oven_recipes.weights_cache import WEIGHTS
 
 SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)

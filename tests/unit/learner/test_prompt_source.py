@@ -27,7 +27,7 @@ from oven_core.protocol.announcements import PromptsInjected
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts import PromptSource
-from oven_learner.hf.prompts.reading import digest
+from oven_learner.hf.prompts.prompt_rows import digest
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -18,8 +18,8 @@ from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import LogFile, exported, offset_behind
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_tui import feed as feeds
-from oven_tui.feed import Feed
+from oven_tui import log_feed as feeds
+from oven_tui.log_feed import Feed
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past import opening
 from oven_tui.past.opening import Opening

@@ -16,7 +16,7 @@ from oven_core.mesh.actuator_values import Fault, outside, shaped
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.messages import ActuatorSpec
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_tui.acting import READS_ONLY
+from oven_tui.acting_commands import READS_ONLY
 from oven_tui.model import consequences
 from oven_tui.model.commands import COMMANDS
 from oven_tui.model.knob_edit import KnobEdit

@@ -8,7 +8,7 @@ from typing import Any
 
 from oven_core.errors import ConfigError
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_learner.hf.prompts.reading import Row
+from oven_learner.hf.prompts.prompt_rows import Row
 
 KEPT_CHUNKS = LAG_CHUNKS + 1
 """Chunks for which an evicted prompt stays readable, because it may have been drawn ahead."""

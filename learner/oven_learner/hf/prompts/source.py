@@ -23,7 +23,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts.authored import AuthoredPrompts
 from oven_learner.hf.prompts.injected import InjectedPrompts, Injection
-from oven_learner.hf.prompts.reading import PROMPT, TOPIC, Prompts, Row, checked, digest, is_text, read
+from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, checked, digest, is_text, read
 
 log = logging.getLogger("oven.learner")
 

@@ -60,7 +60,7 @@ class Seated:
     users: int = 0
 
 
-class Seat:
+class MemberJudges:
     """Scores requests with the judge that each one names, and probes candidates for a swap."""
 
     def __init__(

@@ -29,6 +29,8 @@ CREDIT_S = 0.1
 """Spent at the start without waiting, so that a run that fails at once has something to go back to."""
 EVERY_TICKS = 5
 """The shortest distance between snapshots. If a snapshot costs more than its share of these steps, it is longer."""
+TOLERANCE = 2 * EVERY_TICKS
+"""Ticks that a rollback may go back beyond its limit."""
 LOOK_TICKS = 100
 """Maximum ticks between readings of the clock, because the first step of a run says little about the others."""
 SHARE = 0.02
@@ -101,13 +103,24 @@ class Snapshots:
     def ensure(self, tick: int) -> None:
         self.take(tick)
 
+    def too_far(self, tick: int, now: int, *, exact: bool) -> str:
+        """The limit is the distance for an operator and twice that for an agent, plus TOLERANCE ticks."""
+        ticks = [snapshot.tick for snapshot in self._all()]
+        target = max((older for older in ticks if older <= tick), default=tick)
+        most = (now - tick) * (1 if exact else 2) + TOLERANCE
+        if tick > now or now - target <= most:
+            return ""
+        return (
+            f"the newest snapshot from tick {tick} or before is from tick {target}, {now - target} ticks back; this "
+            f"request may go back at most {most}; give the tick of a snapshot: {', '.join(map(str, ticks))}"
+        )
+
     def restore(self, tick: int, now: int) -> Snapshot:
         """Restore the newest snapshot taken at or before `tick`, and drop later ones with the steps they stand for.
 
         A copy of the present state is kept until the next rollback. Raises LookupError if no snapshot is that old.
         """
-        candidates = [*([self._first] if self._first else []), *self._recent.values()]
-        old_enough = [snapshot for snapshot in candidates if snapshot.tick <= tick]
+        old_enough = [snapshot for snapshot in self._all() if snapshot.tick <= tick]
         if not old_enough:
             raise LookupError(
                 f"no snapshot from tick {tick} or before; the oldest is from tick "
@@ -118,6 +131,9 @@ class Snapshots:
         if self.disk is not None:
             self.disk.abandon(snapshot.tick, now)
         return snapshot
+
+    def _all(self) -> list[Snapshot]:
+        return [*([self._first] if self._first else []), *self._recent.values()]
 
     def _copy_for_undo(self, now: int) -> Snapshot | None:
         """Copy the present state. If that fails the rollback happens all the same, and cannot be undone."""

@@ -117,6 +117,15 @@ def test_no_rollback_goes_back_twice_as_far_as_requested() -> None:
     assert snapshots.restore(3, 2000).tick == 0, "the first is never dropped"
 
 
+def test_an_agents_rollback_is_refused_beyond_twice_the_distance() -> None:
+    snapshots = Snapshots(lambda: (0, None), lambda _: None)
+    for tick in (0, 60, 90):
+        snapshots.take(tick)
+    assert not snapshots.too_far(75, 100, exact=False), "40 back instead of 25"
+    assert "from tick 0, 100 ticks back; this request may go back at most 98" in snapshots.too_far(56, 100, exact=False)
+    assert not snapshots.too_far(50, 100, exact=False)
+
+
 def test_a_rollback_happens_even_if_it_cannot_be_undone() -> None:
     """There may be no memory for one more."""
     broken = [False]

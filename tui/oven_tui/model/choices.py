@@ -113,5 +113,5 @@ def snapshots(view: MonitorView) -> list[Choice]:
     return [
         Choice(NEWEST, "the newest snapshot", "wherever the learner has one"),
         *listed,
-        Choice(OTHER, "another tick …", f"0 to {run.tick}; the newest snapshot from there or before"),
+        Choice(OTHER, "another tick …", f"0 to {run.tick}; refused if no snapshot is close"),
     ]

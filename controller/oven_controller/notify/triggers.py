@@ -46,7 +46,7 @@ _ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
 class Triggers:
-    """Feed it a log's events in order. Call `quiet` from time to time."""
+    """Collects notices from a log's events, passed in order. Call `quiet` from time to time."""
 
     def __init__(self, run: str) -> None:
         self.view = RunSummary()

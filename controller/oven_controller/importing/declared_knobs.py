@@ -17,8 +17,8 @@ from oven_core.protocol.messages import ActuatorSpec
 
 LOW, HIGH = 0.1, 3.0
 """Bounds of a knob as multiples of the user's value."""
-DECAY, MOST_DECAY = 10.0, 0.5
-"""Upper bound of weight decay: this multiple of the user's value, and at least this value."""
+DECAY = 10.0
+"""Upper bound of weight decay, as a multiple of the user's value."""
 SCALE = "optimizer.lr_scale"
 RATE = "learning_rate"
 ASSUMED = (SCALE, ROLLBACK, "data.skip")
@@ -73,7 +73,7 @@ class Knob:
         low, high = LOW * value, HIGH * value
         match self.name:
             case "optimizer.weight_decay":
-                scale, low, high = "linear", 0.0, max(DECAY * value, MOST_DECAY)
+                scale, low, high = "linear", 0.0, DECAY * value
             case "reward.calibration":
                 scale, low, high = "linear", 0.0, 1.0
             case "distillation.beta":

@@ -14,8 +14,8 @@ from oven_learner.actuators import Actuators
 
 NAME = "optimizer.weight_decay"
 KEY = "oven_weight_decay"
-MAX_FACTOR, LEAST_MAX = 10.0, 0.5
-"""The upper bound: MAX_FACTOR times the user's own decay, and at least LEAST_MAX."""
+MAX_FACTOR = 10.0
+"""The upper bound, as a multiple of the user's own decay."""
 
 
 class WeightDecay:
@@ -47,8 +47,9 @@ def announce(optimizer: Any, actuators: Actuators) -> None:
     """Register the knob if a group has a decay, unless there is an actuator of that name."""
     knob = WeightDecay(optimizer)
     if knob.own > 0 and NAME not in actuators:
-        high = max(MAX_FACTOR * knob.own, LEAST_MAX)
-        actuators.scalar(NAME, knob.read, knob.write, low=0.0, high=high, unit="× rate, of each weight in a step")
+        actuators.scalar(
+            NAME, knob.read, knob.write, low=0.0, high=MAX_FACTOR * knob.own, unit="× rate, of each weight in a step"
+        )
 
 
 def _own(group: dict[str, Any]) -> float:

@@ -110,5 +110,5 @@ def test_parameter_groups_of_the_user_keep_their_proportions(tmp_path: Path) -> 
     job, line = trainer(tmp_path, model=model, optimizers=(made, None), max_steps=4), FakeLink({2: (DECAY, 0.1)})
     attach(job, link=line)
     job.train()
-    assert (announced(line)[DECAY].value, announced(line)[DECAY].high) == (0.01, 0.5)
+    assert (announced(line)[DECAY].value, announced(line)[DECAY].high) == (0.01, 0.1)
     assert decays(job) == pytest.approx([0.0, 0.1, 0.2, 0.3])

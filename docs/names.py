@@ -1,15 +1,13 @@
 """Checks names: `python docs/names.py` lists variables, fields, functions and classes with names that say nothing.
 
-A bare participle or preposition (`found`, `given`, `at`) does not tell a reader what the value holds. `STRICT`
-packages must have none; elsewhere the count may only fall: `python docs/names.py --counts` prints it by package. Exit
-code 1 if a strict package has a banned name, or another package has more than its limit.
+A bare participle or preposition (`found`, `given`, `at`) does not tell a reader what the value holds. Exit code 1 if
+one of the packages, the tests or the benches has such a name. Arguments are beginnings of paths to check.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,15 +22,8 @@ BANNED: Final = frozenset(
     )
 )
 """Add to it what proves unclear; every entry is checked in every kind of name."""
-STRICT: Final = (
-    "controller/oven_core/",
-    "agents/oven_agents/sdk/",
-    "agents/oven_agents/runtime/",
-    "agents/oven_agents/shipped/",
-    "learner/oven_learner/client/",
-    "learner/oven_learner/link/",
-)
-"""Beginnings of paths in which no banned name is allowed: the files that people read first."""
+FORMAT_KEYS: Final = frozenset({("kg/oven_kg/graph/graph_yaml.py", "at")})
+"""Fields that are keys of a file format, as (path, name)."""
 
 
 class BannedName(NamedTuple):
@@ -63,31 +54,24 @@ def banned_names(path: Path) -> list[BannedName]:
     """The banned names that one file binds. A leading underscore does not excuse a name."""
     relative = path.relative_to(ROOT).as_posix()
     names = bound_names(ast.parse(path.read_text(), str(path)))
-    return [BannedName(relative, line, name) for line, name in names if name.lstrip("_") in BANNED]
+    return [
+        BannedName(relative, line, name)
+        for line, name in names
+        if name.lstrip("_") in BANNED and (relative, name) not in FORMAT_KEYS
+    ]
 
 
-def package_of(path: str) -> str:
-    """The package of a file, or the folder for files outside packages: `controller/oven_core`, `tests`."""
-    parts = path.split("/")
-    return parts[0] if parts[0] == "tests" else "/".join(parts[:2])
-
-
-def main(arguments: list[str]) -> int:
-    """Print banned names in strict packages and the counts of all packages; return the exit code."""
+def main(prefixes: list[str]) -> int:
+    """Print the banned names in the files whose paths begin with one of `prefixes` (default: in all files)."""
     files = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
-    hits = [hit for file in files for hit in banned_names(file)]
-    prefixes = tuple(argument for argument in arguments if not argument.startswith("-"))
-    if prefixes:
-        for hit in hits:
-            if hit.path.startswith(prefixes):
-                print(f"{hit.path}:{hit.line}: {hit.name}")
-        return 0
-    errors = [hit for hit in hits if hit.path.startswith(STRICT)]
-    for hit in errors:
-        print(f"{hit.path}:{hit.line}: the name {hit.name!r} says nothing: name what it holds")
-    if "--counts" in arguments:
-        for package, count in sorted(Counter(package_of(hit.path) for hit in hits).items()):
-            print(f"{package:32} {count}")
+    errors = [
+        error
+        for file in files
+        if not prefixes or file.relative_to(ROOT).as_posix().startswith(tuple(prefixes))
+        for error in banned_names(file)
+    ]
+    for error in errors:
+        print(f"{error.path}:{error.line}: the name {error.name!r} says nothing: name what it holds")
     return 1 if errors else 0
 
 

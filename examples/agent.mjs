@@ -1,8 +1,8 @@
 // An agent in JavaScript, written from docs/protocol.md alone: `npm install @nats-io/transport-node`, then
 // `node examples/agent.mjs` with OVEN_URL, OVEN_RUN and OVEN_CREDS as `oven-controller creds add scout` prints them.
 //
-// It halves the learning rate when the gradient norm leaves its usual range, has an alert raised as long as it does, and
-// answers what others propose.
+// It halves the learning rate when the gradient norm leaves its usual range, raises an alert meanwhile, and votes on other
+// agents' ballots.
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
 import { connect, nkeyAuthenticator } from "@nats-io/transport-node";
@@ -54,7 +54,7 @@ function absorb(event) {
   return true;
 }
 
-// Said when it begins and when it ends, and nothing in between.
+// An alert is sent when the symptom begins and when it ends, not in between.
 function alert() {
   const now = state.norms.at(-1);
   const usual = state.norms.length > 20 ? median(state.norms) : Infinity;
@@ -86,7 +86,7 @@ function react(event) {
   }
 }
 
-// Live first, history second: nothing falls between, and what comes twice is dropped.
+// Live first, history second: no message is missed, and duplicates are dropped.
 const live = [];
 let caughtUp = false;
 for (const kind of ["run", "observation", "receipt", "ballot.*"]) {
@@ -107,7 +107,7 @@ for (let after = 0; ; ) {
     batch = (await nc.request(`${base}.history`, request, { timeout: 5000 })).json();
   } catch (error) {
     if (nc.isClosed()) throw error;
-    await new Promise((resume) => setTimeout(resume, 250)); // no mesh is up just now; it answers when it is back
+    await new Promise((resume) => setTimeout(resume, 250)); // no mesh is running now; ask again until one answers
     continue;
   }
   for (const entry of batch.events) absorb(JSON.parse(entry.body));

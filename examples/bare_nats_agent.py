@@ -1,9 +1,9 @@
-"""An agent without the SDK: nats-py and JSON, so that you can write one in any language that has a NATS client.
+"""An agent without the SDK, with nats-py and JSON. You can write one like it in any language that has a NATS client.
 
-It reviews what others propose: while the loss falls it says, not very loudly, to leave the run alone. While the loss is
-far above its best it has an alert raised.
+It reviews other agents' proposals. While the loss falls, it votes with low confidence to leave the run alone. While the
+loss is far above its best, it raises an alert.
 
-OVEN_URL, OVEN_RUN and OVEN_CREDS (an nkey seed; the file's stem is this agent's name) say where it belongs.
+It reads OVEN_URL, OVEN_RUN and OVEN_CREDS (an nkey seed; the file's stem is this agent's name).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEARTBEAT_TICKS = 10
 
 
 class Reviewer:
-    """`hear` takes an event and returns what to publish: (subject, message)."""
+    """Votes on ballots. `hear` takes an event and returns messages to publish: (subject, message)."""
 
     def __init__(self) -> None:
         self.latest = (0, -1)  # (incarnation, n) of the learner's newest message: an older one is a duplicate
@@ -35,7 +35,7 @@ class Reviewer:
         self.losses: list[float] = []
         self.tick = self.said = 0
         self.alarmed = False
-        self.seen = ""  # the newest ballot that was dealt with
+        self.seen = ""  # the newest ballot that was handled
 
     def hear(self, event: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         if "incarnation" in event:
@@ -59,7 +59,7 @@ class Reviewer:
         return []
 
     def alert(self) -> list[tuple[str, dict[str, Any]]]:
-        """Raised at twice the best of the last losses, cleared at one and a half times it; nothing in between."""
+        """Raise an alert at twice the best of the last losses, and clear it at 1.5 times that."""
         if len(self.losses) < 20 or min(self.losses) <= 0:
             return []
         now, best = fmean(self.losses[-3:]), min(self.losses)
@@ -100,7 +100,7 @@ async def main() -> None:
 
     seed = SEED.read_text().strip()
     bus = await nats.connect(os.environ["OVEN_URL"], name=NAME, nkeys_seed_str=seed, inbox_prefix=f"_INBOX_.{NAME}")
-    # Live first, history second: nothing falls between, and what comes twice is dropped.
+    # Live first, history second: no message is missed, and duplicates are dropped.
     for kind in ("run", "observation", "ballot.*"):
         await bus.subscribe(f"{BASE}.{kind}", cb=take)
     await bus.flush()
@@ -122,14 +122,14 @@ async def main() -> None:
 
 
 async def history(bus: Client) -> list[dict[str, Any]]:
-    """What was said so far; a replica of the mesh answers, in batches."""
+    """Return the events so far. A replica of the mesh answers, in batches."""
     found: list[dict[str, Any]] = []
     after = 0
     while True:
         try:
             reply = await bus.request(f"{BASE}.history", json.dumps({"after": after}).encode(), timeout=2)
         except NatsError:
-            return found  # no mesh yet: this agent knows what comes from now on
+            return found  # no mesh yet: this agent knows only later events
         batch = json.loads(reply.data)
         found += [json.loads(entry["body"]) for entry in batch["events"]]
         after = batch["events"][-1]["seq"] if batch["events"] else batch["head"]

@@ -1,11 +1,11 @@
-"""A question about a long text, answered by programs that one model writes and another reads for.
+"""Answer a question about a long text: one model writes programs, and another reads the parts.
 
     export TOGETHER_API_KEY=…
     python examples/basic_qa.py                                # about the source of Python's argparse
     python examples/basic_qa.py paper.txt "Which method won?"
 
-A server of yours needs no key: `BASE_URL=http://127.0.0.1:8000/v1 SUPERVISOR_MODEL=… WORKER_MODEL=…`. LOG_DIR is the
-folder of the logs, `logs/basic_qa` if it is not set; while that holds a run, the next one gets a number after it.
+Your own server needs no key: `BASE_URL=http://127.0.0.1:8000/v1 SUPERVISOR_MODEL=… WORKER_MODEL=…`. LOG_DIR is the
+folder of the logs, by default `logs/basic_qa`. If that folder has a run, the next one gets a number.
 """
 
 from __future__ import annotations

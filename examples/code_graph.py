@@ -1,4 +1,4 @@
-"""Write a knowledge graph of Python code, as triples for `kg import`: which names define, call, raise and catch which.
+"""Write a knowledge graph of Python code as triples for `kg import`: definitions, calls, raised and caught exceptions.
 
 python examples/code_graph.py SOURCES > code.csv
 oven-controller kg import code.csv --to code --cut-cycles
@@ -32,7 +32,7 @@ def main(folders: list[str]) -> None:
 
 
 def triples(owner: str, tree: ast.AST) -> Iterator[tuple[str, str, str]]:
-    """The triples of a syntax tree that belongs to the module, class or function `owner`."""
+    """Return the triples of a syntax tree that belongs to the module, class or function `owner`."""
     for node in ast.iter_child_nodes(tree):
         inner_owner = owner
         match node:
@@ -55,7 +55,7 @@ def triples(owner: str, tree: ast.AST) -> Iterator[tuple[str, str, str]]:
 
 
 def names(expressions: Iterable[ast.expr]) -> Iterator[str]:
-    """The last name of each expression that is a name or an attribute."""
+    """Return the last name of each expression that is a name or an attribute."""
     for expression in expressions:
         if isinstance(expression, ast.Name):
             yield expression.id

@@ -1,7 +1,7 @@
-"""An agent of your own, with the SDK: `oven-controller agent run examples/custom_agent.py --trust grad.clip`.
+"""Your own agent, with the SDK: `oven-controller agent run examples/custom_agent.py --trust grad.clip`.
 
-A clip that cuts every step is a smaller learning rate in disguise; one far above the norm cuts nothing. This agent
-keeps it at twice the usual norm, so that it cuts what is unusual.
+A clip that cuts every step only lowers the learning rate, and one far above the norm cuts nothing. This agent keeps it
+at twice the usual norm, so that it cuts only outliers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A judge of yours for the reward committee, without a provider: `python examples/judge_server.py --model FOLDER`.
+"""Your own judge for the reward committee, without a provider: `python examples/judge_server.py --model FOLDER`.
 
 It serves the part of OpenAI's chat completions that a committee member uses, over any Hugging Face causal LM in FOLDER:
 
@@ -6,15 +6,15 @@ It serves the part of OpenAI's chat completions that a committee member uses, ov
       members:
         critic: {provider: compatible, model: local, base_url: "http://127.0.0.1:8000/v1"}
 
-By default the model generates. `response_format` holds it to a JSON Schema or to any JSON object (by the grammar
-library llguidance: pip install llguidance), `logprobs` and `top_logprobs` come from its own logits, before the
-grammar's mask and the temperature, and `usage` counts its tokens. A model that follows instructions is needed for
-scores of any worth.
+By default the model generates. `response_format` restricts it to a JSON Schema or to any JSON object (with the grammar
+library llguidance: pip install llguidance). `logprobs` and `top_logprobs` come from its own logits, before the
+grammar's mask and the temperature. `usage` counts its tokens. Only a model that follows instructions gives useful
+scores.
 
-With --likelihood it never reads the rubric: an answer's score is 10 · exp(mean log p of its tokens, end of sequence
-included, given the task), rounded: how much this model would have said that itself. That ranks well what the model
-knows, favours the usual over the original (a member quarantines a judge that prefers stock phrases), and needs no model
-that can judge.
+With --likelihood it never reads the rubric. An answer's score is 10 · exp(mean log p of its tokens, end of sequence
+included, given the task), rounded: how likely this model would have written that itself. This ranks answers well if the
+model knows the subject, and needs no model that can judge. It favours usual answers over original ones (a member
+quarantines a judge that prefers stock phrases).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_TOKENS = 1024
 
 
 class Local:
-    """A model and its tokenizer. One request is with it at a time."""
+    """A model and its tokenizer. It handles one request at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -48,7 +48,7 @@ class Local:
         self.lock = threading.Lock()
 
     def prompt(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids, by the chat template where there is one."""
+        """Return token ids, by the chat template if there is one."""
         if self.tokenizer.chat_template:
             asked = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
             return list(asked["input_ids"])
@@ -56,10 +56,10 @@ class Local:
 
 
 class Grammar(LogitsProcessor):
-    """Leaves only tokens that continue a text of the grammar; at its end only the end of sequence."""
+    """Allows only tokens that continue a text of the grammar, and at its end only the end of sequence."""
 
     def __init__(self, tokenizer: Any, schema: dict[str, Any], prompt: int) -> None:
-        """`prompt`: how many tokens are not the answer's. Raises ValueError for a schema that is none."""
+        """`prompt` is the number of the prompt's tokens. Raises ValueError for an invalid schema."""
         from llguidance import LLMatcher
 
         compact: Any = {"whitespace_flexible": False}  # white space would be tokens without end
@@ -82,7 +82,7 @@ class Grammar(LogitsProcessor):
 
 
 class Generation:
-    """The model answers, held to what `response_format` asks for."""
+    """Answers with generated text in the requested `response_format`."""
 
     def __init__(self, local: Local, temperature: float) -> None:
         import llguidance.hf
@@ -91,7 +91,7 @@ class Generation:
         self.grammar_tokens = llguidance.hf.from_tokenizer(local.tokenizer)
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A chat completion. Raises ValueError for what is not served."""
+        """Return a chat completion. Raises ValueError for an unsupported request."""
         if body.get("stream") or body.get("n", 1) != 1 or body.get("tools"):
             raise ValueError("one whole answer at a time is served: no stream, n or tools")
         top = _alternatives(body)
@@ -117,7 +117,7 @@ class Generation:
     def _generated(
         self, prompt: list[int], most: int, grammar: list[Grammar], temperature: float
     ) -> tuple[list[int], list[Tensor]]:
-        """Token ids of the answer, and the logits (V,) that each was drawn from, before the grammar's mask."""
+        """Return the answer's token ids, and the logits (V,) of each before the grammar's mask."""
         options: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         with self.local.lock:
             made = self.local.model.generate(
@@ -154,7 +154,7 @@ class Generation:
 
 
 def _alternatives(body: dict[str, Any]) -> int | None:
-    """How many alternatives a token are wanted; None: no log-probabilities. Raises ValueError for too many."""
+    """Return the requested alternatives per token, None for no log-probabilities. Raises ValueError for too many."""
     if not body.get("logprobs"):
         if body.get("top_logprobs"):
             raise ValueError("top_logprobs needs logprobs")
@@ -166,7 +166,7 @@ def _alternatives(body: dict[str, Any]) -> int | None:
 
 
 def _schema(wanted: dict[str, Any]) -> dict[str, Any] | None:
-    """What a `response_format` holds an answer to; None: nothing. Raises ValueError for another type."""
+    """Return the schema of a `response_format`, or None without one. Raises ValueError for another type."""
     match wanted["type"]:
         case "text":
             return None
@@ -179,7 +179,7 @@ def _schema(wanted: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class Likelihood:
-    """`mean_log_p` is per token and in nats, so that long answers are not worse by their length alone."""
+    """Scores answers by likelihood. `mean_log_p` is nats per token, so that length alone does not lower a score."""
 
     def __init__(self, local: Local) -> None:
         self.local = local
@@ -199,7 +199,7 @@ class Likelihood:
         return float(log_p.mean())
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A chat completion. Raises ValueError when this is not a committee member's question."""
+        """Return a chat completion. Raises ValueError if this is not a committee member's question."""
         if (body.get("response_format") or {}).get("type") != "json_schema":
             raise ValueError("this server only scores: ask with a response_format of the type json_schema")
         _, opened, rest = body["messages"][-1]["content"].partition("<data>\n")
@@ -217,7 +217,7 @@ class Likelihood:
 
 
 class Judge(Protocol):
-    """What is served."""
+    """A kind of judge that the server offers."""
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -246,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing a request: what is judged stays out of the log."""
+        """Log nothing, so that judged texts stay out of the log."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A LightningModule under the controller: `oven-controller run -- python examples/lightning_module.py`.
 
-`pip install lightning`, which Oven Controller does not need. Several ranks (`Trainer(devices=8)`) need nothing more.
+`pip install lightning`, which Oven Controller does not need. Several ranks (`Trainer(devices=8)`) need no other change.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ STEPS = 60
 
 
 class Oven(Callback):
-    """Publishes each optimizer step, and applies what was decided after it."""
+    """Publishes each optimizer step, and applies the decisions after it."""
 
     def __init__(self, evaluate: Callable[[], Mapping[str, float]] | None = None, clip: float | None = None) -> None:
-        """`clip` instead of the Trainer's `gradient_clip_val`: what clips there cannot be turned."""
+        """Pass `clip` instead of the Trainer's `gradient_clip_val`, which is not a knob."""
         self.evaluate, self.clip = evaluate, clip
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:

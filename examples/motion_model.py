@@ -1,6 +1,7 @@
-"""One call for a model that makes no text: `python examples/motion_model.py`. A skeleton of 24 joints learns to reach
-where a sentence says, held to a teacher that is swapped on the way, also to one that is registered while it trains; the
-stack is started for it, and ends with it.
+"""One call for a model that makes no text: `python examples/motion_model.py`.
+
+A skeleton of 24 joints learns to reach where a sentence says, with a KL term to a teacher. The teacher is swapped
+during training, also for one that is registered meanwhile. The call starts a stack, which ends with the script.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A loop that sets its learning rate itself, under the controller: `oven-controller run -- python own_rate_loop.py`.
 
-It multiplies by `client.lr_scale`. Without that a change of `optimizer.lr_scale` would be overwritten before the next
-step, and rejected with these two lines as the remedy.
+It multiplies the rate by `client.lr_scale`. Otherwise it would overwrite a change of `optimizer.lr_scale` before the
+next step, and the change would be rejected, with these two lines as the remedy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STEPS, WARMUP, RATE = 40, 5, 1e-2
 
 
 def get_lr(step: int) -> float:
-    """A warm-up, then a cosine down to a tenth."""
+    """Return the rate: a warm-up, then a cosine down to a tenth."""
     if step <= WARMUP:
         return RATE * step / WARMUP
     return RATE * (0.55 + 0.45 * math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP)))

@@ -1,4 +1,4 @@
-"""A loop of your own under the controller: `oven-controller run -- python examples/raw_loop.py`.
+"""Your own loop under the controller: `oven-controller run -- python examples/raw_loop.py`.
 
 `OVEN_MODE=optional python examples/raw_loop.py` runs it without one.
 """

@@ -1,5 +1,7 @@
-"""One call from a model to a steered run: `python examples/text_model.py`. A stack is started for it, and ends with it.
-While it trains its teacher is swapped, as an operator would: signed, logged and answered; and another is registered.
+"""One call from a model to a controlled run: `python examples/text_model.py`.
+
+It starts a stack, which ends with the script. During training the script swaps the teacher with an operator's command
+(signed, logged and answered), and registers another one.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import asyncio
 import os
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the script downloads nothing
 
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 

@@ -1,6 +1,6 @@
 """TRL's DistillationTrainer under the controller: `oven-controller run -- python examples/trl_distillation.py`.
 
-Found: `distillation.beta`, as it lies between forward and reverse KL.
+The controller finds the knob `distillation.beta`, because it is between forward and reverse KL.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import tempfile
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the script downloads nothing
 
 from datasets import Dataset
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed

@@ -1,4 +1,7 @@
-"""TRL's DPOTrainer under the controller: `oven-controller run -- python examples/trl_dpo.py`. Found: `dpo.beta`."""
+"""TRL's DPOTrainer under the controller: `oven-controller run -- python examples/trl_dpo.py`.
+
+The controller finds the knob `dpo.beta`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import tempfile
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the script downloads nothing
 
 from datasets import Dataset
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
@@ -32,7 +35,7 @@ def model(width: int = 32) -> LlamaForCausalLM:
 def main() -> None:
     set_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        model().save_pretrained(folder)  # TRL loads the reference model from where the policy lies
+        model().save_pretrained(folder)  # TRL loads the reference model from the policy's folder
         args = DPOConfig(
             output_dir=folder, learning_rate=3e-3, per_device_train_batch_size=8, gradient_checkpointing=False,
             max_steps=12, beta=0.1,

@@ -1,5 +1,6 @@
 """TRL's GRPOTrainer under the controller: `oven-controller run -- python examples/trl_grpo.py`.
-Found: `grpo.epsilon`, since completions are used twice. Beside it stands a knob of one's own.
+
+The controller finds the knob `grpo.epsilon`, because completions are used twice. The script adds its own knob.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import os
 import tempfile
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the script downloads nothing
 
 from datasets import Dataset
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed

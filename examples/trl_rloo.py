@@ -1,5 +1,6 @@
 """TRL's RLOOTrainer under the controller: `oven-controller run -- python examples/trl_rloo.py`.
-Found: `reward.weights`, and `rloo.beta`, since TRL loads the reference model from where the policy lies.
+
+The controller finds the knobs `reward.weights` and `rloo.beta`. TRL loads the reference model from the policy's folder.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import os
 import tempfile
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the script downloads nothing
 
 from datasets import Dataset
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed

@@ -1,8 +1,8 @@
 """The memory limit of an agent process, so that a leaking agent takes no memory from the training.
 
 The kernel enforces the limit (RLIMIT_DATA) for each process, also for those that an agent starts, so the agent's
-allocation fails before the machine runs out. In an agent's code that is a MemoryError, which the session handles. In
-other code the process ends and says why.
+allocation fails before the machine runs out. In an agent's code this raises MemoryError, which the session handles. In
+other code the process ends and reports the reason.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from oven_bench.sandbox.attack import KINDS, OWN, PROGRAMS, Attack, Goal
-from oven_bench.sandbox.command import honest, shown, stopped
+from oven_bench.sandbox.command import WITH_CTYPES, honest, shown, stopped
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL
 
@@ -31,14 +31,14 @@ def test_the_control_is_broken_into_by_an_attack_of_every_goal() -> None:
 
 def test_an_attack_that_reaches_its_goal_is_seen() -> None:
     allowed = Attack("prints", "held", "print('HELD')")
-    assert not stopped(allowed, REPL, BACKENDS[0])
+    assert not stopped(allowed, WITH_CTYPES, BACKENDS[0])
     harmless = Attack("harmless", "secret", "print(1)")
     assert shown([harmless]) == ([], ["harmless"])
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
 def test_the_strongest_backend_stops_it(attack: Attack) -> None:
-    assert stopped(attack, REPL, BACKENDS[0])
+    assert stopped(attack, WITH_CTYPES, BACKENDS[0])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from oven_core.removed import removal
+from oven_core.removed_names import removal
 
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "agent": {

@@ -23,7 +23,8 @@ def points(group: str) -> dict[str, EntryPoint]:
 
 @functools.lru_cache(maxsize=64)
 def _installed(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
-    """Cached, because it reads a file of every installed package. Packages that are installed later are not found."""
+    """Return the entry points of a group. Cached, because this reads a file of every installed package. Packages that
+    are installed later are not found."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
@@ -55,7 +56,7 @@ def split_function(name_or_file: str) -> tuple[str, str] | None:
 def checked_function(owner: str, called: str, kind: str, group: str, name: str) -> str:
     """Return the function's name, with an absolute path if it is in a file.
 
-    The file is parsed and not imported, which is up to the learner. `owner` and `called` describe the setting and the
+    The file is parsed but not imported; the learner imports it. `owner` and `called` describe the setting and the
     function in error messages. Raises ConfigError if the function does not exist.
     """
     file_and_function = split_function(name)

@@ -13,7 +13,7 @@ from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 
 MAX_BYTES: Final = 64 * 2**20
-"""The largest YAML file; in memory it takes some ten times as much."""
+"""The largest YAML file. In memory it takes about ten times as much."""
 SHOWN_FAULTS: Final = 5
 
 

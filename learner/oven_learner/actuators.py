@@ -38,7 +38,7 @@ class Proof(Protocol):
 
     @property
     def sure(self) -> bool:
-        """Whether the setting will certainly be used, so that a receipt need not wait."""
+        """Whether the setting will certainly be used, so that a receipt does not have to wait."""
 
     def refused(self) -> str:
         """Return why no change can be made; empty if one can."""
@@ -186,11 +186,11 @@ class Actuators:
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """Register something to do rather than to set. The receipt has what `run` returns; `run` raises to refuse.
+        """Register an action. The receipt has the value that `run` returns. `run` raises an error to refuse.
 
-        `effect` describes the action. One that measures or copies is not an intervention, and has no outcome to judge;
-        nor has one that ends or holds the run. One that moves the weights confounds everything that is being judged,
-        and comes last in a plan. `moves_own_metric` is as for a scalar. Raises ConfigError if the two contradict each
+        `effect` describes the action. An action that measures or copies is not an intervention and has no outcome;
+        neither has one that ends or holds the run. An action that moves the weights confounds all pending outcomes, and
+        comes last in a plan. `moves_own_metric` is as for a scalar. Raises ConfigError if the two contradict each
         other.
         """
         spec = _announcement(name=name, kind="action", unit=unit, effect=effect, moves_own_metric=moves_own_metric)

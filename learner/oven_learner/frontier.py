@@ -143,7 +143,9 @@ class PolicyReading:
             # not inside a character, and the token starts with the next byte
             if start >= end and begins in theirs and text[:1] == whole[begins : begins + 1]:
                 top = theirs[begins].top
-                aligned[number] = known_mass([(bytes.fromhex(other.hex), math.exp(other.logprob)) for other in top])
+                aligned[number] = known_mass(
+                    [(bytes.fromhex(candidate.hex), math.exp(candidate.logprob)) for candidate in top]
+                )
             end = max(end, stop)
         return aligned
 

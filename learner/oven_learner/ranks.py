@@ -1,4 +1,4 @@
-"""Training on several ranks: rank 0 talks to the bus, and every rank gets the same news at the same step.
+"""Training on several ranks. Rank 0 talks to the bus, and every rank gets the same news at the same step.
 
 News travel apart from the gradients, in their own gloo group. That group is on CPU, so that no rank waits for its
 device. It is never used between two collectives of the trainer. A step costs one broadcast of 16 bytes; news follow in
@@ -46,7 +46,7 @@ class Ranks:
         self.index = rank() if group is not None else 0
         self.count = world() if group is not None else 1
         self.asker: int | None = None
-        """On rank 0: a rank that asked for a stop in the last round."""
+        """The rank that asked for a stop in the last round, known on rank 0."""
         self._last_round_at = 0.0
 
     @classmethod
@@ -113,7 +113,7 @@ class Ranks:
         return values
 
     def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> Mapping[str, float]:
-        """On rank 0, replace the metrics in `names` with the mean over the ranks that measured them.
+        """Replace, on rank 0, the metrics in `names` with the mean over the ranks that measured them.
 
         `names` are the same on every rank. The other ranks get their own metrics back.
         """

@@ -1,4 +1,4 @@
-"""For tests of training scripts: a link without a bus that records the learner's messages and makes planned decisions.
+"""A link for tests of training scripts. It needs no bus, records the learner's messages, and makes planned decisions.
 
     link = FakeLink({3: ("optimizer.lr_scale", 0.5)})          # decided at tick 3, applied before step 4
     with oven.connect(link=link, optimizer=optimizer) as client:
@@ -21,7 +21,7 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 
 EXPIRES_TICKS = 10_000
-"""A planned decision may be applied for so many ticks."""
+"""Ticks for which a planned decision may be applied."""
 
 
 class FakeLink(SilentLink):

@@ -56,7 +56,7 @@ class RecipeSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins. `label` describes the planted fault of a drill; otherwise it is empty."""
+    """The start of a run. `label` describes the planted fault of a drill; otherwise it is empty."""
 
     name: str
     learning_rate: float

@@ -1,4 +1,4 @@
-"""Silence libraries that print beside a recipe's or a command's own output."""
+"""Silence libraries that print into a recipe's or a command's output."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: P
         "bf16": False,  # weights stay in the type that they were loaded in
         "gradient_checkpointing": False,  # recomputing costs 28 % and saves memory that small models don't need
         "logging_steps": 1,
-        "logging_nan_inf_filter": False,  # else a NaN loss is reported as 0
+        "logging_nan_inf_filter": False,  # otherwise a NaN loss is reported as 0
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
@@ -68,7 +68,9 @@ class Job:
     """Called with the final weights after a training that was not stopped."""
 
     def __post_init__(self) -> None:
-        self.trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
+        self.trainer.remove_callback(
+            PrinterCallback
+        )  # the replacement for the bar with disable_tqdm, which prints every step
 
     def attach(self, **options: Any) -> Attachment:
         """Attach the trainer; `options` go to `oven.attach`."""
@@ -89,7 +91,7 @@ def prepared(
 
 
 def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
-    """From now on, SIGTERM asks the client for a clean end, or ends the process at once while there is no client."""
+    """Make SIGTERM ask the client for a clean end, or end the process at once while there is no client."""
 
     def end(number: int, _: types.FrameType | None) -> None:
         present = client()
@@ -110,7 +112,7 @@ def train(recipe: Recipe, order: Order, build: Build) -> None:
     job = prepared(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
     attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
     attachment.resumable = True
-    gc.freeze()  # imports stay: accelerate's full collection at the start of training, and exit, took seconds
+    gc.freeze()  # accelerate's full collection at the start of training, and the exit, took seconds
     job.trainer.train(resume_from_checkpoint=order.resume or None)
     if job.finished is not None and not (attachment.client and attachment.client.stopping):
         job.finished()

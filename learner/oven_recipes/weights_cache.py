@@ -64,9 +64,9 @@ def new_entry(folder: Path) -> Iterator[Path]:
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield fresh
-        shutil.rmtree(folder, ignore_errors=True)  # only ever a damaged entry, or an equal one of a racing process
+        shutil.rmtree(folder, ignore_errors=True)  # only a damaged entry, or an equal one of a racing process
         os.rename(fresh, folder)
     except OSError:
         shutil.rmtree(fresh, ignore_errors=True)
-        if not folder.is_dir():  # not the race's winner in our place: a disk that cannot be written
+        if not folder.is_dir():  # no other process won the race: the disk cannot be written
             raise

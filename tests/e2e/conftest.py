@@ -24,8 +24,8 @@ class Oven:
     def __init__(self, home: Path, forks: ForkServer) -> None:
         self.home = home
         self.popen = forks.popen()
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
-        self._env = kept | {"OVEN_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        self._env = parent_env | {"OVEN_HOME": str(home), "OMP_NUM_THREADS": "1"}
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -43,19 +43,19 @@ class Oven:
     def __call__(self, *args: str, cold: bool = False) -> tuple[int, str]:
         """(exit code, everything it printed). `cold`: it and all that it starts import what they need themselves."""
         process = self.start(*args, env={COLD: "1"} if cold else None)
-        said, _ = process.communicate(timeout=LIMIT_S)
-        return process.returncode, said
+        output, _ = process.communicate(timeout=LIMIT_S)
+        return process.returncode, output
 
     def until(self, process: subprocess.Popen[str], *texts: str) -> str:
         """What it prints, up to the line with which all of `texts` have come."""
         assert process.stdout is not None
-        said, missing = "", set(texts)
+        output, missing = "", set(texts)
         for line in process.stdout:
-            said += line
+            output += line
             missing -= {text for text in missing if text in line}
             if not missing:
-                return said
-        raise AssertionError(f"{missing} never came:\n{said}")
+                return output
+        raise AssertionError(f"{missing} never came:\n{output}")
 
     def events(self, run: str) -> list[Event]:
         return [Event.from_line(line) for line in self.log(run)]

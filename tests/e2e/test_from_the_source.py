@@ -85,40 +85,40 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
     before = set((oven.home / "runs").glob("*"))
     async with Lengths().running() as endpoint:
         (tmp_path / "calls.py").write_text(script(endpoint.url))
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         process = oven.popen(
             [sys.executable, "calls.py"],
             cwd=tmp_path,
-            env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            env=parent_env | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        said, _ = await asyncio.to_thread(process.communicate, timeout=250)
-    assert process.returncode == 0, said
-    assert "Scoring: A function that fails its tests scores 0." in said
+        output, _ = await asyncio.to_thread(process.communicate, timeout=250)
+    assert process.returncode == 0, output
+    assert "Scoring: A function that fails its tests scores 0." in output
     text, motion = sorted((path for path in (oven.home / "runs").iterdir() if path not in before), key=started)
     assert (
         Home(oven.home).find(motion.name).status() == "completed" and replay(oven.events(motion.name), motion.name).same
     )
     events = oven.events(text.name)
     bodies = [event.body for event in events]
-    asked = [
+    calls = [
         (body.action, body.actuator, body.judge.identity.partition("@")[0] if body.judge else str(body.value))
         for body in bodies
         if isinstance(body, OperatorCommand)
     ]
     haiku, reasoner = "claude/claude-haiku-4-5", "deepseek/deepseek-reasoner"
     critic, adversary, style = "committee.critic", "committee.adversary", "committee.style"
-    at = endpoint.url.removeprefix("http://")
-    chat = f"deepseek/deepseek-chat@{at}/deepseek/v1+logprobs=20"
-    assert asked == [
+    host = endpoint.url.removeprefix("http://")
+    chat = f"deepseek/deepseek-chat@{host}/deepseek/v1+logprobs=20"
+    assert calls == [
         ("offer", critic, haiku),
-        ("set", critic, f"{haiku}@{at}"),
+        ("set", critic, f"{haiku}@{host}"),
         ("offer", adversary, "deepseek/deepseek-chat"),
         ("set", adversary, chat),
-        *(("offer", of, reasoner) for of in (critic, adversary, style)),
-        *(("set", of, f"{reasoner}@{at}/deepseek/v1") for of in (critic, adversary, style)),
+        *(("offer", judge, reasoner) for judge in (critic, adversary, style)),
+        *(("set", judge, f"{reasoner}@{host}/deepseek/v1") for judge in (critic, adversary, style)),
         ("set", "teacher.active", "big"),
         ("set", "teacher.active", "bigger"),
         ("stop", "", "None"),

@@ -39,22 +39,22 @@ def bodies(events: list[Event], kind: type[B]) -> list[B]:
 
 def course(events: list[Event]) -> list[tuple[int, str, object]]:
     """What was measured and what was changed, by tick: what must repeat in lockstep."""
-    found: list[tuple[int, str, object]] = []
+    points: list[tuple[int, str, object]] = []
     for event in events:
         if isinstance(event.body, Observation):
             steady = {k: v for k, v in event.body.metrics.items() if not k.startswith(TIMED)}
-            found.append((event.body.tick, "observation", steady))
+            points.append((event.body.tick, "observation", steady))
         elif isinstance(event.body, Receipt):
-            found.append((event.body.tick, event.body.actuator, event.body.after))
-    return found
+            points.append((event.body.tick, event.body.actuator, event.body.after))
+    return points
 
 
 def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(oven: Oven) -> None:
     command = ["up", "--headless", *SMALL, "--steps", "18", "--seed", "1"]
     command += ["--set", "lockstep=true", "--set", "recipe_options.eval_every=9"]
-    code, said = oven(*command, "--run", "drill")
-    assert code == 0, said
-    assert said.splitlines()[0].startswith("DRILL lr-low: the learning rate is set to 1/10 of the tuned one")
+    code, output = oven(*command, "--run", "drill")
+    assert code == 0, output
+    assert output.splitlines()[0].startswith("DRILL lr-low: the learning rate is set to 1/10 of the tuned one")
 
     events = oven.events("drill")
     assert not any(b"drill" in event.data.replace(b"oven.drill", b"") or b"lr-low" in event.data for event in events)
@@ -82,24 +82,24 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
     assert oven("replay", "drill")[0] == 0
 
     # Lockstep: the same values at the same ticks, in processes that were scheduled otherwise, and with no completions.
-    code, said = oven(*command, "--run", "again", "--set", "completions.every=0")
-    assert code == 0, said
+    code, output = oven(*command, "--run", "again", "--set", "completions.every=0")
+    assert code == 0, output
     assert course(oven.events("again")) == course(events)
 
-    code, said = oven("log", "drill", "--completions", "--json")
-    groups = [json.loads(line)["group"] for line in said.splitlines()]
+    code, output = oven("log", "drill", "--completions", "--json")
+    groups = [json.loads(line)["group"] for line in output.splitlines()]
     assert code == 0 and [group["step"] for group in groups] == [1, 11]
     assert {member["member"] for member in groups[0]["members"]} == {"exact", "format", "length"}
     assert all("SampledGroup" not in line and groups[0]["prompt"]["text"] not in line for line in oven.log("drill"))
-    code, said = oven("log", "again", "--completions")
-    assert code == 2 and "run 'again' stores no completions" in said
+    code, output = oven("log", "again", "--completions")
+    assert code == 2 and "run 'again' stores no completions" in output
 
 
 def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
     command = ["up", "--headless", *SMALL, "--set", "lockstep=true", "--set", "charge_rollbacks=true"]
     command += ["--steps", "20", "--seed", "1", "--run", "high"]
-    code, said = oven(*command, "--start", "drill:lr-high")
-    assert code == 0, said
+    code, output = oven(*command, "--start", "drill:lr-high")
+    assert code == 0, output
     events = oven.events("high")
     receipts = {receipt.actuator: receipt for receipt in bodies(events, Receipt)}
     assert receipts["run.rollback"].after == 0.0 and receipts["optimizer.lr_scale"].after == 0.125
@@ -114,14 +114,18 @@ def _joined_by_an_agent(oven: Oven, up: subprocess.Popen[str]) -> None:
     agent = oven.start("agent", "run", str(CUSTOM), "--run", "stopped", "--name", "clip", "--trust", "grad.clip")
     oven.until(up, "receipt  grad.clip")
     agent.send_signal(signal.SIGINT)
-    told, _ = agent.communicate(timeout=60)
-    assert agent.returncode == 0, told
+    output, _ = agent.communicate(timeout=60)
+    assert agent.returncode == 0, output
     oven.until(up, "clip left")
 
 
 def _counted(events: list[Event]) -> None:
-    clips = [one for one in bodies(events, Decision) if one.actuator == "grad.clip" and one.verdict == "adopted"]
-    decision = next(one for one in clips if "clip" in [line.agent for line in one.tally])
+    clips = [
+        decision
+        for decision in bodies(events, Decision)
+        if decision.actuator == "grad.clip" and decision.verdict == "adopted"
+    ]
+    decision = next(clip for clip in clips if "clip" in [line.agent for line in clip.tally])
     [receipt] = [receipt for receipt in bodies(events, Receipt) if receipt.decision_id == decision.id]
     assert (receipt.status, receipt.after) == ("applied", decision.value)
     states = [e.body.state for e in events if isinstance(e.body, AgentStatus) and e.author == "clip"]
@@ -134,13 +138,13 @@ def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Ov
     oven.until(process, "applied")
     _joined_by_an_agent(oven, process)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 130, said
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, output
     assert list((oven.home / "runs" / "stopped" / "checkpoints").glob("checkpoint-*"))
 
     stopped = next(end.step for end in bodies(oven.events("stopped"), RunEnded))
-    code, said = oven(*command, "--resume", "--steps", str(stopped + 4))
-    assert code == 0, said
+    code, output = oven(*command, "--resume", "--steps", str(stopped + 4))
+    assert code == 0, output
     events = oven.events("stopped")
     first, second = bodies(events, RunStarted)
     assert (first.incarnation, second.incarnation) == (1, 2)

@@ -42,15 +42,15 @@ def url(oven: Oven, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     server = oven.popen([*command, "--model", str(folder / "model")], env=env, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
-    said = server.stdout.readline()
-    assert said.startswith("judging at http://127.0.0.1:"), said
-    yield said.split()[-1]
+    line = server.stdout.readline()
+    assert line.startswith("judging at http://127.0.0.1:"), line
+    yield line.split()[-1]
     server.kill()
     server.wait(60)
     server.stdout.close()
 
 
-def asked(prompt: str, *texts: str) -> ScoreRequest:
+def score_request(prompt: str, *texts: str) -> ScoreRequest:
     completions = tuple(Completion(id=os.urandom(6).hex(), text=text) for text in texts)
     return ScoreRequest(run="r", group="g", prompt=prompt, completions=completions, deadline_s=60)
 
@@ -71,7 +71,7 @@ async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
         task = example(digits)
         habits = sorted({wrong(digits) for wrong in HABITS} - {task.answer})
         others = [task.answer[:-1], task.answer + task.answer[-1]]
-        request = asked(task.prompt, task.answer, *habits, *others)
+        request = score_request(task.prompt, task.answer, *habits, *others)
         reply = await member.answer(request.wire())
         assert reply.scores is not None, reply.failure
         scores = {completion.text: reply.scores[completion.id] for completion in request.completions}
@@ -91,6 +91,6 @@ async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
 async def test_a_task_too_long_for_the_model_is_an_abstention(url: str) -> None:
     provider = connected(url)
     member = Member("critic", Judge("critic", provider))
-    reply = await member.answer(asked("S" + "1" * 500 + "=", "1").wire())
+    reply = await member.answer(score_request("S" + "1" * 500 + "=", "1").wire())
     await provider.close()
     assert (reply.scores, reply.failure) == (None, "bad_request")

@@ -57,7 +57,7 @@ class Sorted(Endpoint):
         return json.dumps({"verdicts": marks})
 
 
-async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) -> None:
+async def test_a_run_survives_the_loss_of_every_service_and_leaks_no_key(oven: Oven) -> None:
     async with Sorted().running() as endpoint:
         member = f"{{provider: claude, model: 'm@echo500,echo401', base_url: '{endpoint.url}', key_env: JUDGE_KEY}}"
         small = ("hidden=64", "ffn=256", "prompts_per_step=4")  # nothing here hangs on what the model learns
@@ -69,7 +69,7 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
             env={"JUDGE_KEY": CANARY},
         )
         folder = RunFolder(oven.home / "runs" / "kills")
-        said = await asyncio.to_thread(oven.until, up, "step   20/")
+        output = await asyncio.to_thread(oven.until, up, "step   20/")
         said_of = {
             model: await asyncio.to_thread(
                 oven, "judge", "swap", name, *SWAP, model, "--base-url", endpoint.openai_url, "--key-env", "JUDGE_KEY"
@@ -83,24 +83,24 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
         for names in KILLED:
             for name in names:
                 await asyncio.to_thread(_kill, folder, name)
-            said += await asyncio.to_thread(oven.until, up, *(f"{name} is back after" for name in names))
-        said += await asyncio.to_thread(oven.until, up, "/1000")
+            output += await asyncio.to_thread(oven.until, up, *(f"{name} is back after" for name in names))
+        output += await asyncio.to_thread(oven.until, up, "/1000")
         _, listed = await asyncio.to_thread(oven, "judge", "list", "--run", "kills", "--json")
         said_of["remove"] = await asyncio.to_thread(oven, "judge", "remove", "tone", "--run", "kills")
-        said += await asyncio.to_thread(oven.until, up, "member tone has left")
+        output += await asyncio.to_thread(oven.until, up, "member tone has left")
         code, stopped = await asyncio.to_thread(oven, "stop", "kills", "--reason", "seen enough")
         assert code == 0, stopped
         rest, _ = await asyncio.to_thread(up.communicate, None, 120)
-        said += rest
-    assert up.returncode == 0 and "stopped at step" in said, said
+        output += rest
+    assert up.returncode == 0 and "stopped at step" in output, output
 
     assert [code for code, _ in said_of.values()] == [1, 2, 0, 0, 0], said_of
     assert "claude/m@echo500,echo401" in said_of["m@401x9"][1], "what judged before stays"
     assert "auth" in said_of["m@401x9"][1] and "did you mean 'critic'" in said_of["none"][1], said_of
     swapped_to = f"compatible/second@{endpoint.openai_url.removeprefix('http://')}"
     scored = (request for request in endpoint.requests[swapped:] if TASK not in str(request["messages"]))
-    asked = {request["model"] for request in scored}
-    assert asked == {"second", "third"}, "also by a member that was started again"
+    models = {request["model"] for request in scored}
+    assert models == {"second", "third"}, "also by a member that was started again"
 
     critic, tone = json.loads(listed)["members"]
     assert (critic["judge"], critic["role"], critic["state"]) == (swapped_to, "critic", "scoring"), critic
@@ -119,9 +119,9 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
 
     assert endpoint.traces and any(b"chat m@" in trace for trace in endpoint.traces)
     assert not any(CANARY.encode() in trace for trace in endpoint.traces), "not in a span"
-    assert CANARY not in said
-    told = [path for path in _files(folder.path) if CANARY.encode() in path.read_bytes()]
-    assert told == [], "not in a log, an error or a message: the bus's store is among these files"
+    assert CANARY not in output
+    leaking_files = [path for path in _files(folder.path) if CANARY.encode() in path.read_bytes()]
+    assert leaking_files == [], "not in a log, an error or a message: the bus's store is among these files"
 
 
 def _kill(folder: RunFolder, name: str) -> None:
@@ -134,12 +134,14 @@ def _kill(folder: RunFolder, name: str) -> None:
 
 def _whole(events: list[Event]) -> None:
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    said = [
+    numbers = [
         (event.body.incarnation, event.body.n)
         for event in events
         if isinstance(event.body, RunStarted | ActuatorAnnounced | Observation | Receipt | RunEnded)
     ]
-    assert said == [(1, n) for n in range(said[0][1], said[0][1] + len(said))], "nothing lost, nothing twice, in order"
+    assert numbers == [(1, n) for n in range(numbers[0][1], numbers[0][1] + len(numbers))], (
+        "nothing lost, nothing twice, in order"
+    )
     ticks = [event.body.tick for event in events if isinstance(event.body, Observation)]
     assert ticks == list(range(1, len(ticks) + 1))
 

@@ -24,48 +24,48 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 async def trained(oven: Oven, run: str, url: str) -> str:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+    parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
     process = oven.popen(
         [sys.executable, "-m", "tests.support.authored", run, url],
         cwd=ROOT,
-        env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "OVEN_TEST_KEY": KEY},
+        env=parent_env | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "OVEN_TEST_KEY": KEY},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    said: str = (await asyncio.to_thread(process.communicate))[0]
-    assert process.returncode == 0, said
-    return said
+    output: str = (await asyncio.to_thread(process.communicate))[0]
+    assert process.returncode == 0, output
+    return output
 
 
 async def test_a_tuner_and_an_author_that_nobody_follows_leave_the_training_alone(oven: Oven) -> None:
     """That an author's prompts change no weight is in tests/unit/learner/test_authored_prompts.py."""
     async with ScriptedModel().running() as endpoint:
-        asked = await trained(oven, "asked", endpoint.url)
-    assert f"completed at step {STEPS}" in asked
+        output = await trained(oven, "asked", endpoint.url)
+    assert f"completed at step {STEPS}" in output
     events = oven.events("asked")
     votes = {(event.author, event.body.actuator) for event in events if isinstance(event.body, Vote)}
     assert {("tuner", "optimizer.lr_scale"), ("author", "data.authored_share")} <= votes
     decisions = [event.body for event in events if isinstance(event.body, Decision)]
     assert all(decision.verdict != "adopted" for decision in decisions), "the author is no quorum alone"
-    assert {line.shadow for one in decisions for line in one.tally if line.agent == "tuner"} <= {True}
+    assert {line.shadow for decision in decisions for line in decision.tally if line.agent == "tuner"} <= {True}
     assert not any(isinstance(event.body, Receipt) for event in events)
     states = {
         event.body.state for event in events if isinstance(event.body, AgentStatus) and event.author == "supervisor"
     }
     assert {"joined", "done"} <= states, "in its own process, and silent: it asks nothing before it has 40 observations"
     injected = [event.body for event in events if isinstance(event.body, PromptsInjected)]
-    assert sum(len(one.hashes) for one in injected) == 30, "author.total"
-    assert {one.by for one in injected} == {"author"}
+    assert sum(len(injection.hashes) for injection in injected) == 30, "author.total"
+    assert {injection.by for injection in injected} == {"author"}
     assert replay(events, "asked").same
     folder = oven.home / "runs" / "asked"
     calls = json.loads((folder / "calls" / "tuner.json").read_text())["calls"]
     assert calls + json.loads((folder / "calls" / "author.json").read_text())["calls"] == endpoint.served["ok"]
     assert (folder / "logs" / "agent-supervisor.log").is_file() and not (folder / "diagnoses").exists()
-    kept = [path for path in folder.rglob("*") if path.is_file()]
-    assert not [path for path in kept if KEY.encode() in path.read_bytes()] and KEY not in asked
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if KEY.encode() in path.read_bytes()] and KEY not in output
     text = json.loads((folder / "authored" / "prompts.jsonl").read_text().partition("\n")[0])["prompt"].encode()
-    assert {path.parent.name.partition("-")[0] for path in kept if text in path.read_bytes()} == {
+    assert {path.parent.name.partition("-")[0] for path in files if text in path.read_bytes()} == {
         "authored",
         "checkpoint",
     }

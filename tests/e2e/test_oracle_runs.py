@@ -29,9 +29,9 @@ ANNOUNCED = {
 def test_an_oracle_is_trained_evaluated_and_saved(oven: Oven) -> None:
     sizes = [part for name, size in SIZES.items() for part in (f"--{name}", str(size))]
     command = ["up", "--headless", "--recipe", "oracle", "--start", "drill:overconfident", "--steps", "2"]
-    code, said = oven(*command, *sizes, "--run", "oracle", "--no_initial_eval", "--kl_penalty", ".1")
-    assert code == 0, said
-    assert said.splitlines()[0].startswith("DRILL overconfident: all supervised answers, wrong ones too, state")
+    code, output = oven(*command, *sizes, "--run", "oracle", "--no_initial_eval", "--kl_penalty", ".1")
+    assert code == 0, output
+    assert output.splitlines()[0].startswith("DRILL overconfident: all supervised answers, wrong ones too, state")
 
     events = oven.events("oracle")
     started = next(event.body for event in events if isinstance(event.body, RunStarted))
@@ -45,6 +45,8 @@ def test_an_oracle_is_trained_evaluated_and_saved(oven: Oven) -> None:
 
     folder = oven.home / "runs" / "oracle"
     report = json.loads((folder / "evaluation-end.json").read_text())
-    assert len(report["benchmarks"]) == 9 and {one["source"] for one in report["benchmarks"].values()} == {"templates"}
+    assert len(report["benchmarks"]) == 9 and {benchmark["source"] for benchmark in report["benchmarks"].values()} == {
+        "templates"
+    }
     assert (folder / "evaluation-end.png").stat().st_size and not (folder / "evaluation-start.json").exists()
     assert json.loads((folder / "oracle" / "oracle.json").read_text())["step"] == 2

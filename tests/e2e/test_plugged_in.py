@@ -16,12 +16,12 @@ pytestmark = pytest.mark.e2e
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_a_script_of_ones_own_begins_in_observe(oven: Oven) -> None:
+def test_a_users_script_starts_in_observe(oven: Oven) -> None:
     script = [sys.executable, str(EXAMPLES / "hf_trainer.py")]
     command = ["run", "--run", "script", "--set", f"agents={EXAMPLES / 'custom_agent.py'}"]
     # In lockstep: else a slow machine's agent may have nothing to say before 40 steps of a millisecond are over.
-    code, said = oven(*command, "--set", "lockstep=true", "--", *script, cold=True)
-    assert code == 0, said
+    code, output = oven(*command, "--set", "lockstep=true", "--", *script, cold=True)
+    assert code == 0, output
     events = oven.events("script")
     started = next(e.body for e in events if isinstance(e.body, RunStarted))
     assert started.recipe == "attached" and started.rules.autonomy == "observe"
@@ -32,7 +32,9 @@ def test_a_script_of_ones_own_begins_in_observe(oven: Oven) -> None:
     assert not [e for e in events if isinstance(e.body, Receipt)], "nothing was turned"
     decided = [e.body for e in events if isinstance(e.body, Decision)]
     assert decided, "though the agent had something to say"
-    assert {(line.agent, line.stance) for one in decided for line in one.tally} == {("custom_agent", "propose")}
+    assert {(line.agent, line.stance) for decision in decided for line in decision.tally} == {
+        ("custom_agent", "propose")
+    }
     ended = next(e.body for e in events if isinstance(e.body, RunEnded))
     assert (ended.reason, ended.step) == ("completed", 40)
     assert replay(events, "script").same

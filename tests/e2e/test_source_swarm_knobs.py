@@ -33,8 +33,8 @@ KNOBS = {
 
 def why_not(events: list[Event]) -> dict[str, str]:
     """Agent → why it cannot fire in that run."""
-    said = [(event.author, event.body) for event in events if isinstance(event.body, AgentStatus)]
-    return {author: body.reason for author, body in said if body.state == "cannot_fire"}
+    statuses = [(event.author, event.body) for event in events if isinstance(event.body, AgentStatus)]
+    return {author: body.reason for author, body in statuses if body.state == "cannot_fire"}
 
 
 def test_each_fires_in_a_run_that_has_its_knob(oven: Oven, tmp_path: Path) -> None:
@@ -48,13 +48,13 @@ def test_each_fires_in_a_run_that_has_its_knob(oven: Oven, tmp_path: Path) -> No
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     sizes = [part for name, value in SIZES.items() for part in ("--set", f"recipe_options.{name}={value}")]
-    code, said = oven(
+    code, output = oven(
         "up", "--headless", "--recipe", "pretrain", "--start", "tuned", "--seed", "3", "--steps", "320",
         "--run", "swarm", "--corpus", str(tmp_path / "texts"), "--set", "lockstep=true",
         "--set", f"agents=[{','.join((*KNOBS, 'curriculum'))}]", "--set", "kg=false",
         "--set", f"agent_options={json.dumps(OPTIONS)}", *sizes,
     )  # fmt: skip
-    assert code == 0, said
+    assert code == 0, output
     events = oven.events("swarm")
     receipts = [event.body for event in events if isinstance(event.body, Receipt)]
     applied = {receipt.decision_id for receipt in receipts if receipt.status == "applied"}

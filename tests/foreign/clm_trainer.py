@@ -40,7 +40,7 @@ def rows(files: list[Path], limit: int) -> Dataset:
         if len(stream) >= limit:
             break
     whole = len(stream) // BLOCK * BLOCK
-    blocks = [stream[at : at + BLOCK] for at in range(0, whole, BLOCK)]
+    blocks = [stream[start : start + BLOCK] for start in range(0, whole, BLOCK)]
     return Dataset.from_dict({"input_ids": blocks, "labels": blocks})
 
 

@@ -61,7 +61,7 @@ def prompts() -> tuple[Dataset, Dataset]:
     pairs = ["".join(pair) for pair in product(LETTERS, repeat=PROMPT)]
     random.Random("prompts").shuffle(pairs)
     held_out = pairs[::10]
-    rows = ([{"prompt": pair} for pair in of] for of in ([p for p in pairs if p not in held_out], held_out))
+    rows = ([{"prompt": pair} for pair in part] for part in ([p for p in pairs if p not in held_out], held_out))
     train_rows, eval_rows = map(Dataset.from_list, rows)
     return train_rows, eval_rows
 

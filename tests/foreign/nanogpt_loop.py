@@ -95,8 +95,8 @@ def load() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def get_batch(data: torch.Tensor, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    at = torch.randint(len(data) - CONTEXT - 1, (rows,), generator=generator)
-    crops = torch.stack([data[i : i + CONTEXT + 1] for i in at.tolist()])
+    starts = torch.randint(len(data) - CONTEXT - 1, (rows,), generator=generator)
+    crops = torch.stack([data[i : i + CONTEXT + 1] for i in starts.tolist()])
     return crops[:, :-1], crops[:, 1:]
 
 

@@ -106,8 +106,8 @@ def _checked(part: Part, file: str, now: Json, limits: Limits) -> list[str]:
     stored = part.limited(read(file), limits)
     if isinstance(now, dict) and now.get("numbers") != stored.get("numbers"):
         return [f"{file} was made where Python, torch or the processor compute other numbers; not compared"]
-    found = list(islice(differences(stored, now), SHOWN + 1))
-    return [f"{file}: {line}" for line in found[:SHOWN]] + [f"{file}: and more"] * (len(found) > SHOWN)
+    differing = list(islice(differences(stored, now), SHOWN + 1))
+    return [f"{file}: {line}" for line in differing[:SHOWN]] + [f"{file}: and more"] * (len(differing) > SHOWN)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tests.golden import recorded, said
+from tests.golden import recorded, wire
 from tests.golden.store import Json, Limits, digest, digest_of
 
 from oven_agents.review.backtest import Backtest, RecordedOutcome
@@ -28,7 +28,7 @@ FILE = "logs.json"
 
 def documents(limits: Limits, agents: Iterable[str]) -> Iterator[tuple[str, Json]]:
     """The file, and what belongs there. `agents`: their golden names."""
-    yield FILE, {name: of(name, agents) for name in recorded.stored() if limits.takes(name)}
+    yield FILE, {name: replays_of(name, agents) for name in recorded.stored() if limits.takes(name)}
 
 
 def limited(document: Json, limits: Limits) -> Json:
@@ -36,11 +36,11 @@ def limited(document: Json, limits: Limits) -> Json:
     return {name: log for name, log in document.items() if limits.takes(name)}
 
 
-def of(name: str, agents: Iterable[str]) -> dict[str, Json]:
+def replays_of(name: str, agents: Iterable[str]) -> dict[str, Json]:
     """Everything of one log."""
     log = recorded.events(name)
     return {
-        "learner": said.by_type(said.of(event) for event in log if isinstance(event.body, LearnerMessage)),
+        "learner": wire.by_type(wire.fields_of(event) for event in log if isinstance(event.body, LearnerMessage)),
         "replay": replayed(log),
         "again": again(log),
         "backtest": {agent: backtested(log, agent) for agent in agents},
@@ -52,8 +52,8 @@ def replayed(log: Sequence[Event]) -> dict[str, Json]:
     mesh = Mesh(recorded.run_of(log))
     outputs = [json.loads(output.data) for event in log for output in mesh.step(event)]
     return {
-        "decisions": said.decisions(outputs),
-        "outputs": said.by_type(outputs),
+        "decisions": wire.decisions(outputs),
+        "outputs": wire.by_type(outputs),
         "ignored": dict(sorted(mesh.state.counters.items())),
         "tick": mesh.state.tick,
         "ended": mesh.state.ended,
@@ -67,11 +67,11 @@ def again(log: Sequence[Event]) -> dict[str, Json]:
     for event in log:
         if isinstance(event.body, LearnerMessage):
             loop.send(event.body)
-    messages = [said.of(event) for event in loop.events]
+    messages = [wire.fields_of(event) for event in loop.events]
     return {
-        "decisions": said.decisions(messages),
-        "messages": said.by_type(messages),
-        "order": said.in_order(loop.events),
+        "decisions": wire.decisions(messages),
+        "messages": wire.by_type(messages),
+        "order": wire.in_order(loop.events),
     }
 
 
@@ -86,7 +86,7 @@ def backtested(log: Sequence[Event], agent: str) -> dict[str, Json]:
     votes = [cast.vote.model_dump(mode="json") for cast in test.replay.votes]
     golden: dict[str, Json] = {}
     if votes:
-        golden["votes"] = [said.short(vote) for vote in votes]
+        golden["votes"] = [wire.short(vote) for vote in votes]
         golden["whole"] = digest_of([_whole(*row) for row in zip(votes, *zip(*test.votes, strict=True), strict=True)])
     if report.cannot_fire:
         golden["cannot_fire"] = digest(report.cannot_fire)
@@ -97,5 +97,5 @@ def backtested(log: Sequence[Event], agent: str) -> dict[str, Json]:
 
 def _whole(vote: dict[str, Any], cast: CastVote, outcome: RecordedOutcome) -> Json:
     """Every field of a vote, and what was decided on it."""
-    decision = None if cast.decision is None else said.short(cast.decision.model_dump(mode="json"))
-    return [said.picked(vote), decision, outcome.carried_out, outcome.change]
+    decision = None if cast.decision is None else wire.short(cast.decision.model_dump(mode="json"))
+    return [wire.picked(vote), decision, outcome.carried_out, outcome.change]

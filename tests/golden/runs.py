@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.golden import recorded, said
+from tests.golden import recorded, wire
 from tests.golden.store import Json, Limits, numbers
 
 from oven_core.protocol.events import Event
@@ -38,7 +38,7 @@ def documents(limits: Limits, path: Path) -> Iterator[tuple[str, Json]]:
     for name, options in RUNS.items():
         if limits.takes(name):
             log = run(name, options, path)
-            cases[name] = of(log)
+            cases[name] = contents_of(log)
             yield recorded.path(f"run-{name}"), recorded.packed(log)
     yield FILE, {"numbers": numbers(), "cases": cases}
 
@@ -51,12 +51,12 @@ def limited(document: Json, limits: Limits) -> Json:
 def run(name: str, options: Sequence[str], path: Path) -> list[Event]:
     """The log of a run that is made now, in a home of its own."""
     with tempfile.TemporaryDirectory() as home:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         search = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
         done = subprocess.run(
             [sys.executable, *COMMAND, "--run", name, *options],
             cwd=home,
-            env={**kept, "OVEN_HOME": home, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"},
+            env={**parent_env, "OVEN_HOME": home, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -67,13 +67,13 @@ def run(name: str, options: Sequence[str], path: Path) -> list[Event]:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
             raise RuntimeError(f"the run {name} ended with code {done.returncode}:\n{tail}")
         log = [Event.from_line(line) for line in exported.read_text().splitlines()]
-    ended = [message for message in map(said.of, log) if message["type"] == "RunEnded"]
+    ended = [message for message in map(wire.fields_of, log) if message["type"] == "RunEnded"]
     if not ended or ended[-1]["reason"] != "completed" or ended[-1]["lockstep_timeouts"]:
         raise RuntimeError(f"the run {name} did not complete in lockstep: {ended[-1:] or 'no RunEnded'}; run it again")
     return log
 
 
-def of(log: Sequence[Event]) -> dict[str, Json]:
+def contents_of(log: Sequence[Event]) -> dict[str, Json]:
     """What does not depend on who was faster."""
-    learner: list[dict[str, Any]] = [said.of(event) for event in log if isinstance(event.body, LearnerMessage)]
-    return {"learner": said.by_type(learner), "decisions": said.decisions(map(said.of, log))}
+    learner: list[dict[str, Any]] = [wire.fields_of(event) for event in log if isinstance(event.body, LearnerMessage)]
+    return {"learner": wire.by_type(learner), "decisions": wire.decisions(map(wire.fields_of, log))}

@@ -89,11 +89,11 @@ def _lines(document: Json, indent: str = "") -> Iterator[str]:
         return
     yield "{"
     last = len(document) - 1
-    for place, key in enumerate(sorted(document)):
+    for index, key in enumerate(sorted(document)):
         first, *rest = _lines(document[key], indent + " ")
         lines = [f"{indent} {json.dumps(key, ensure_ascii=False)}: {first}", *rest]
         yield from lines[:-1]
-        yield lines[-1] + ("" if place == last else ",")
+        yield lines[-1] + ("" if index == last else ",")
     yield indent + "}"
 
 
@@ -128,7 +128,7 @@ def differences(stored: Json, now: Json, where: str = "") -> Iterator[str]:
                 yield from differences(stored[key], now[key], inside)
     elif _sequence(stored) and _sequence(now):
         pairs = list(zip(stored, now, strict=False))
-        parted = next((place for place, (was, is_) in enumerate(pairs) if was != is_), None)
+        parted = next((index for index, (was, is_) in enumerate(pairs) if was != is_), None)
         if parted is not None:
             yield from differences(*pairs[parted], f"{where}[{parted}]")
         elif len(stored) != len(now):

@@ -49,8 +49,8 @@ class Stack:
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
         (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
         path = [metadata.parent, ROOT / "tests" / "support" / "standins", *(ROOT / name for name in PACKAGES)]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
-        self.env = kept | {"PYTHONPATH": os.pathsep.join(map(str, path)), "OVEN_HOME": str(self.home.path)}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        self.env = parent_env | {"PYTHONPATH": os.pathsep.join(map(str, path)), "OVEN_HOME": str(self.home.path)}
         self.install({})
         self.started: list[subprocess.Popen[str]] = []
 
@@ -77,18 +77,18 @@ class Stack:
     def up(self, run: str, *args: str, until: str) -> subprocess.Popen[str]:
         """`up --headless`, read until a line holds `until`."""
         process = self.start("up", "--headless", "--recipe", "toy", "--run", run, *args)
-        said = self.read_until(process, until)
-        assert until in said, said
+        output = self.read_until(process, until)
+        assert until in output, output
         return process
 
     def read_until(self, process: subprocess.Popen[str], text: str) -> str:
         assert process.stdout is not None
-        said = ""
+        output = ""
         for line in process.stdout:
-            said += line
+            output += line
             if text in line:
                 break
-        return said
+        return output
 
     def command(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""
@@ -97,20 +97,20 @@ class Stack:
     def command_in(self, folder: Path, env: Mapping[str, str], *args: str) -> tuple[int, str]:
         """The same elsewhere, with another environment."""
         process = self.start(*args, folder=folder, env=env)
-        said, _ = process.communicate()
-        return process.returncode, said
+        output, _ = process.communicate()
+        return process.returncode, output
 
     def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:
-            said, _ = process.communicate(timeout=WAIT_S)
+            output, _ = process.communicate(timeout=WAIT_S)
         except subprocess.TimeoutExpired as late:
             raise AssertionError(f"did not end within {WAIT_S} s:\n{(late.output or b'').decode()}") from None
-        return process.returncode, said
+        return process.returncode, output
 
     def json(self, *args: str) -> Any:
-        code, said = self.command(*args, "--json")
-        assert code == 0, said
-        return json.loads(said)
+        code, output = self.command(*args, "--json")
+        assert code == 0, output
+        return json.loads(output)
 
     def run_folder(self, run: str) -> RunFolder:
         return RunFolder(self.home.path / "runs" / run)

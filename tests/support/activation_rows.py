@@ -16,9 +16,9 @@ import torch
 from peft import get_peft_model
 from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model, oracle, stirred, tokenizer
 
-from oven_recipes.activations.blocks import bare, blocks, body
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
+from oven_recipes.activations.model_blocks import bare, blocks, body
 from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 
@@ -27,25 +27,25 @@ NUMBER = re.compile(r"is it (\d+) so")
 
 
 def data(store: ActivationStore, draw: random.Random, count: int) -> list[dict[str, Any]]:
-    """Rows with 1 to 20 activations, some without; questions of all lengths, with ` ?`, `Layer: 1`."""
+    """Return rows with 1 to 20 activations, some without, and questions of all lengths with ` ?` and `Layer: 1`."""
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     rows: list[dict[str, Any]] = []
     for number in range(count):
-        asked = f"is it {number} so" + "".join(
+        question = f"is it {number} so" + "".join(
             draw.choice([f" {draw.choice(ASKED)}", PLACEHOLDER, "\nLayer: 1\n ? ?"]) for _ in range(draw.randrange(6))
         )
         kind, layer, many = draw.random(), draw.randrange(4), draw.choice([1, 2, 3, 5, 20])
         vectors = torch.randn(many, SIZE, generator=generator) * 10 ** draw.uniform(-2, 2)
         [key] = store.add(MODEL, [Activation(str(number), layer, vectors)])
         if kind < 0.1:
-            rows.append({"prompt": asked.replace("\nLayer: 1\n", " "), "activation": None})
+            rows.append({"prompt": question.replace("\nLayer: 1\n", " "), "activation": None})
         else:
-            rows.append({"prompt": oracle_prompt(layer, many, asked), "activation": key})
+            rows.append({"prompt": oracle_prompt(layer, many, question), "activation": key})
     return rows
 
 
 class Watch:
-    """Hooks of its own around block 1, put on before the injection's: they see its output before and after."""
+    """A recorder of block 1's output before and after the injection, with hooks that are registered before it."""
 
     def __init__(self, policy: Any, rows: list[dict[str, Any]], store: ActivationStore) -> None:
         self._words = tokenizer()
@@ -61,12 +61,12 @@ class Watch:
         body(policy).register_forward_pre_hook(self._begin, with_kwargs=True)
         blocks(policy)[1].register_forward_hook(self._before)
         blocks(policy)[2].register_forward_pre_hook(self._after, with_kwargs=True)
-        bare(policy).register_forward_hook(self._said)
+        bare(policy).register_forward_hook(self._record_logits)
 
     def number(self, ids: list[int]) -> int:
-        found = NUMBER.search(str(self._words.decode(ids, skip_special_tokens=True)))
-        assert found is not None
-        return int(found[1])
+        match = NUMBER.search(str(self._words.decode(ids, skip_special_tokens=True)))
+        assert match is not None
+        return int(match[1])
 
     def _begin(self, _module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self._inputs = args[0] if args else kwargs["input_ids"]
@@ -92,19 +92,19 @@ class Watch:
             self.wrong += not right or bool(moved[row, still].any())
 
     def _expected(self, ids: list[int], raw: torch.Tensor) -> tuple[torch.Tensor, slice]:
-        """What the block should have put out for a row, and where it is not what it was."""
+        """Compute the block's expected output for a row and the positions where the actual one differs."""
         number = self.number(ids)
         wanted, prompt = self.wanted[number], self.ids[number]
         if wanted is None:
             return raw, slice(0, 0)
-        start = next(at for at in range(len(ids)) if ids[at : at + len(prompt)] == prompt)
+        start = next(index for index in range(len(ids)) if ids[index : index + len(prompt)] == prompt)
         first = start + prompt.index(self._placeholder)
         places = slice(first, first + len(wanted))
         h, expected = raw[places], raw.clone()
         expected[places] = h + h.norm(dim=1, keepdim=True) * wanted / wanted.norm(dim=1, keepdim=True)
         return expected, places
 
-    def _said(self, _module: Any, _args: Any, output: Any) -> None:
+    def _record_logits(self, _module: Any, _args: Any, output: Any) -> None:
         if getattr(output, "logits", None) is not None:
             self.logits.append(output.logits[:, -1].detach())
 
@@ -115,7 +115,7 @@ class Watch:
 
 
 class Watched(ActivationGRPOTrainer):
-    """Tells its watch the log-probabilities of each completion, whoever asked for them."""
+    """A trainer that passes the log-probabilities of each completion to its watch."""
 
     watch: Watch
 
@@ -123,10 +123,10 @@ class Watched(ActivationGRPOTrainer):
         self.watch.logits.clear()
         self.watch.rows += len(prompt_ids)
         completions, rest = super()._generate_single_turn(prompt_ids, *args, **kwargs)  # type: ignore[no-untyped-call]
-        said = torch.stack(self.watch.logits, dim=1).log_softmax(-1)  # (B, C, V)
+        log_probabilities = torch.stack(self.watch.logits, dim=1).log_softmax(-1)  # (B, C, V)
         for row, (prompt, tokens) in enumerate(zip(prompt_ids, completions, strict=True)):
-            at = torch.arange(len(tokens))
-            self.watch.agree(prompt, tokens, said[row, at, torch.tensor(tokens)])
+            positions = torch.arange(len(tokens))
+            self.watch.agree(prompt, tokens, log_probabilities[row, positions, torch.tensor(tokens)])
         return completions, rest
 
     def _get_per_token_logps_and_entropies(
@@ -167,15 +167,15 @@ def settings(draw: random.Random, ranks: int) -> dict[str, Any]:
 
 
 def watched(folder: Path, seed: int, ranks: int = 1, steps: int = 12) -> dict[str, float]:
-    """One job, and what its watch counted on this rank."""
+    """Run one job and return what its watch counted on this rank."""
     draw = random.Random(seed)
-    given = settings(draw, ranks)
+    options = settings(draw, ranks)
     family = FAMILIES[seed % len(FAMILIES)]
     store = ActivationStore(folder / f"activations-{seed}-{os.environ.get('RANK', 0)}")
     rows = data(store, draw, 40)
     policy = stirred(get_peft_model(model(family, spread=0.2), lora(fan_in_fan_out=family == "gpt2")), 0.05)
     watch = Watch(policy, rows, store)
-    job = oracle(folder / f"job-{seed}", policy, rows, cls=Watched, store=store, max_steps=steps, **given)
+    job = oracle(folder / f"job-{seed}", policy, rows, cls=Watched, store=store, max_steps=steps, **options)
     job.watch = watch
     job.train()
     return {
@@ -185,12 +185,12 @@ def watched(folder: Path, seed: int, ranks: int = 1, steps: int = 12) -> dict[st
 
 
 def together(results: list[dict[str, float]]) -> dict[str, float]:
-    summed = {name: sum(one[name] for one in results) for name in ("rows", "in_passes", "passes", "wrong")}
-    return summed | {"apart": max(one["apart"] for one in results)}
+    summed = {name: sum(result[name] for result in results) for name in ("rows", "in_passes", "passes", "wrong")}
+    return summed | {"apart": max(result["apart"] for result in results)}
 
 
 def until(folder: Path, rows: int, seed: int = 0, ranks: int = 1) -> dict[str, float]:
-    """Job after job, until there are as many rows on this rank; short jobs for few rows."""
+    """Run jobs until this rank has seen enough rows. Few rows get short jobs."""
     steps = 4 if rows < 100 else 12
     results = [watched(folder, seed, ranks, steps)]
     while together(results)["rows"] < rows:

@@ -1,4 +1,4 @@
-"""For the tests of activations: a tokenizer in which ` ?` is one token, models of four families, an oracle's job."""
+"""Helpers for the tests of activations: a tokenizer with ` ?` as one token, four model families, an oracle's job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model(family: str = "llama", seed: int = 3, spread: float = 0.3) -> Any:
-    """A random one with weights large enough that what it reads makes a difference."""
+    """Return a random model with weights large enough for its input to matter."""
     set_seed(seed)
     same: dict[str, Any] = {
         "vocab_size": len(WORDS), "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "initializer_range": spread,
@@ -79,7 +79,7 @@ def lora(**settings: Any) -> Any:
 
 
 def stirred(policy: Any, scale: float = 0.2) -> Any:
-    """An adapter that has been trained somewhere: LoRA begins at zero, where it changes nothing."""
+    """Return an adapter with random weights. A new LoRA adapter has zeros and changes nothing."""
     generator = torch.Generator().manual_seed(9)
     for name, parameter in policy.named_parameters():
         if "lora_B" in name:
@@ -94,13 +94,18 @@ def texts(count: int) -> list[str]:
 
 
 def rows(store: ActivationStore, base: Any, count: int = 12) -> list[dict[str, str]]:
-    """Questions about texts at two depths: few different prompts, and as many different activations as rows."""
+    """Return questions about texts at two depths: few different prompts, and as many different activations as rows."""
     words = tokenizer()
     made = []
     captured = capture(base, words, texts(count), [1, 2], [1 + n % 3 for n in range(count)])
-    for n, (one, key) in enumerate(zip(captured, store.add(MODEL, captured), strict=True)):
+    for n, (captured_activation, key) in enumerate(zip(captured, store.add(MODEL, captured), strict=True)):
         question = ("is it red ?", "why ? ?", "is it so")[n % 3]
-        made.append({"prompt": oracle_prompt(one.layer, len(one.vectors), question), "activation": key})
+        made.append(
+            {
+                "prompt": oracle_prompt(captured_activation.layer, len(captured_activation.vectors), question),
+                "activation": key,
+            }
+        )
     return made
 
 
@@ -111,7 +116,7 @@ def early(completions: list[str], **_: Any) -> list[float | None]:
 def oracle(
     folder: Path, policy: Any = None, data: Any = None, cls: Any = ActivationGRPOTrainer, **settings: Any
 ) -> Any:
-    """A job of a few steps; the store is beside it."""
+    """Return a job of a few steps with its store next to it."""
     policy = model() if policy is None else policy
     extra: dict[str, Any] = {key: settings.pop(key) for key in ("eval_dataset", "channels", "tools") if key in settings}
     if issubclass(cls, ActivationGRPOTrainer):

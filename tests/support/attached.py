@@ -1,4 +1,4 @@
-"""For the tests of attach: trainers that take a second."""
+"""Helpers for the tests of attach: trainers that take a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THIRD_PARTY = (
 
 
 class Toy(torch.nn.Module):
-    """Two layers and a mean squared error."""
+    """A model with two layers and a mean squared error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,14 +39,14 @@ def rows(count: int = 64, poison: int | None = None) -> list[dict[str, torch.Ten
 
 
 class Sequential(Trainer):
-    """Takes the rows in their order, so that a test knows which step sees which."""
+    """A trainer that reads its rows in order, so that a test knows which step sees which row."""
 
     def _get_train_sampler(self, *_: Any, **__: Any) -> torch.utils.data.SequentialSampler:
         return torch.utils.data.SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
 
 
 def trainer(folder: Path, *, data: list[Any] | None = None, **settings: Any) -> Trainer:
-    """Twelve steps of the toy."""
+    """Return a trainer of twelve steps on the toy model."""
     set_seed(3)
     model = settings.pop("model", None) or Toy()
     cls = settings.pop("cls", Trainer)
@@ -80,11 +80,11 @@ def tokens(count: int = 64) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row.clone()} for row in made]
 
 
-def weights(of: Trainer) -> list[torch.Tensor]:
-    assert isinstance(of.model, torch.nn.Module)
-    return [parameter.detach().clone() for parameter in of.model.state_dict().values()]
+def weights(trainer: Trainer) -> list[torch.Tensor]:
+    assert isinstance(trainer.model, torch.nn.Module)
+    return [parameter.detach().clone() for parameter in trainer.model.state_dict().values()]
 
 
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Bit for bit."""
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    """Whether two lists of tensors are equal bit for bit."""
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""An attack on an honest run, and what has to be as it would be without. For the tests of hostile agents."""
+"""An attack on an honest run, and the properties that the attack must not change. For the tests of hostile agents."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ Attack = Callable[[HonestRun, Hostile, int], Awaitable[None]]
 
 
 class Witness:
-    """What was delivered on subjects that are not the agents', by whatever way."""
+    """A client that counts the messages delivered on subjects that do not belong to agents."""
 
     def __init__(self) -> None:
-        self.heard: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
         self.inboxes: list[str] = []
         """Where the learner's and the mesh's acknowledgements go: every agent sees that in the reply subjects."""
 
     async def hear(self, message: Msg) -> None:
         if message.subject.startswith(f"{ON.base}.") and names.kind(message.subject) not in (*UNSIGNED, "history"):
-            self.heard[message.subject] += 1
+            self.received[message.subject] += 1
             if message.reply:
                 self.inboxes.append(message.reply)
 
 
 @pytest.fixture
 async def plain(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """The same run, undisturbed; once for all tests."""
+    """Return the same run without an attack, computed once for all tests."""
     if not _plain:
         async with running(tmp_path_factory.mktemp("plain")) as run:
             _plain.append(await run.play())
@@ -65,7 +65,7 @@ _plain: list[Played] = []
 
 @contextlib.asynccontextmanager
 async def attacked(folder: Path, attack: Attack, *, kg: bool = False) -> AsyncIterator[tuple[Played, Hostile, Witness]]:
-    """The run with the attack before each of its ticks."""
+    """Run with the attack before each tick."""
     witness = Witness()
     async with running(folder, kg=kg) as run, run.bus() as admin, run.hostile() as evil:
         await admin.subscribe(ON.all, witness.hear)
@@ -78,8 +78,8 @@ async def attacked(folder: Path, attack: Attack, *, kg: bool = False) -> AsyncIt
         await admin.flush()
         logged = Counter(event.subject for event in played.events if not _from_agents(event))
         del logged[ON.run]  # the first of them was before the witness
-        del witness.heard[ON.run]
-        assert witness.heard == logged, "something was delivered on a protected subject that is not in the log"
+        del witness.received[ON.run]
+        assert witness.received == logged, "something was delivered on a protected subject that is not in the log"
         yield played, evil, witness
 
 

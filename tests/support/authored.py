@@ -26,7 +26,7 @@ TOPICS = {"vowels": list("aeiou"), "others": list("bcdfgh")}
 
 
 class Patient(TrainerCallback):
-    """Holds the training at a step until both agents were answered: how fast a step is says nothing of them."""
+    """Holds the training at a step until both agents were answered, so that the speed of steps does not matter."""
 
     def __init__(self, folder: Path) -> None:
         self._files = [folder / "calls" / "tuner.json", folder / "authored" / "prompts.jsonl"]

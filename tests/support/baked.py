@@ -26,8 +26,8 @@ def late() -> TeacherConfig:
     return TeacherConfig(name="late", kind="big", model=llama(), tokenizer=tokenizer())
 
 
-class Told(TrainerCallback):
-    """Says when a checkpoint has the late teacher."""
+class BakeCallback(TrainerCallback):
+    """A callback that reports when a checkpoint contains the late teacher."""
 
     def __init__(self, baked: oven.Oven) -> None:
         self._baked = baked
@@ -39,7 +39,7 @@ class Told(TrainerCallback):
 
 async def main(run: str, resume: bool) -> None:
     set_seed(0)
-    settings: dict[str, Any] = {"meshes": 3, "rules": {"autonomy": "auto"}}
+    settings: dict[str, Any] = {"meshes": 3}
     baked = oven.bake(
         llama(),
         tokenizer(),
@@ -57,7 +57,7 @@ async def main(run: str, resume: bool) -> None:
         learning_rate=0.01,
         disable_tqdm=True,
     )
-    baked.trainer.add_callback(Told(baked))
+    baked.trainer.add_callback(BakeCallback(baked))
     if resume:
         baked.register_teacher(late())
     training = asyncio.create_task(baked.run())

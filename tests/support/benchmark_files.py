@@ -81,7 +81,7 @@ LAYOUTS: tuple[Callable[[Path], None], ...] = (
 
 
 def publish(folder: Path) -> Path:
-    """Writes all nine below `folder`, each in a folder of its name, and returns it."""
+    """Write all nine benchmarks below `folder`, each in a folder of its name, and return `folder`."""
     for layout in LAYOUTS:
         of_it = folder / layout.__name__
         of_it.mkdir(parents=True)

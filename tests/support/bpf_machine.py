@@ -9,13 +9,13 @@ from oven_llm.sandbox import bpf
 
 
 def verdict(program: bytes, number: int, convention: int, arguments: Sequence[int]) -> int:
-    """What the filter returns for a call with six arguments."""
+    """Return the filter's verdict on a call with six arguments."""
     data = struct.pack("<iIQ6Q", number, convention, 0, *arguments)
     code = list(struct.iter_unpack("<HBBI", program))
-    at = accumulator = 0
+    position = accumulator = 0
     while True:
-        what, yes, no, constant = code[at]
-        at += 1
+        what, yes, no, constant = code[position]
+        position += 1
         if what == bpf.LOAD:
             (accumulator,) = struct.unpack_from("<I", data, constant)
         elif what == bpf.AND:
@@ -28,4 +28,4 @@ def verdict(program: bytes, number: int, convention: int, arguments: Sequence[in
                 bpf.AT_LEAST: accumulator >= constant,
                 bpf.ANY_BIT: bool(accumulator & constant),
             }[what]
-            at += yes if holds else no
+            position += yes if holds else no

@@ -16,7 +16,7 @@ ACTING = ["approve", "veto", "set", "hold", "resume"]
 
 
 class CodingAgent:
-    """What it calls is held against the tools' schemas."""
+    """A client that checks its calls against the tools' schemas."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -26,7 +26,7 @@ class CodingAgent:
         return list(self._tools)
 
     async def call(self, name: str, /, **arguments: Any) -> Any:
-        """The structured answer."""
+        """Call a tool and return its structured answer."""
         tool = self._tools[name]
         jsonschema.validate(arguments, tool.input_schema)
         result = await self._client.call_tool(name, arguments)
@@ -37,7 +37,7 @@ class CodingAgent:
         return result.structured_content
 
     async def refused(self, name: str, /, **arguments: Any) -> str:
-        """What the error says."""
+        """Call a tool that must fail and return its error message."""
         result = await self._client.call_tool(name, arguments)
         (content,) = result.content
         assert isinstance(content, TextContent) and result.is_error, content
@@ -47,27 +47,27 @@ class CodingAgent:
 async def steer(
     run: str, actuator: str, lapsed: str, env: Mapping[str, str], folder: Path, revoke: Callable[[], object]
 ) -> None:
-    """Acts on a run that is up, whose knob has the bounds 0.1 to 10, until `revoke` takes its key away. `lapsed`:
-    advice that is approved no more."""
+    """Act on a running run, whose knob has the bounds 0.1 to 10, until `revoke` revokes its key. `lapsed`: the id of
+    lapsed advice."""
     arguments = ["-m", "oven_controller.cli.main", "mcp", run, "--control"]
     parameters = StdioServerParameters(command=sys.executable, args=arguments, env=dict(env), cwd=folder)
     async with Client(stdio_client(parameters)) as client:
         agent = CodingAgent(client)
         assert (await agent.tools())[-5:] == ACTING
         assert (await agent.call("status"))["status"] == "running"
-        told = await agent.call("set", actuator=actuator, value=-50, reason="too far")
-        assert told["code"] == 1 and "bounds 0.1 to 10" in told["line"]
-        told = await agent.call("set", actuator="grad.clap", value=1, reason="misspelt")
-        assert told["code"] == 1 and f"there are {actuator}" in told["line"]
-        told = await agent.call("approve", decision=lapsed, reason="late")
-        assert told["code"] == 1 and told["answer"]["done"] is False
-        told = await agent.call("veto", ballot="nothing", reason="there is none")
-        assert told["code"] == 1
-        told = await agent.call("set", actuator=actuator, value=3.5, reason="ann asked for it")
-        assert told["code"] == 0 and told["receipt"]["after"] == 3.5 and told["answer"]["operator"] == "mcp"
+        reply = await agent.call("set", actuator=actuator, value=-50, reason="too far")
+        assert reply["code"] == 1 and "bounds 0.1 to 10" in reply["line"]
+        reply = await agent.call("set", actuator="grad.clap", value=1, reason="misspelt")
+        assert reply["code"] == 1 and f"there are {actuator}" in reply["line"]
+        reply = await agent.call("approve", decision=lapsed, reason="late")
+        assert reply["code"] == 1 and reply["answer"]["done"] is False
+        reply = await agent.call("veto", ballot="nothing", reason="there is none")
+        assert reply["code"] == 1
+        reply = await agent.call("set", actuator=actuator, value=3.5, reason="ann asked for it")
+        assert reply["code"] == 0 and reply["receipt"]["after"] == 3.5 and reply["answer"]["operator"] == "mcp"
         for action in ("hold", "resume"):
-            told = await agent.call(action, reason="a look")
-            assert (told["code"], told["receipt"]["status"]) == (0, "applied")
+            reply = await agent.call(action, reason="a look")
+            assert (reply["code"], reply["receipt"]["status"]) == (0, "applied")
         (row,) = (await agent.call("decisions", agent="mcp"))["decisions"]
         assert (row["who"], row["by_operator"], row["after"]) == ("mcp", True, 3.5)
         assert "ann asked for it" in (await agent.call("explain", decision=row["id"]))["decision"]["reason"]

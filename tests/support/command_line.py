@@ -13,21 +13,21 @@ from oven_controller.cli.main import app
 
 
 def call(command: str, args: Sequence[str] = ()) -> int:
-    """The exit code of a command, for example "kg lint". Its errors are raised."""
+    """Run a command, for example "kg lint", and return its exit code. Its errors are raised."""
     program: Any = typer.main.get_command(app)
     code = program.main(args=[*command.split(), *args], prog_name="oven-controller", standalone_mode=False)
     return int(code or 0)
 
 
 def inner_commands(command: Any) -> dict[str, Any]:
-    """The commands of a group by name; none for a command that is not a group."""
+    """Return the commands of a group by name; for a command that is not a group, an empty mapping."""
     if isinstance(command, LazyGroup):
         return {name: command.load(name) for name in command.table}
     return dict(command.commands) if isinstance(command, TyperGroup) else {}
 
 
 def all_commands(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command and group by its words, the program itself first."""
+    """Return every command and group by its words, the program itself first."""
     command = command or typer.main.get_command(app)
     yield words, command
     for name, inner in inner_commands(command).items():

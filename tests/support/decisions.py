@@ -1,4 +1,4 @@
-"""For the tests of the learner's client: something to decide upon, and decisions on it."""
+"""Helpers for the tests of the learner's client: a model with a knob, and decisions on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_learner.testing import FakeLink, decision
 
 
 class Model:
-    """What is trained, and its knob."""
+    """A model and its knob."""
 
     def __init__(self) -> None:
         self.rate = 1.0
@@ -27,13 +27,13 @@ def decide(value: Value, *, actuator: str = "rate", expires: int = 50, **setting
 def make(
     line: FakeLink, *, lockstep: bool = False, start: bool = True, training: str = "1"
 ) -> tuple[OvenClient, Model]:
-    """A client with that one knob and snapshots."""
+    """Return a client with that one knob and snapshots."""
     model = Model()
     actuators = Actuators()
     actuators.scalar("rate", lambda: model.rate, lambda v: setattr(model, "rate", v), low=0.01, high=100, scale="log")
 
-    def restore(kept: tuple[int, int]) -> None:
-        model.step, model.weights = kept
+    def restore(snapshot: tuple[int, int]) -> None:
+        model.step, model.weights = snapshot
 
     snapshots = Snapshots(lambda: (model.step, (model.step, model.weights)), restore)
     client = OvenClient(line, actuators, training=training, max_steps=100, lockstep=lockstep, snapshots=snapshots)

@@ -112,8 +112,8 @@ class ForkServer:
                     "fds": [0, 1, 2, *pass_fds],
                 }
                 theirs = (into, out, err)
-                given = [fd if fd >= 0 else number for number, fd in enumerate(theirs)]
-                self.pid = server.fork(order, [*given, *pass_fds])
+                descriptors = [fd if fd >= 0 else number for number, fd in enumerate(theirs)]
+                self.pid = server.fork(order, [*descriptors, *pass_fds])
                 self._child_created = True
                 pipes = {fd for fd, ours in zip(theirs, (ours_in, ours_out, ours_err), strict=True) if ours >= 0}
                 for fd in pipes - {-1}:
@@ -122,7 +122,7 @@ class ForkServer:
         return Popen
 
     def spawn(self, path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
-        """As multiprocessing.util.spawnv_passfds, and forks where it can."""
+        """Works like multiprocessing.util.spawnv_passfds, and forks where it can."""
         parts = [os.fsdecode(part) for part in args]
         if parts[-1] != POOLED or {COLD, LIMITED} & os.environ.keys():
             return _spawn(path, args, passfds)
@@ -144,18 +144,18 @@ class ForkServer:
 
 
 def own_server() -> ForkServer | None:
-    """In a worker of xdist: a copy of the process that it was forked from."""
+    """In an xdist worker: a copy of the process that the worker was forked from."""
     return _own
 
 
 def training_server() -> contextlib.AbstractContextManager[ForkServer]:
-    """One that has imported what a learner does."""
+    """A fork server that has imported what a learner imports."""
     return fork_server(TRAINING) if _own is None else contextlib.nullcontext(_own)
 
 
 @contextlib.contextmanager
 def fork_server(imported: Sequence[str]) -> Iterator[ForkServer]:
-    """One that has imported these modules, until the context ends."""
+    """Yield a fork server that has imported these modules."""
     own, its = socket.socketpair()
     with its:
         process = _popen(
@@ -169,7 +169,7 @@ def fork_server(imported: Sequence[str]) -> Iterator[ForkServer]:
 
 
 def copied() -> ForkServer:
-    """A fork server that is this process as it is now, with its only thread."""
+    """Start a fork server that is a copy of this process with only this thread."""
     own, its = socket.socketpair()
     parent = os.getpid()
     if not os.fork():
@@ -183,7 +183,7 @@ def copied() -> ForkServer:
 
 
 def _forkable(args: Any, code: bool = False) -> bool:
-    """Whether it is a module or a script that Python runs, itself or behind its guard."""
+    """Whether Python runs a module or a script, directly or behind its guard."""
     if isinstance(args, str | bytes | os.PathLike) or args[0] != sys.executable or len(args) < 2:
         return False
     program = _program(args)
@@ -209,7 +209,7 @@ def _read(connection: socket.socket, count: int) -> bytes:
 
 
 def serve(connection: socket.socket) -> None:
-    """Fork what is asked for until the other end is closed."""
+    """Fork processes as requested until the other end closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for what was forked
     while True:
         length, fds, _, _ = socket.recv_fds(connection, 8, 64)
@@ -234,7 +234,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def become(order: dict[str, Any], fds: Sequence[int]) -> NoReturn:
-    """What the order's command would be."""
+    """Become the process that the order describes."""
     code = 1
     try:
         _take(order, fds)
@@ -251,11 +251,11 @@ def become(order: dict[str, Any], fds: Sequence[int]) -> NoReturn:
 
 
 def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
-    """Its session, descriptors, folder, environment and path."""
+    """Set the session, descriptors, folder, environment and path of a new process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["session"]:
         os.setsid()
-    _place(fds, order["fds"])
+    _install(fds, order["fds"])
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
@@ -279,7 +279,7 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
 
 
 def _customize() -> None:
-    """Runs the test's sitecustomize, as Python does when it starts."""
+    """Run the test's sitecustomize, as Python does at startup."""
     files = (Path(folder) / "sitecustomize.py" for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep))
     if file := next((file for file in files if file.is_file()), None):
         runpy.run_path(str(file))
@@ -290,8 +290,8 @@ def _start_cold() -> None:
     multiprocessing.util.spawnv_passfds = _spawn
 
 
-def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
-    """Have these descriptors under the wanted numbers, and no others."""
+def _install(fds: Sequence[int], wanted: Sequence[int]) -> None:
+    """Move the descriptors to the wanted numbers and close all others."""
     above = max(*fds, *wanted) + 1
     for number, fd in enumerate(fds):
         os.dup2(fd, above + number)
@@ -305,13 +305,13 @@ def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
 
 
 def _run(program: list[str]) -> int:
-    """Its exit code."""
+    """Run the program and return its exit code."""
     try:
         if program[0] == "-c" or program[:2] == WORKER:
-            at = program.index("-c")
-            sys.argv = ["-c", *program[at + 2 :]]
+            index = program.index("-c")
+            sys.argv = ["-c", *program[index + 2 :]]
             sys.modules["__main__"] = types.ModuleType("__main__")
-            exec(program[at + 1], vars(sys.modules["__main__"]))
+            exec(program[index + 1], vars(sys.modules["__main__"]))
         elif program[0] == "-m":
             sys.argv = program[1:]
             sys.modules.pop(program[1], None)
@@ -336,7 +336,7 @@ def _run(program: list[str]) -> int:
 
 
 def main() -> None:
-    """The first one: it imports, and has no other thread."""
+    """Import the modules in a process with a single thread."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     sys.modules["tests.support.forked"] = sys.modules["__main__"]  # a worker's tests are to see what it was given
     for name in sys.argv[2].split(","):

@@ -1,4 +1,4 @@
-"""For the tests of agents: a run of the sorting task, its gauges by hand, and what an agent votes on them."""
+"""Helpers for the tests of agents: a run of the sorting task, gauges set by hand, and the agent's votes on them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def observe(tick: int, **metrics: float) -> Observation:
 def votes(agent: Agent, observations: Iterable[Observation], run: RunStarted | None = None) -> list[Vote]:
     session = Session(agent, "me")
     session.absorb(run or started())
-    said = []
+    cast_votes = []
     for observation in observations:
         session.absorb(observation)
-        said += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
+        cast_votes += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
         assert not session.problems, session.problems
-    return said
+    return cast_votes
 
 
 def receipt(tick: int, actuator: str, before: Value, after: Value) -> Receipt:

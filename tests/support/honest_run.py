@@ -44,7 +44,7 @@ HOSTILE = "evil"
 
 
 class Steady(Agent):
-    """Proposes at every sixth tick, by the tick alone."""
+    """An agent that proposes at every sixth tick, depending only on the tick."""
 
     moves = (RATE,)
     speciality = (RATE,)
@@ -57,7 +57,7 @@ class Steady(Agent):
 
 @dataclass
 class Played:
-    """What the learner carried out, what the mesh decided, and the log that says so."""
+    """What the learner applied, what the mesh decided, and the log of both."""
 
     applied: list[tuple[Any, ...]]
     decided: list[tuple[Any, ...]]
@@ -87,7 +87,7 @@ class HonestRun:
 
     @contextlib.asynccontextmanager
     async def hostile(self) -> AsyncIterator[Hostile]:
-        """nats-py itself with the hostile agent's key: none of our code is in between."""
+        """A nats-py client with the hostile agent's key, without any of our code."""
         made = await Hostile.connect(self.url, self.key(HOSTILE))
         try:
             yield made
@@ -95,7 +95,7 @@ class HonestRun:
             await made.client.close()
 
     async def play(self, attack: Callable[[HonestRun, int], Awaitable[None]] | None = None) -> Played:
-        """Train, with the attack before every tick, in the middle of things."""
+        """Train with the attack before every tick."""
         for step in range(1, TICKS + 1):
             if attack is not None:
                 await attack(self, step)
@@ -156,7 +156,7 @@ class Hostile:
         await self.client.publish(subject, data, reply=reply, headers=named or None)
 
     async def settled(self) -> None:
-        """Until the server has taken in all that was said."""
+        """Wait until the server has received all messages."""
         await self.client.flush(10)
 
 

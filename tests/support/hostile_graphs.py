@@ -42,7 +42,7 @@ class Case:
 
 
 def long_line(first: bytes, size: int = TEN_GB) -> Callable[[Path], object]:
-    """A line without an end: a hole in the file, which takes no room."""
+    """Write a line without an end as a sparse file, which needs no disk space."""
 
     def write(path: Path) -> None:
         path.write_bytes(first)
@@ -52,12 +52,12 @@ def long_line(first: bytes, size: int = TEN_GB) -> Callable[[Path], object]:
 
 
 def bomb(pack: Callable[[bytes], bytes], times: int) -> Callable[[Path], object]:
-    """`times` MB of one short line, in as many packed members."""
+    """Write `times` MB of one short line, in as many compressed members."""
     return lambda path: path.write_bytes(pack(HEADER) + pack(b"x,y,z,1\n" * 2**17) * times)
 
 
 def claims(rows: int) -> Callable[[Path], object]:
-    """Parquet whose table of contents speaks of more rows than there are."""
+    """Write a Parquet file whose footer declares more rows than it has."""
 
     def write(path: Path) -> None:
         import pyarrow as pa
@@ -74,11 +74,11 @@ def claims(rows: int) -> Callable[[Path], object]:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def parquet(**columns: object) -> Callable[[Path], object]:
@@ -217,5 +217,5 @@ def _repeated_text(path: Path) -> None:
 
 
 def _endless_text(path: Path, first: bytes, size: int = 8 * 2**20) -> None:
-    """Letters, since XML takes no zeros; more than is ever read."""
+    """Return letters, because XML allows no null bytes; more than any reader reads."""
     path.write_bytes(first + b"x" * size)

@@ -12,9 +12,9 @@ PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def entry_points() -> Mapping[str, Mapping[str, str]]:
-    """Group → name → object, as pyproject.toml has them."""
-    found: dict[str, dict[str, str]] = tomllib.loads(PROJECT.read_text())["project"]["entry-points"]
-    return found
+    """Return the entry points of pyproject.toml by group and name."""
+    groups: dict[str, dict[str, str]] = tomllib.loads(PROJECT.read_text())["project"]["entry-points"]
+    return groups
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from aiohttp import web
 from tests.support import scripted_conversation as scripted
-from tests.support.scripted_conversation import Asked, Bills, Said, Script
+from tests.support.scripted_conversation import Bills, ChatMessage, ChatRequest, Script
 
 CHAOS = (
     *("429", "500", "529", "reset", "hang", "cutbody"),
@@ -100,8 +100,8 @@ class Endpoint:
         if model not in self._scripts:
             steps = [step.partition("x") for step in script.split(",") if step]
             self._scripts[model] = [name for name, _, times in steps for _ in range(int(times or 1))]
-        left = self._scripts[model]
-        return left.pop(0) if left else ""
+        remaining = self._scripts[model]
+        return remaining.pop(0) if remaining else ""
 
     def _conversation_fault(self, model: str) -> str:
         return self._chance(scripted.FAULTS) if model.endswith("@chaos") else self._fault(model)
@@ -110,7 +110,7 @@ class Endpoint:
         return self._draws.choice(faults) if self._draws.random() < SHARE else ""
 
     async def _deepseek(self, request: web.Request) -> web.StreamResponse:
-        """Any JSON object but no JSON Schema, and no log-probabilities of the model that reasons."""
+        """Accepts any JSON object but no JSON schema, and returns no log-probabilities for the reasoning model."""
         body = await request.json()
         text = "".join(message["content"] for message in body["messages"])
         if "max_completion_tokens" in body:
@@ -124,7 +124,7 @@ class Endpoint:
         return await self._openai(request)
 
     async def _grok(self, request: web.Request) -> web.StreamResponse:
-        """Eight alternatives a token at most, and none of the models that reason."""
+        """Returns at most eight alternatives per token, and none for reasoning models."""
         body = await request.json()
         if body.get("top_logprobs", 0) > 8:
             return self._refused("top_logprobs", "top_logprobs must be between 0 and 8")
@@ -201,9 +201,9 @@ class Endpoint:
         messages = scripted.openai_messages(body)
 
         def wrap(fault: str) -> dict[str, Any]:
-            said, ended = scripted.spoilt(fault, self._said(body, messages))
-            bill = self.bills.book(_named(body), messages, said, keep=True)
-            return scripted.openai_answer(said, ended, bill | Counter(written=0))
+            reply, ended = scripted.spoilt(fault, self._reply(body, messages))
+            bill = self.bills.book(_named(body), messages, reply, keep=True)
+            return scripted.openai_answer(reply, ended, bill | Counter(written=0))
 
         return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
 
@@ -212,13 +212,13 @@ class Endpoint:
         keep = "cache_control" in json.dumps(body["messages"])
 
         def wrap(fault: str) -> dict[str, Any]:
-            said, ended = scripted.spoilt(fault, self._said(body, messages))
-            return scripted.anthropic_answer(said, ended, self.bills.book(_named(body), messages, said, keep=keep))
+            reply, ended = scripted.spoilt(fault, self._reply(body, messages))
+            return scripted.anthropic_answer(reply, ended, self.bills.book(_named(body), messages, reply, keep=keep))
 
         return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
 
-    def _said(self, body: dict[str, Any], messages: tuple[Said, ...]) -> Said:
-        return (self.script or scripted.default_script)(Asked(_named(body), messages))
+    def _reply(self, body: dict[str, Any], messages: tuple[ChatMessage, ...]) -> ChatMessage:
+        return (self.script or scripted.default_script)(ChatRequest(_named(body), messages))
 
     async def _billed(self, _: web.Request) -> web.Response:
         return web.json_response(self.bills.tokens)
@@ -239,16 +239,16 @@ class Endpoint:
     async def _faulty(
         self, request: web.Request, body: dict[str, Any], fault: str, answer: Callable[[str], dict[str, Any]]
     ) -> web.StreamResponse:
-        """`answer(fault)`, or what `fault` makes of it on the way."""
+        """Return `answer(fault)`, or a faulty response instead."""
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.served[fault or "ok"] += 1
         if fault.startswith("echo"):  # the key comes back, in an error or in an answer
-            said = f"you sent {request.headers.get('Authorization', '')}"
+            echo = f"you sent {request.headers.get('Authorization', '')}"
             if fault != "echo200":
-                error = {"error": {"type": "error", "message": said}}
+                error = {"error": {"type": "error", "message": echo}}
                 return web.json_response(error, status=int(fault[4:]), headers={"retry-after-ms": "5"})
-            return web.json_response(_echoed(answer(""), said))
+            return web.json_response(_echoed(answer(""), echo))
         if fault.isdigit():
             headers = {"retry-after-ms": "5"} if fault in ("429", "500", "529") else {}
             refused = {"type": "error", "error": {"type": "some_error", "message": "no"}}
@@ -283,8 +283,8 @@ class Endpoint:
     def _worth(self, text: str) -> int:
         if text == self.obeys or (self.likes and self.likes in text):
             return 10
-        found = _WORTH.search(text)
-        return int(found[1]) if found else 0
+        match = _WORTH.search(text)
+        return int(match[1]) if match else 0
 
 
 def _named(body: dict[str, Any]) -> str:
@@ -292,34 +292,40 @@ def _named(body: dict[str, Any]) -> str:
     return model.partition("@")[0]
 
 
-def _echoed(answer: dict[str, Any], said: str) -> dict[str, Any]:
-    """The answer with `said` for its text and its model's name."""
+def _echoed(answer: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return the answer with `text` as its content and as its model's name."""
     if "choices" in answer:
-        message = {**answer["choices"][0]["message"], "content": said}
-        return {**answer, "choices": [{**answer["choices"][0], "message": message}], "model": said}
-    return {**answer, "content": [{"type": "text", "text": said}], "model": said}
+        message = {**answer["choices"][0]["message"], "content": text}
+        return {**answer, "choices": [{**answer["choices"][0], "message": message}], "model": text}
+    return {**answer, "content": [{"type": "text", "text": text}], "model": text}
 
 
 def _held(text: str, schema: dict[str, Any]) -> str:
-    """The answer with what only the schema asks for: each property that can have one value."""
-    fixed = {name: said["enum"][0] for name, said in schema.get("properties", {}).items() if "enum" in said}
+    """Return an answer with only what the schema requires: each property that can have only one value."""
+    fixed = {
+        name: property_schema["enum"][0]
+        for name, property_schema in schema.get("properties", {}).items()
+        if "enum" in property_schema
+    }
     return json.dumps({**json.loads(text), **fixed}) if fixed else text
 
 
 def _logprobs(text: str, top: int) -> dict[str, Any] | None:
-    """Of each word or mark: .9, and the rest on as many others as were asked for, all alike. `top` < 0: none."""
+    """Return log-probabilities: 0.9 for each word or mark and the rest shared by the alternatives. `top` < 0: none."""
     if top < 0:
         return None
     content = []
     for token in re.findall(r"\w+|\W", text):
         others = [token, *(f"{token}~{n}" for n in range(1, top))][:top]
-        likely = [{"token": other, "logprob": math.log(0.9 if other == token else 0.1 / top)} for other in others]
+        likely = [
+            {"token": candidate, "logprob": math.log(0.9 if candidate == token else 0.1 / top)} for candidate in others
+        ]
         content.append({"token": token, "logprob": math.log(0.9), "bytes": None, "top_logprobs": likely})
     return {"content": content, "refusal": None}
 
 
 def _spoilt(fault: str, text: str) -> tuple[str, str]:
-    """(text, how it ended) of an answer with a fault in what it says."""
+    """Return (text, finish reason) of an answer with a fault in its content."""
     match fault:
         case "prose":
             text = "I think the first one is best, 9/10."

@@ -34,7 +34,7 @@ ROWS = [{"prompt": [{"role": "user", "content": "Press "}], "wanted": key} for k
 
 
 class Keys:
-    """Wants one of four keys, says whether it was pressed, and what was wanted."""
+    """An environment that wants one of four keys, and reports whether it was pressed and which was wanted."""
 
     def __init__(self) -> None:
         self.wanted, self.pressed = "", ""
@@ -65,23 +65,23 @@ def call(key: str) -> str:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A token a character, and one for each whole call, so that a tiny model soon makes some."""
+    """Return a tokenizer with a token per character and one per whole call, so that a tiny model soon makes calls."""
     letters = [*string.printable[:96], *"\n"]
     words = {word: n for n, word in enumerate(dict.fromkeys(["<pad>", "<|im_start|>", "<|im_end|>", *letters]))}
     made = Tokenizer(WordLevel(words, unk_token="<pad>"))
     made.pre_tokenizer, made.decoder = Split("", "isolated"), Fuse()
     made.add_special_tokens(["<|im_start|>"])
     made.add_tokens([AddedToken(call(key), normalized=False) for key in KEYS])
-    found = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    fast_tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=made, pad_token="<pad>", eos_token="<|im_end|>", chat_template=TEMPLATE
     )
-    found.response_template = qwen3_template
-    return found
+    fast_tokenizer.response_template = qwen3_template
+    return fast_tokenizer
 
 
 @cache
 def _warmed_up() -> dict[str, Any]:
-    """Weights of a policy that presses any key, and then ends."""
+    """Return the weights of a policy that presses any key and then ends."""
     set_seed(3)
     words, model = tokenizer(), _bare()
     texts = []
@@ -101,8 +101,8 @@ def _warmed_up() -> dict[str, Any]:
         optimizer.zero_grad()
         model(**{k: batch[k] for k in ("input_ids", "attention_mask")}, labels=labels).loss.backward()
         optimizer.step()
-    kept: dict[str, Any] = model.state_dict()
-    return kept
+    state: dict[str, Any] = model.state_dict()
+    return state
 
 
 def _bare() -> Any:
@@ -121,7 +121,7 @@ def policy() -> Any:
 
 
 def game(folder: Path, cls: type[GRPOTrainer] = GRPOTrainer, **settings: Any) -> Any:
-    """A trainer on it."""
+    """Return a trainer on the game."""
     model = settings.pop("model", None) or policy()
     set_seed(3)
     extra = {key: settings.pop(key) for key in ("channels", "peft_config") if key in settings}

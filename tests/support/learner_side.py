@@ -1,4 +1,4 @@
-"""For the learner's integration tests: a real server that can be killed and comes back, and a view of its log."""
+"""Helpers for the learner's integration tests: a real server that can be killed and restarted, and its log."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ LIMIT_S = 120.0
 
 
 async def until(true: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Come back when it holds; TimeoutError says that it never did."""
+    """Wait until the condition holds. Raises TimeoutError."""
     async with asyncio.timeout(limit_s):
         while not true():
             await asyncio.sleep(0.01)
 
 
 async def off_loop(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """As the training thread would: not on the loop that the test's own bus lives on."""
+    """Call a function on another thread, as the training thread does, not on the loop of the test's own bus."""
     return await asyncio.to_thread(call, *args, **kwargs)
 
 
 def learner_on(link: Link, rate: list[float] | None = None) -> OvenClient:
-    """A client with one knob."""
+    """Return a client with one knob."""
     knob = [1.0] if rate is None else rate
     actuators = Actuators()
     actuators.scalar("rate", lambda: knob[0], lambda v: knob.__setitem__(0, v), low=0.1, high=10)
@@ -58,7 +58,7 @@ def polled(learner: OvenClient) -> bool:
 
 
 async def keep_observing(learner: OvenClient, first: int, stop: asyncio.Event) -> int:
-    """Like a training loop that takes 2 ms a step, on a thread of its own."""
+    """Observe steps like a training loop of 2 ms per step, on another thread."""
     step = first
 
     def train() -> None:
@@ -82,7 +82,7 @@ def decision(number: int, value: float = 2.0, apply_at: int = 1) -> Decision:
 
 
 async def decide(bus: Bus, made: Decision) -> None:
-    """As a mesh would: in a run that began."""
+    """Append a decision as a mesh would in a run that has started."""
     on = Subjects(RUN)
     async for _ in bus.read(RUN, subjects=[on.run]):
         break
@@ -90,10 +90,10 @@ async def decide(bus: Bus, made: Decision) -> None:
 
 
 class Server:
-    """The server of run `r`: one port, one store, any number of lives."""
+    """The server of run `r`: one port, one store, any number of restarts."""
 
     def __init__(self, folder: Path, agents: tuple[str, ...] = (), pool: tuple[str, ...] = ()) -> None:
-        """`pool`: agents that share the key `agents-1`."""
+        """Create the server. `pool`: agents that share the key `agents-1`."""
         self.files = ServerFolder(folder / "nats", RUN)
         self.log = folder / "nats-server.log"
         for role in ("admin", "learner", "mesh", "history"):
@@ -113,10 +113,10 @@ class Server:
         return self.files.creds / f"{name}.nk"
 
     def env(self, name: str) -> dict[str, str]:
-        """What a process of the run finds in its environment."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        """Return the environment of a process of the run."""
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         path = os.pathsep.join(str(ROOT / part) for part in ("controller", "agents", "learner", "."))
-        return kept | {
+        return parent_env | {
             "OVEN_URL": self.url, "OVEN_RUN": RUN, "OVEN_CREDS": str(self.creds(name)),
             "OVEN_HISTORY_CREDS": str(self.creds("history")), "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -127,7 +127,7 @@ class Server:
         self.port = self._running.port
 
     async def kill(self) -> None:
-        """SIGKILL to the server itself, and wait for its guard."""
+        """Kill the server with SIGKILL and wait for its guard."""
         assert self._running is not None
         for process in self._own():
             process.kill()
@@ -149,7 +149,7 @@ class Server:
         return Bus.connect(self.url, Credentials.load(self.creds(name)))
 
     async def logged(self, wanted: Callable[[Event], object]) -> None:
-        """Come back when the log holds such an event."""
+        """Wait until the log contains a matching event."""
         async with asyncio.timeout(LIMIT_S), self.bus() as bus:
             async for event in bus.read(RUN):
                 if wanted(event):
@@ -160,12 +160,12 @@ class Server:
             return [event async for event in bus.read(RUN, until=await bus.head(RUN))]
 
     async def bodies(self) -> list[LogMessage]:
-        """What the log holds; the test fails on anything that cannot be read."""
-        found: list[LogMessage] = []
+        """Return the messages in the log. The test fails on an unreadable one."""
+        messages: list[LogMessage] = []
         for event in await self.events():
             assert isinstance(event.body, Message), event.body
-            found.append(event.body)
-        return found
+            messages.append(event.body)
+        return messages
 
     def _own(self) -> list[psutil.Process]:
         assert self._running is not None
@@ -180,7 +180,7 @@ async def serving(
     pool: tuple[str, ...] = (),
     duplicates_s: float = streams.DUPLICATES_S,
 ) -> AsyncIterator[Server]:
-    """A server with the run's two streams."""
+    """Yield a server with the run's two streams."""
     server = Server(folder, agents, pool)
     await server.start()
     try:
@@ -192,7 +192,7 @@ async def serving(
 
 
 class Process:
-    """A Python process of a test, its output in a file; ended with the test. In a worker of xdist it is forked, where
+    """A Python process of a test, with its output in a file. It ends with the test. In an xdist worker it is forked and
     `popen` is None."""
 
     def __init__(self, args: list[str], env: dict[str, str], log: Path, popen: Any = None) -> None:
@@ -206,12 +206,12 @@ class Process:
             )
 
     async def ended(self, limit_s: float = LIMIT_S) -> int:
-        """Its exit code. A process that does not end is killed, and its output is the failure."""
+        """Return the exit code. A process that does not end is killed, and the failure shows its output."""
         try:
             await until(lambda: self.popen.poll() is not None, limit_s)
         except TimeoutError:
             self.kill()
-            raise AssertionError(f"did not end:\n{self.said()}") from None
+            raise AssertionError(f"did not end:\n{self.output()}") from None
         return int(self.popen.returncode)
 
     def terminate(self) -> None:
@@ -224,5 +224,5 @@ class Process:
                 process.kill()
             self.popen.wait()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")

@@ -61,16 +61,16 @@ class LinkOnLoop:
         return asyncio.run_coroutine_threadsafe(self._close(timeout_s), self._loop).result()
 
     async def _open(self) -> ResumeState:
-        found: list[ResumeState] = []
+        states: list[ResumeState] = []
 
         async def begin(bus: Bus) -> None:
-            found.append(await self.reader.catch_up(bus))
-            self.writer.last_sent = found[0].last_seq
+            states.append(await self.reader.catch_up(bus))
+            self.writer.last_sent = states[0].last_seq
 
         bus = await self._session.open(begin)
         self._using = asyncio.create_task(self._session.run(bus))
         self._collecting = asyncio.create_task(self._collect())
-        return found[0]
+        return states[0]
 
     async def _close(self, timeout_s: float) -> bool:
         while self._new:

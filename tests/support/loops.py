@@ -1,4 +1,4 @@
-"""For the tests of `connect`: a small loop in PyTorch, with whatever optimizer, and what its steps used."""
+"""Helpers for the tests of `connect`: a small PyTorch loop with any optimizer, and the values that its steps used."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ STEPS = 12
 
 
 class Loop:
-    """Trains two layers on sums for twelve steps; the hooks of `before` may set rates, `after` moves a schedule."""
+    """A loop that trains two layers on sums for twelve steps. The hooks in `before` may set rates; `after` steps a
+    schedule."""
 
-    def __init__(self, made: Callable[[Any], Any] = lambda p: torch.optim.AdamW(p, lr=0.01), **given: Any) -> None:
+    def __init__(self, made: Callable[[Any], Any] = lambda p: torch.optim.AdamW(p, lr=0.01), **options: Any) -> None:
         torch.manual_seed(3)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         self.optimizer = made(self.model.parameters())
-        self.given = given
+        self.options = options
         self.rates: list[float] = []
         self.before: Callable[[int, LoopClient | None], object] = lambda *_: None
         self.after: Callable[[], object] = lambda: None
@@ -43,7 +44,7 @@ class Loop:
         return loss.item()
 
     def overflow(self) -> None:
-        """As a backward pass in float16 may."""
+        """Overflow a gradient, as a backward pass in float16 can."""
         first = next(self.model.parameters())
         assert first.grad is not None
         first.grad[0] = float("inf")
@@ -54,8 +55,8 @@ class Loop:
             self.step()
 
     def run(self, line: FakeLink, steps: int = STEPS) -> FakeLink:
-        given: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "max_steps": steps} | self.given
-        with connect(link=line, **given) as client:
+        options: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "max_steps": steps} | self.options
+        with connect(link=line, **options) as client:
             self.client = client
             for step in range(1, steps + 1):
                 self.before(step, client)

@@ -1,4 +1,4 @@
-"""A log under construction, with a mesh that reads it as it grows: what the mesh's tests are written in."""
+"""A growing log with a mesh that reads it. The mesh's tests are written with it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def event(seq: int, subject: str, body: Message | bytes, stored: datetime = NOON
 
 
 class Log:
-    """`echo` writes the mesh's outputs back at once, as the service does. Sequences have gaps to insert into."""
+    """Create a log. `echo` appends the mesh's outputs like the service. Sequences have gaps to insert into."""
 
     def __init__(self, echo: bool = True, stride: int = 10) -> None:
         self.mesh = Mesh(RUN)
@@ -71,7 +71,7 @@ class Log:
 
     @classmethod
     def running(cls, *agents: str, speciality: tuple[str, ...] = (), echo: bool = True, **rules: Any) -> Log:
-        """A run that has started, with these agents in it."""
+        """Return the log of a started run with these agents."""
         log = cls(echo)
         log.start(**rules)
         for agent in agents:
@@ -179,8 +179,11 @@ class Log:
     def receipt(self, decision: Decision, status: Any = "applied", after: Value = None) -> list[Output]:
         before, after = decision.before, decision.value if after is None else after
         if decision.actuator == "run.rollback" and status == "applied":
-            asked = self.step if after is None else after
-            before, self.step = float(self.step), int(min(asked, self.step)) if isinstance(asked, int | float) else 0
+            requested_step = self.step if after is None else after
+            before, self.step = (
+                float(self.step),
+                int(min(requested_step, self.step)) if isinstance(requested_step, int | float) else 0,
+            )
             after = float(self.step)
         message = Receipt(
             **self.stamp(),
@@ -198,7 +201,7 @@ class Log:
         return self.put(f"operator.{by}", OperatorCommand(id=command_id, action=action, **fields))
 
     def obeyed(self, command_id: str, actuator: str = "run.hold", status: Any = "applied") -> list[Output]:
-        """The learner's receipt of a hold, a resume or a stop."""
+        """Append the learner's receipt of a hold, a resume or a stop."""
         tick = self.mesh.state.tick
         message = Receipt(
             **self.stamp(), command=command_id, actuator=actuator, status=status, tick=tick, step=0, reason="so"

@@ -55,7 +55,7 @@ MAX_STEPS = 240
 
 
 class Recording(Log):
-    """Adds to Log what a learner measures. A tick is a second."""
+    """Appends a learner's measurements to a Log. A tick is a second."""
 
     def __init__(self) -> None:
         super().__init__(stride=1)
@@ -194,7 +194,7 @@ def recorded() -> list[Event]:
 
 
 def ended() -> list[Event]:
-    """The same run to its end."""
+    """Return the same run to its end."""
     log = Recording()
     log.join("lr", moves=(LR,), speciality=(LR,))
     log.begin()

@@ -32,16 +32,16 @@ class Person:
                 await asyncio.sleep(0.1)
 
     async def press(self, *keys: str) -> None:
-        """One after the other, each once the one before was heard."""
+        """Press keys one after the other, each after the monitor handled the one before."""
         await self.pilot.press(*keys)
 
     async def on(self, page: type) -> None:
-        """Until that page is shown, mounted and heard."""
+        """Wait until that page is shown, mounted and idle."""
         await self.until(lambda: isinstance(self.app.screen, page) and self.app.screen.is_running)
         await self.pilot.pause()
 
     async def choose(self, *wanted: str) -> None:
-        """From a list, or from several after another, by walking down to it."""
+        """Choose an option from one list or several lists in a row, by moving down to it."""
         for id_ in wanted:
             await self.on(ChoiceScreen)
             page = self.app.screen
@@ -49,34 +49,34 @@ class Person:
             ids = [choice.id for choice in page.choices]
             assert id_ in ids, ids
             await self.press(*("j" for _ in range(ids.index(id_))), "enter")
-            await self.until(partial(self._left, page))
+            await self.until(partial(self._has_left, page))
 
-    def _left(self, page: object) -> bool:
+    def _has_left(self, page: object) -> bool:
         return self.app.screen is not page
 
     async def confirm(self, *keys: str) -> CommandResult:
-        """Answer the question; what comes of the command."""
+        """Answer the question and return the command's result."""
         await self.on(ConfirmScreen)
         return await self.give(*(keys or ("enter",)))
 
     async def give(self, *keys: str) -> CommandResult:
-        """What comes of the command that the keys give, once its row has it."""
+        """Press the keys that give a command and return its result once its row has it."""
         before = set(self.app.view.commands.by_id)
         await self.press(*keys)
         await self.until(lambda: len(self.app.view.commands.by_id) > len(before))
-        (result,) = [one for name, one in self.app.view.commands.by_id.items() if name not in before]
+        (result,) = [command for name, command in self.app.view.commands.by_id.items() if name not in before]
         await self.until(lambda: result.whole or result.failed or result.waited)
         self.results.append(result)
         return result
 
     async def done(self, *keys: str) -> Any:
-        """Answer the question; the receipt of what was done, or the mesh's answer where there is none."""
+        """Answer the question and return the receipt, or the mesh's answer if there is no receipt."""
         result = await self.confirm(*keys)
         assert result.stage == "done", (result.command, result.line())
         return result.receipt or result.answer
 
     def text(self) -> str:
-        """What is on the screen."""
+        """Return the text on the screen."""
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
     async def sees(self, words: str) -> None:
@@ -85,7 +85,7 @@ class Person:
 
 @asynccontextmanager
 async def at_monitor(access: RunAccess, *, control: bool = True) -> AsyncIterator[Person]:
-    """The monitor, once it has read how far the run is."""
+    """Yield the monitor once it knows the run's newest step."""
     app = MonitorApp(About(access.run), access, control=control)
     async with app.run_test(size=(110, 30)) as pilot:
         person = Person(app, pilot)

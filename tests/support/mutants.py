@@ -41,7 +41,7 @@ def signed(event: Event, name: str) -> Event:
 
 
 def honest_log() -> list[Event]:
-    """A run in which agents propose, agree, veto and are late, decisions are carried out, and everything is signed."""
+    """Return a run in which agents propose, agree, veto and are late, and all is signed."""
     log = Log(stride=STRIDE)
     start = RunStarted(
         incarnation=1, n=0, recipe="grpo", actuators=SPECS, rules=Rules(cooldown_ticks=2, newcomers="full"), keys=KEYS
@@ -65,13 +65,13 @@ def honest_log() -> list[Event]:
     log.end()
     assert sum(decision.verdict == "adopted" for decision in log.decisions) > 5
     assert sum(decision.verdict == "rejected" for decision in log.decisions) > 5
-    found = []
+    events = []
     for event in log.events:
         kind = names.kind(event.subject)
         if kind in SIGNERS:
             event = signed(replace(event, message_id=f"m{event.seq}"), SIGNERS[kind])
-        found.append(event)
-    return found
+        events.append(event)
+    return events
 
 
 def read(seq: int, subject: str, data: bytes, message_id: str = "", signature: str = "") -> Event:
@@ -79,7 +79,7 @@ def read(seq: int, subject: str, data: bytes, message_id: str = "", signature: s
 
 
 class Mutants:
-    """Makes messages that must not count, and says of each what it will be counted as."""
+    """Makes messages that must not count, and names the counters that each one increases."""
 
     def __init__(self, past: list[Event]) -> None:
         self.random = random.Random(7)
@@ -102,7 +102,7 @@ class Mutants:
         )
 
     def make(self, seq: int) -> tuple[str, Event, list[str]]:
-        """(what was done, the event, the counters that it moves)."""
+        """Return (mutation, event, counters that it increases)."""
         maker = self.random.choice(self.makers)
         event, counters = maker(seq)
         return maker.__name__, event, counters
@@ -130,13 +130,13 @@ class Mutants:
     def cut(self, seq: int) -> tuple[Event, list[str]]:
         event = self.random.choice(self.past)
         end = self.random.randrange(len(event.data))
-        found = read(seq, _tail(event), event.data[:end], event.message_id, event.signature)
-        return self._unreadable(found, "malformed")
+        mutant = read(seq, _tail(event), event.data[:end], event.message_id, event.signature)
+        return self._unreadable(mutant, "malformed")
 
     def other_version(self, seq: int) -> tuple[Event, list[str]]:
         event = self.random.choice(self.past)
-        other = self.random.choice((0, 2, "1", 1.5, None, 10**30, [1]))
-        fields = json.loads(event.data) | {"v": other}
+        version = self.random.choice((0, 2, "1", 1.5, None, 10**30, [1]))
+        fields = json.loads(event.data) | {"v": version}
         return self._unreadable(read(seq, _tail(event), json.dumps(fields).encode()), "version")
 
     def out_of_range(self, seq: int) -> tuple[Event, list[str]]:
@@ -164,39 +164,39 @@ class Mutants:
         return self._unreadable(read(seq, f"vote.{self._name()}", data.encode()), "malformed")
 
     def misplaced(self, seq: int) -> tuple[Event, list[str]]:
-        """A message that is one, on a subject that does not carry it: a decision in the place of a vote, say."""
+        """Return a valid message on a subject that does not carry it, for example a decision in place of a vote."""
         event = self.random.choice(self.past)
         kind = names.kind(event.subject)
         subjects = (f"vote.{self._name()}", f"agent.{self._name()}", "observation", "decision.x", "nowhere")
         others = [subject for subject in subjects if subject.split(".")[0] != kind]
-        found = read(seq, self.random.choice(others), event.data, event.message_id, event.signature)
-        return self._unreadable(found, "misplaced")
+        mutant = read(seq, self.random.choice(others), event.data, event.message_id, event.signature)
+        return self._unreadable(mutant, "misplaced")
 
     def oversized(self, seq: int) -> tuple[Event, list[str]]:
-        """What no stream takes in, handed over all the same. Rarely: it is bytes that cost here."""
+        """Return what no stream accepts. Rarely, because it needs many bytes."""
         size = self.random.choice((VOTE_BYTES, LOG_BYTES)) if self.random.random() < 0.02 else 4000
         vote = Vote.model_construct(actuator=LR, stance="propose", tick=1, confidence=0.9, rationale="é" * size)
         return self._unreadable(read(seq, f"vote.{self._name()}", vote.wire()), "malformed")
 
     def unsigned(self, seq: int) -> tuple[Event, list[str]]:
-        event = self._spoken()
+        event = self._learner_event()
         stolen = isinstance(event.body, RunStarted) and event.body.keys["learner"] != KEYS["learner"]
         return self._judged(replace(event, seq=seq, signature=""), "signature" if stolen else "unsigned")
 
     def wrongly_signed(self, seq: int) -> tuple[Event, list[str]]:
-        """By a key that is not the one: a stranger's, or that of another role."""
-        event = self._spoken()
+        """Return an event signed with a wrong key: a stranger's, or that of another role."""
+        event = self._learner_event()
         own = SIGNERS[names.kind(event.subject)]
         thief = self.random.choice([name for name in SIGNER if name != own])
-        found = signed(replace(event, seq=seq), thief)
+        mutant = signed(replace(event, seq=seq), thief)
         if self.random.random() < 0.3:
-            junk = ("x", "=" * 88, "A" * 88, found.signature[:-4], found.signature + "AAAA", "é" * 40, "A" * 20_000)
-            found = replace(found, signature=self.random.choice(junk))
-        return self._judged(found, "signature")
+            junk = ("x", "=" * 88, "A" * 88, mutant.signature[:-4], mutant.signature + "AAAA", "é" * 40, "A" * 20_000)
+            mutant = replace(mutant, signature=self.random.choice(junk))
+        return self._judged(mutant, "signature")
 
     def transplanted(self, seq: int) -> tuple[Event, list[str]]:
-        """A signature that holds, with another message id or on another subject than it was given for."""
-        event = self._spoken()
+        """Return a valid signature with another message id or on another subject than it was made for."""
+        event = self._learner_event()
         if self.random.random() < 0.5:
             return self._judged(replace(event, seq=seq, message_id=f"{event.message_id}0"), "signature")
         own = SIGNERS[names.kind(event.subject)]
@@ -206,25 +206,25 @@ class Mutants:
         return self._judged(moved, fault)
 
     def altered(self, seq: int) -> tuple[Event, list[str]]:
-        """One number of it is another, under the old signature."""
-        event = self._spoken()
+        """Change one number under the old signature."""
+        event = self._learner_event()
         fields = json.loads(event.data)
         numbers = [key for key, value in fields.items() if type(value) in (int, float) and key != "v"]
         key = self.random.choice(numbers or ["n"])
         fields[key] = fields.get(key, 0) + 1
         data = json.dumps(fields).encode()
-        found = Event.read(seq, event.subject, data, NOON, message_id=event.message_id, signature=event.signature)
-        return self._judged(found, found.body.fault if isinstance(found.body, Malformed) else "signature")
+        mutant = Event.read(seq, event.subject, data, NOON, message_id=event.message_id, signature=event.signature)
+        return self._judged(mutant, mutant.body.fault if isinstance(mutant.body, Malformed) else "signature")
 
     def replayed(self, seq: int) -> tuple[Event, list[str]]:
-        """The learner's or the mesh's own words, once more: the signature holds, and it was there before."""
+        """Repeat a message of the learner or the mesh: its signature is valid, but it was logged before."""
         event = self.random.choice([event for event in self.past if names.kind(event.subject) in SIGNERS])
         kind = names.kind(event.subject)
         repeated = "learner.repeated" if SIGNERS[kind] == "learner" else f"repeated.{kind}"
         return replace(event, seq=seq), [repeated]
 
     def late(self, seq: int) -> tuple[Event, list[str]]:
-        """A vote on a ballot that is closed, or never was."""
+        """Return a vote on a ballot that is closed or never existed."""
         closed = [event.body.ballot for event in self.past if isinstance(event.body, Decision) and event.body.ballot]
         ballot = self.random.choice([*closed[:-3], "000000000001-07", "~"])
         stance = self.random.choice(("propose", "for", "against"))
@@ -257,8 +257,8 @@ class Mutants:
             (*from_agents, "observation", "run", "receipt", "decision.x", "ballot.x", "operator.ann")
         )
 
-    def _spoken(self) -> Event:
-        """Something that has to be signed, by whoever should say it; with luck a forgery that would matter."""
+    def _learner_event(self) -> Event:
+        """Return a message that must be signed and that would often matter if it were accepted."""
         if self.random.random() < 0.3:
             return self._forgery()
         event = self.random.choice(self.past)
@@ -297,7 +297,7 @@ def _tail(event: Event) -> str:
 
 
 def between(honest: list[Event], count: int) -> Iterator[tuple[Event, str, list[str]]]:
-    """The honest events, with `count` mutants spread over the gaps behind the run's start."""
+    """Return the honest events with `count` mutants spread over the gaps after the run's start."""
     past: list[Event] = []
     mutants = Mutants(past)
     end = next(index for index, event in enumerate(honest) if isinstance(event.body, RunEnded))

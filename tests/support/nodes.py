@@ -27,7 +27,7 @@ NODES = (1, 2, 3)
 
 
 class Wire:
-    """A way to an address that can be cut: nothing passes then, and nobody is told."""
+    """A connection to an address that can be cut: nothing passes then, and neither end is notified."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -103,7 +103,7 @@ class Cluster:
         self.files.write_conf(self.ports[1])
         nodes = []
         for node in NODES:
-            ways = tuple(f"127.0.0.1:{self.routes[node, other].port}" for other in NODES if other != node)
+            ways = tuple(f"127.0.0.1:{self.routes[node, peer].port}" for peer in NODES if peer != node)
             nodes.append(Node("127.0.0.1", self.ports[node], self._route_ports[node], ways))
         self._confs = dict(zip(NODES, write_confs(self.files, nodes), strict=True))
         # Peers and clients go through the wires only: clients hear of no other server, and peers, which tell each other
@@ -138,9 +138,9 @@ class Cluster:
         return self.files.creds / f"{name}.nk"
 
     def env(self, name: str) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         path = os.pathsep.join(str(ROOT / part) for part in ("controller", "agents", "learner", "."))
-        return kept | {
+        return parent_env | {
             "OVEN_URL": self.url, "OVEN_RUN": RUN, "OVEN_CREDS": str(self.creds(name)),
             "OVEN_HISTORY_CREDS": str(self.creds("history")), "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
         }  # fmt: skip
@@ -149,7 +149,7 @@ class Cluster:
         return Bus.connect(self.url, Credentials.load(self.creds(name)), timeout_s=60)
 
     async def leader(self, bus: Bus) -> int:
-        """The node that leads the log's stream, once there is one."""
+        """Return the node that leads the log's stream, once there is one."""
         async with asyncio.timeout(60):
             while True:
                 with contextlib.suppress(NatsError):
@@ -169,7 +169,7 @@ class Cluster:
             process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def cut_off(self, node: int, cut: bool, clients: bool = True) -> None:
-        """From its peers and, with `clients`, from everybody."""
+        """Cut a node off from its peers and, with `clients`, from all clients."""
         for pair, wire in self.routes.items():
             if node in pair:
                 wire.cut(cut)

@@ -1,4 +1,4 @@
-"""A home of a test's own, with this tree's entry points whatever is installed."""
+"""A home for a test, with this checkout's entry points regardless of what is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     metadata = tmp_path / "meta" / "oven_controller-0.dist-info"
     metadata.mkdir(parents=True)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    text = "".join(f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in one.items()) for group, one in groups.items())
+    text = "".join(
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in values.items()) for group, values in groups.items()
+    )
     (metadata / "entry_points.txt").write_text(text)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
     monkeypatch.syspath_prepend(str(metadata.parent))
@@ -27,7 +29,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def invoke(*args: str) -> int:
-    """The command line's exit code."""
+    """Run the command line and return its exit code."""
     with pytest.raises(SystemExit) as caught:
         run(args)
     return int(caught.value.code or 0)

@@ -1,4 +1,4 @@
-"""For the tests of policies: one of each kind, small enough for a millisecond a sample."""
+"""Helpers for the tests of policies: one of each kind, small enough for a millisecond per sample."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KINDS: dict[str, Callable[[], Policy]] = {"causal": causal, "gaussian": gaussian
 
 
 def made(kind: str, seed: int = 0) -> Policy:
-    """Of known weights, in evaluation mode."""
+    """Return a policy with known weights, in evaluation mode."""
     torch.manual_seed(seed)
     return KINDS[kind]().eval()
 
@@ -55,23 +55,23 @@ def conditions(kind: str) -> list[Any]:
 
 
 def liked(completions: Sequence[Any], **_: Any) -> list[float | None]:
-    """A reward for whatever kind: vowels, or a large first coordinate."""
+    """A reward for any kind of policy: vowels, or a large first coordinate."""
     return [
         sum(letter in "aeiou" for letter in done) / 4 if isinstance(done, str) else float(done[0, 0])
         for done in completions
     ]
 
 
-def trainer(kind: str, rewards: Any = None, given: Any = None, **settings: Any) -> PolicyTrainer:
-    """Four samples for each of two conditions; keywords that are the trainer's own go to it."""
+def trainer(kind: str, rewards: Any = None, policy_conditions: Any = None, **settings: Any) -> PolicyTrainer:
+    """Return a trainer with four samples for each of two conditions. Other keywords are the trainer's settings."""
     own = {name: settings.pop(name) for name in ("teachers", "teacher", "evaluate", "output_dir") if name in settings}
     defaults = {"max_steps": 4, "group_size": 4, "conditions_per_step": 2, "learning_rate": 0.01}
     policy = settings.pop("policy", None) or made(kind)
     config = PolicyTrainerConfig(**(defaults | settings))
-    return PolicyTrainer(policy, rewards or {"liked": liked}, given or conditions(kind), config, **own)
+    return PolicyTrainer(policy, rewards or {"liked": liked}, policy_conditions or conditions(kind), config, **own)
 
 
 def gradient(policy: Policy) -> torch.Tensor:
-    """Of all parameters in one vector; 0 where there is none."""
-    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
-    return torch.cat([one.flatten() for one in found]).clone()
+    """Return the gradient of all parameters as one vector, with 0 where there is none."""
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
+    return torch.cat([gradient.flatten() for gradient in gradients]).clone()

@@ -1,4 +1,4 @@
-"""Cases for three ranks without a bus: something happens to one of them, and each says how it ended."""
+"""Cases for three ranks without a bus: an event happens on one of them, and each rank reports its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from oven_learner.testing import FakeLink
 
 
 class Case:
-    """A client on each rank; rank 0's has a link that the case writes on."""
+    """A client on each rank. Rank 0's has a link that the case writes to."""
 
     def __init__(self, ranks: Ranks, **settings: Any) -> None:
         self.ranks, self.line, self.model = ranks, settings.pop("line", None) or FakeLink(), Model()
@@ -51,7 +51,7 @@ class Case:
         self.line.incoming.extend(orders)
 
     def steps(self, limit: int) -> int:
-        """How many there were."""
+        """Run steps and return how many there were."""
         for step in range(1, limit + 1):
             self.client.observe(step, {})
             self.client.poll()
@@ -60,13 +60,13 @@ class Case:
         return limit
 
     def end(self, steps: int) -> dict[str, Any]:
-        said = [(receipt.status, receipt.reason) for receipt in self.line.receipts()]
-        return {"steps": steps, "rate": self.model.rate, "stopping": self.client.stopping, "receipts": said}
+        receipts = [(receipt.status, receipt.reason) for receipt in self.line.receipts()]
+        return {"steps": steps, "rate": self.model.rate, "stopping": self.client.stopping, "receipts": receipts}
 
 
 def listening_fails(ranks: Ranks) -> dict[str, Any]:
     class Breaking(FakeLink):
-        """Fails after it has handed over a decision, and at every second look."""
+        """A link that fails after it delivered a decision, and at every second poll."""
 
         looks = 0
 
@@ -82,7 +82,7 @@ def listening_fails(ranks: Ranks) -> dict[str, Any]:
 
 
 def the_time_is_up(ranks: Ranks) -> dict[str, Any]:
-    """Each has a clock of its own, and those of the others are ahead."""
+    """Each rank has its own clock, and the others' clocks are ahead."""
     case = Case(ranks, seconds=0.2 if ranks.leader else 1e-6)
     return case.end(case.steps(1_000_000))
 
@@ -100,15 +100,15 @@ def rank_0_is_refused(ranks: Ranks) -> dict[str, Any]:
 
 
 def the_client_itself_fails(ranks: Ranks) -> dict[str, Any]:
-    """Twice, with a decision in its hands."""
+    """The client fails twice while it holds a decision."""
 
     class Failing(OvenClient):
-        left = 2
+        remaining = 2
 
         def is_time_spent(self) -> bool:
-            if self.left:
-                self.left -= 1
-                raise RuntimeError(f"{self.left} more")
+            if self.remaining:
+                self.remaining -= 1
+                raise RuntimeError(f"{self.remaining} more")
             return super().is_time_spent()
 
     case = Case(ranks, kind=Failing)
@@ -141,7 +141,7 @@ def rank_2_is_asked_to_end(ranks: Ranks) -> dict[str, Any]:
 
 def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
     class Patient(FakeLink):
-        """Resumes after some looks."""
+        """A link that resumes the run after some polls."""
 
         looks = 0
 
@@ -159,7 +159,7 @@ def held_and_resumed(ranks: Ranks) -> dict[str, Any]:
 
 
 def an_actuator_is_announced(ranks: Ranks) -> dict[str, Any]:
-    """First on all alike; then with other bounds on rank 1."""
+    """An actuator is announced alike on all ranks, then with other bounds on rank 1."""
     case = Case(ranks)
     before = case.steps(2)
     for high in (200.0, 300.0 + (ranks.index == 1)):
@@ -167,13 +167,13 @@ def an_actuator_is_announced(ranks: Ranks) -> dict[str, Any]:
         case.client.announce("rate")
         before += case.steps(2)
     case.say(decide(150.0))
-    said = [message.actuator.high for message in case.line.sent if isinstance(message, ActuatorAnnounced)]
-    return case.end(before + case.steps(2)) | {"announced": said}
+    highs = [message.actuator.high for message in case.line.sent if isinstance(message, ActuatorAnnounced)]
+    return case.end(before + case.steps(2)) | {"announced": highs}
 
 
 def in_lockstep(ranks: Ranks) -> dict[str, Any]:
     class Mesh(FakeLink):
-        """Decides after each observation, and closes its tick two looks later."""
+        """A link that decides after each observation and closes its tick two polls later."""
 
         looks = 0
 
@@ -199,7 +199,7 @@ def in_lockstep(ranks: Ranks) -> dict[str, Any]:
 
 def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
     """Rank 0 alone knows that it is in lockstep. On the second pass every rank's loop sets the rate itself."""
-    found: dict[str, Any] = {"rates": [], "status": []}
+    readings: dict[str, Any] = {"rates": [], "status": []}
     for overwrites in (False, True):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
@@ -213,14 +213,14 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
             if overwrites:
                 optimizer.param_groups[0]["lr"] = 0.1
             optimizer.step()
-            found["rates"].append(rate.used)
+            readings["rates"].append(rate.used)
             schedule.step()
             client.observe(step, {})
             client.poll()
-        found["status"].append(actuators.read("optimizer.lr_scale"))
-        found["receipts"] = [*found.get("receipts", []), *(receipt.status for receipt in line.receipts())]
+        readings["status"].append(actuators.read("optimizer.lr_scale"))
+        readings["receipts"] = [*readings.get("receipts", []), *(receipt.status for receipt in line.receipts())]
         client.close("completed")
-    return found
+    return readings
 
 
 def each_measures(ranks: Ranks) -> dict[str, Any]:
@@ -234,21 +234,21 @@ def each_measures(ranks: Ranks) -> dict[str, Any]:
 
 def all_end_with_the_best(ranks: Ranks) -> dict[str, Any]:
     """The readings differ by rank: rank 2's alone would choose other weights. Then one rank cannot read."""
-    found: dict[str, Any] = {"weights": [], "said": []}
+    results: dict[str, Any] = {"weights": [], "said": []}
     for fails in (False, True):
-        at = {"weight": 0}
+        state = {"weight": 0}
 
-        def read(at: dict[str, int] = at, fails: bool = fails) -> float:
-            if fails and ranks.index == 1 and at["weight"] == 2:
+        def read(state: dict[str, int] = state, fails: bool = fails) -> float:
+            if fails and ranks.index == 1 and state["weight"] == 2:
                 raise OSError("the file is not on this machine")
-            return {1: 3.0, 2: 1.0, 3: 2.0}[at["weight"]] * (-0.1 if ranks.index == 2 else 1.0)
+            return {1: 3.0, 2: 1.0, 3: 2.0}[state["weight"]] * (-0.1 if ranks.index == 2 else 1.0)
 
-        def restore(weight: int, at: dict[str, int] = at) -> None:
-            at["weight"] = weight
+        def restore(weight: int, state: dict[str, int] = state) -> None:
+            state["weight"] = weight
 
         best = BestWeights(
             MetricSpec(name="eval/loss", better="down", held_out=True),
-            take=partial(at.__getitem__, "weight"),
+            take=partial(state.__getitem__, "weight"),
             restore=restore,
             read=read,
             ranks=ranks,
@@ -256,14 +256,16 @@ def all_end_with_the_best(ranks: Ranks) -> dict[str, Any]:
         case = Case(ranks, best=best)
         case.say(decide("best", actuator="run.best", apply_at=2))
         for step in (1, 2, 3):
-            at["weight"] = step
+            state["weight"] = step
             case.client.observe(step, {})
             case.client.evaluated({} if ranks.index == 0 else {"eval/loss": {1: 3.0, 2: 1.0, 3: 2.0}[step]})
             case.client.poll()
         case.client.finish()
-        found["weights"].append(at["weight"])
-        found["said"] += [(one.status, one.reason) for one in case.line.receipts() if not one.decision_id]
-    return found
+        results["weights"].append(state["weight"])
+        results["said"] += [
+            (receipt.status, receipt.reason) for receipt in case.line.receipts() if not receipt.decision_id
+        ]
+    return results
 
 
 CASES = (

@@ -1,4 +1,4 @@
-"""For the workers of ranks_job: GRPO with a channel of uneven work."""
+"""For the workers of ranks_job: GRPO with a channel whose work differs by rank."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ HINTED = 4
 
 
 class InOrder(ChannelTrainer):
-    """Its prompts come as they stand in the data set."""
+    """A trainer that reads its prompts in the order of the data set."""
 
     def _get_train_sampler(self, *_: Any, **__: Any) -> Any:
         return torch.utils.data.SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
 
 
 def trained(folder: Path, steps: int) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """The weights, and what this rank's channel saw."""
+    """Train and return the weights and what this rank's channel saw."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    feedback = [row | {"feedback": "no"} if at < HINTED else row | {"feedback": None} for at, row in enumerate(ROWS)]
+    feedback = [
+        row | {"feedback": "no"} if index < HINTED else row | {"feedback": None} for index, row in enumerate(ROWS)
+    ]
     rows = [row for row in feedback for _ in range(4)]  # as a sampler of groups would repeat them
     channel = SelfDistillation(0.5, hints=Hints(sibling=False), topk=8)
     job = grpo(

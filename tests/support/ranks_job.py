@@ -27,7 +27,7 @@ from oven_learner import ranks
 
 
 class Notes:
-    """What one rank did. It waits before a step that the test has not allowed yet: all wait for rank 0 then."""
+    """Notes of one rank. It waits before a step that the test has not allowed yet, so that all wait for rank 0."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._rank = folder, int(os.environ["RANK"])
@@ -42,12 +42,12 @@ class Notes:
 
     def end(self, weights: list[torch.Tensor], **more: Any) -> None:
         data = b"".join(weight.detach().numpy().tobytes() for weight in weights)
-        said = {"weights": hashlib.sha256(data).hexdigest(), **more}
-        (self._folder / f"end-{self._rank}.json").write_text(json.dumps(said))
+        record = {"weights": hashlib.sha256(data).hexdigest(), **more}
+        (self._folder / f"end-{self._rank}.json").write_text(json.dumps(record))
 
 
 def loop(folder: Path, steps: int, seconds: float | None) -> None:
-    """DistributedDataParallel and `oven.connect`."""
+    """Train with DistributedDataParallel and `oven.connect`."""
     distributed.init_process_group("gloo")
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -71,7 +71,7 @@ def loop(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def attached(folder: Path, steps: int, seconds: float | None) -> None:
-    """A Trainer under DistributedDataParallel; when its end is asked for, it begins again."""
+    """Train with a Trainer under DistributedDataParallel. After a requested end it starts again."""
     from tests.support.attached import rows, trainer
     from tests.support.ranks_trainers import Noting, losses
 
@@ -89,7 +89,7 @@ def attached(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def sharded(folder: Path, steps: int, seconds: float | None) -> None:
-    """A Trainer under FSDP2: alone, then attached and left alone, then attached until its end is asked for."""
+    """Train with a Trainer under FSDP2: alone, then attached without changes, then attached until its end."""
     from tests.support.ranks_trainers import Noting, losses, sharded_trainer, whole
 
     def train(limit: int, plug: bool, notes: Notes | None = None) -> list[torch.Tensor]:
@@ -108,17 +108,18 @@ def sharded(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: what happens to one rank only."""
+    """Run the cases in which an event happens on one rank only, without a bus."""
     from tests.support.ranks_cases import CASES
 
     distributed.init_process_group("gloo")
     together = ranks.Ranks.join()
-    said = {case.__name__: case(together) for case in CASES}
-    (folder / f"end-{together.index}.json").write_text(json.dumps(said))
+    results = {case.__name__: case(together) for case in CASES}
+    (folder / f"end-{together.index}.json").write_text(json.dumps(results))
 
 
 def oracle(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: an oracle's GRPO under DistributedDataParallel, each pass watched. `steps` are a rank's rows."""
+    """Train an oracle with GRPO under DistributedDataParallel without a bus, and watch each pass. `steps` are a rank's
+    rows."""
     import warnings
 
     from tests.support.activation_rows import until
@@ -130,12 +131,12 @@ def oracle(folder: Path, steps: int, seconds: float | None) -> None:
 
 
 def channelled(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: GRPO with self-distillation. Only rank 0's prompts have hints."""
+    """Train with GRPO and self-distillation without a bus. Only rank 0's prompts have hints."""
     from tests.support.ranks_channels import trained
 
     notes = Notes(folder)
-    weights, said = trained(folder, steps)
-    notes.end(weights, **said)
+    weights, figures = trained(folder, steps)
+    notes.end(weights, **figures)
 
 
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
@@ -162,14 +163,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seconds", type=float)
-    asked = parser.parse_args()
-    importlib.import_module(KINDS[asked.kind][1])
+    options = parser.parse_args()
+    importlib.import_module(KINDS[options.kind][1])
     gc.freeze()  # what was imported: each training of each rank begins with a full collection
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=asked.ranks, run_id="r", start_method="fork", rdzv_backend="c10d",
+        min_nodes=1, max_nodes=1, nproc_per_node=options.ranks, run_id="r", start_method="fork", rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1", max_restarts=0, monitor_interval=0.05,
     )  # fmt: skip
-    elastic_launch(config, work)(asked.kind, asked.folder, asked.steps, asked.seconds)
+    elastic_launch(config, work)(options.kind, options.folder, options.steps, options.seconds)
 
 
 if __name__ == "__main__":

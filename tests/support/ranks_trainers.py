@@ -19,7 +19,7 @@ class Steps(Protocol):
 
 
 class Noting(TrainerCallback):
-    """Notes step, rate, limit on the gradient's norm and this rank's loss, before each optimizer step."""
+    """Notes the step, rate, gradient-norm limit and this rank's loss before each optimizer step."""
 
     def __init__(self, notes: Steps, measured: list[float]) -> None:
         self._notes, self._measured = notes, measured
@@ -29,17 +29,17 @@ class Noting(TrainerCallback):
         self._notes.step(state.global_step + 1, rate, self._measured[-1], args.max_grad_norm)
 
 
-def losses(of: Trainer) -> list[float]:
-    """This rank's loss of each step so far."""
+def losses(trainer: Trainer) -> list[float]:
+    """Return this rank's loss of each step so far."""
     seen: list[float] = []
-    step = of.training_step
+    step = trainer.training_step
 
     def noted(*args: Any, **kwargs: Any) -> torch.Tensor:
         loss = step(*args, **kwargs)
         seen.append(float(loss))
         return loss
 
-    of.training_step = noted  # type: ignore[method-assign]
+    trainer.training_step = noted  # type: ignore[method-assign]
     return seen
 
 
@@ -65,7 +65,7 @@ def sharded_trainer(folder: Path, steps: int) -> Trainer:
     )  # fmt: skip
 
 
-def whole(of: Trainer) -> list[torch.Tensor]:
-    """The weights, gathered on every rank."""
-    state = of.accelerator.get_state_dict(of.model_wrapped)
+def whole(trainer: Trainer) -> list[torch.Tensor]:
+    """Return the weights, gathered on every rank."""
+    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     return [weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in state.values()]

@@ -1,4 +1,4 @@
-"""Runs on disk that are over: a folder with a log.jsonl made of events, as `up` leaves it behind."""
+"""Finished runs on disk: a folder with a log.jsonl made of events, as `up` leaves it."""
 
 from __future__ import annotations
 

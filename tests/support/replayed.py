@@ -1,4 +1,4 @@
-"""A run's folder with an exported log in it, as `up` leaves one behind."""
+"""A run's folder with an exported log in it, as `up` leaves it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 
 def a_run(end: bool = True, **rules: Any) -> Log:
-    """Nine ticks: a decision that is adopted and carried out, one that is refused, one without a quorum."""
+    """Return nine ticks: a decision that is adopted and applied, one that is refused, and one without a quorum."""
     log = Log(stride=1)
     log.start(**rules)
     for agent in ("amy", "bob"):

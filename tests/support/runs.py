@@ -1,4 +1,4 @@
-"""Made-up runs with gauges like a real one's, for agents: healthy ones of many shapes, and what a test does to them."""
+"""Made-up runs with realistic gauges, for agents: healthy ones of many shapes, and helpers to damage them."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def language(
     rate: Callable[[int], float] = lambda t: 3e-3 * min(1.0, t / 20),
     aligned: Callable[[int], float] = lambda t: 0.35 * math.exp(-t / 12) - 0.01,
 ) -> Gauges:
-    """Of a pretraining run: the noise of small batches, a norm that grows as weights do, no data twice."""
+    """Return gauges of a pretraining run: the noise of small batches, a growing weight norm, no repeated data."""
 
     def gauges(tick: int, draw: random.Random) -> dict[str, float]:
         now = rate(tick)
-        found = {
+        metrics = {
             "loss": loss(tick) + noise(draw),
             "grad_norm": math.exp(draw.gauss(0, 0.35)),
             "learning_rate": now,
@@ -99,7 +99,7 @@ def language(
             "optim/weight_norm": 28 + tick / 100,
             "data/repeated": 0.0,
         }
-        return found | ({"eval/loss": loss(tick) + 0.05 + draw.gauss(0, 0.01)} if tick % 20 == 0 else {})
+        return metrics | ({"eval/loss": loss(tick) + 0.05 + draw.gauss(0, 0.01)} if tick % 20 == 0 else {})
 
     return gauges
 
@@ -109,12 +109,12 @@ def sorting(
     entropy: Callable[[int], float] = lambda t: 0.15 + 0.9 * math.exp(-t / 80),
     rate: Callable[[int], float] = lambda t: 3e-3,
 ) -> Gauges:
-    """Of a GRPO run: judges that look at the same completions, a reward that rises and an entropy that pays for it."""
+    """Return gauges of a GRPO run: judges of the same completions, rising reward, an entropy that falls with it."""
 
     def gauges(tick: int, draw: random.Random) -> dict[str, float]:
         level, common = reward(tick), draw.gauss(0, 0.03)
         p = min(1.0, max(0.0, level + common))
-        found = {
+        metrics = {
             "loss": draw.gauss(0, 0.01),
             "grad_norm": math.exp(draw.gauss(-0.5, 0.3)),
             "learning_rate": rate(tick),
@@ -132,16 +132,16 @@ def sorting(
         }
         for judge, slope in zip(JUDGES, (1.0, 0.1, 0.7), strict=True):
             base = slope * level + (1 - slope) * 0.95
-            found[f"rewards/{judge}/mean"] = min(1.0, base + slope * common + draw.gauss(0, 0.02 * slope + 0.01))
+            metrics[f"rewards/{judge}/mean"] = min(1.0, base + slope * common + draw.gauss(0, 0.02 * slope + 0.01))
         for name, offset in zip(LEVELS, (0.08, 0.0, -0.08), strict=True):
-            found[f"reward/{name}"] = min(1.0, max(0.0, level + offset + draw.gauss(0, 0.06)))
-        return found | ({"eval/accuracy": min(1.0, level + 0.05 + draw.gauss(0, 0.01))} if tick % 20 == 0 else {})
+            metrics[f"reward/{name}"] = min(1.0, max(0.0, level + offset + draw.gauss(0, 0.06)))
+        return metrics | ({"eval/accuracy": min(1.0, level + 0.05 + draw.gauss(0, 0.01))} if tick % 20 == 0 else {})
 
     return gauges
 
 
 def observed(gauges: Gauges, ticks: Iterable[int], seed: int = 0) -> list[Observation]:
-    """The same draw for the same tick and seed, whatever came before."""
+    """Return gauges that depend only on the tick and the seed."""
     return [seen(tick, gauges(tick, random.Random(f"{seed} {tick}"))) for tick in ticks]
 
 
@@ -161,22 +161,24 @@ def receipt(tick: int, actuator: str, before: object = 0.0, after: object = 1.0)
     )  # fmt: skip
 
 
-def said(
+def agent_messages(
     agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision], every: int = 1
 ) -> list[Vote | Plan | Alternatives | TopicShares]:
-    """What it proposes after `every` so many events; nothing of it is carried out."""
+    """Return what the agent proposes when it reacts after every `every` events. No proposal is applied."""
     session = Session(agent, "me")
     session.absorb(run)
-    found: list[Vote | Plan | Alternatives | TopicShares] = []
+    messages: list[Vote | Plan | Alternatives | TopicShares] = []
     for count, event in enumerate(events, 1):
         session.absorb(event)
         if count % every:
             continue
-        found += [message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)]
+        messages += [
+            message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)
+        ]
         assert not session.problems, session.problems
-    return found
+    return messages
 
 
 def votes(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]) -> list[Vote]:
-    """The same, of alternatives the agent's own first."""
-    return [word for word in without_graph(said(agent, run, events)) if isinstance(word, Vote)]
+    """Return the agent's votes. Of alternatives, use the agent's first one."""
+    return [word for word in without_graph(agent_messages(agent, run, events)) if isinstance(word, Vote)]

@@ -1,4 +1,4 @@
-"""Sampled groups for tests: a plain one, and one with all that a text may do to a terminal."""
+"""Sampled groups for tests: a plain one, and one with everything that a text can do to a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIME = "2026-11-25T03:16:41.123456+00:00"
 
 
 def judged(step: int, group: int = 0) -> SampledGroup:
-    """Two members, one with reasons; one answer of three without a reward."""
+    """Return a group of three answers with two members, one with reasons. One answer has no reward."""
     return SampledGroup(
         incarnation=1,
         number=step,
@@ -44,7 +44,7 @@ def judged(step: int, group: int = 0) -> SampledGroup:
 
 
 def hostile(step: int) -> SampledGroup:
-    """Control characters everywhere, a text of a megabyte that was cut, and no completion that has a number."""
+    """Return a group with control characters everywhere, a truncated text of a megabyte, and no reward."""
     return SampledGroup(
         incarnation=1,
         number=step,
@@ -61,4 +61,4 @@ def hostile(step: int) -> SampledGroup:
 
 
 def stored(*groups: SampledGroup) -> list[StoredGroup]:
-    return [StoredGroup(seq=place, time=TIME, group=group) for place, group in enumerate(groups, 1)]
+    return [StoredGroup(seq=number, time=TIME, group=group) for number, group in enumerate(groups, 1)]

@@ -18,45 +18,45 @@ BYTES_PER_TOKEN: Final = 4
 
 
 @dataclass(frozen=True)
-class Said:
-    """One message, in no API's own form."""
+class ChatMessage:
+    """One message, independent of any API's format."""
 
     role: str
     text: str
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request."""
+class ChatRequest:
+    """A request for one reply."""
 
     model: str
     """Without its script of faults."""
-    messages: tuple[Said, ...]
+    messages: tuple[ChatMessage, ...]
 
 
-Script: TypeAlias = Callable[[Asked], Said]
+Script: TypeAlias = Callable[[ChatRequest], ChatMessage]
 """What a model says."""
 
 
-def default_script(asked: Asked) -> Said:
-    return Said("assistant", f"The answer to “{asked.messages[-1].text}” is seven.")
+def default_script(request: ChatRequest) -> ChatMessage:
+    return ChatMessage("assistant", f"The answer to “{request.messages[-1].text}” is seven.")
 
 
 @dataclass
 class Bills:
-    """What conversations cost, by model, and what its cache holds."""
+    """The costs of conversations by model, and the content of the cache."""
 
     tokens: dict[str, Counter[str]] = field(default_factory=dict)
     """Model → `input` (of whole prompts), `cached` (of it), `written` (of it, to Anthropic's cache), `output`."""
     _warm: set[tuple[str, str]] = field(default_factory=set)
 
-    def book(self, model: str, messages: Sequence[Said], answer: Said, *, keep: bool) -> Counter[str]:
-        """The bill of one request. `keep`: the conversation is put in the cache."""
-        whole = sum(_tokens(one) for one in messages)
+    def book(self, model: str, messages: Sequence[ChatMessage], answer: ChatMessage, *, keep: bool) -> Counter[str]:
+        """Return the bill of one request. `keep`: put the conversation into the cache."""
+        whole = sum(_tokens(message) for message in messages)
         cached = 0
         for end in range(len(messages), 0, -1):
             if (model, _digest(messages[:end])) in self._warm:
-                cached = sum(_tokens(one) for one in messages[:end])
+                cached = sum(_tokens(message) for message in messages[:end])
                 break
         if keep:
             self._warm |= {(model, _digest(messages[:end])) for end in range(1, len(messages) + 1)}
@@ -70,35 +70,35 @@ class Bills:
         return bill
 
 
-def _tokens(one: Said) -> int:
-    return -(-len(one.text.encode()) // BYTES_PER_TOKEN)
+def _tokens(message: ChatMessage) -> int:
+    return -(-len(message.text.encode()) // BYTES_PER_TOKEN)
 
 
-def _digest(messages: Sequence[Said]) -> str:
+def _digest(messages: Sequence[ChatMessage]) -> str:
     return hashlib.sha256(repr(messages).encode()).hexdigest()
 
 
-def spoilt(fault: str, said: Said) -> tuple[Said, str]:
-    """(the answer, how it ended) with a fault in it; other faults leave it as it is."""
+def spoilt(fault: str, reply: ChatMessage) -> tuple[ChatMessage, str]:
+    """Return (answer, finish reason) with a fault in the answer. Other faults leave it unchanged."""
     match fault:
         case "truncated":
-            return Said("assistant", said.text[: len(said.text) // 2]), "length"
+            return ChatMessage("assistant", reply.text[: len(reply.text) // 2]), "length"
         case "refusal":
-            return Said("assistant", "I cannot help with that."), "refusal"
-    return said, "stop"
+            return ChatMessage("assistant", "I cannot help with that."), "refusal"
+    return reply, "stop"
 
 
-def openai_messages(body: dict[str, Any]) -> tuple[Said, ...]:
-    """Of a request for chat completions."""
-    return tuple(Said(one["role"], one["content"]) for one in body["messages"])
+def openai_messages(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
+    """Return the messages of a request for chat completions."""
+    return tuple(ChatMessage(message["role"], message["content"]) for message in body["messages"])
 
 
-def openai_answer(said: Said, ended: str, bill: Counter[str]) -> dict[str, Any]:
+def openai_answer(reply: ChatMessage, ended: str, bill: Counter[str]) -> dict[str, Any]:
     refused = ended == "refusal"
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": None if refused else said.text,
-        "refusal": said.text if refused else None,
+        "content": None if refused else reply.text,
+        "refusal": reply.text if refused else None,
     }
     return {
         "id": "c1",
@@ -115,18 +115,20 @@ def openai_answer(said: Said, ended: str, bill: Counter[str]) -> dict[str, Any]:
     }
 
 
-def anthropic_messages(body: dict[str, Any]) -> tuple[Said, ...]:
-    """Of a request for a message."""
-    found = [Said("system", body["system"])] if body.get("system") else []
-    for one in body["messages"]:
-        content = one["content"]
+def anthropic_messages(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
+    """Return the messages of a request to the messages API."""
+    messages = [ChatMessage("system", body["system"])] if body.get("system") else []
+    for message in body["messages"]:
+        content = message["content"]
         text = content if isinstance(content, str) else "".join(block["text"] for block in content)
-        found.append(Said(one["role"], text))
-    return tuple(found)
+        messages.append(ChatMessage(message["role"], text))
+    return tuple(messages)
 
 
-def anthropic_answer(said: Said, ended: str, bill: Counter[str]) -> dict[str, Any]:
-    content: list[dict[str, Any]] = [] if ended == "refusal" or not said.text else [{"type": "text", "text": said.text}]
+def anthropic_answer(reply: ChatMessage, ended: str, bill: Counter[str]) -> dict[str, Any]:
+    content: list[dict[str, Any]] = (
+        [] if ended == "refusal" or not reply.text else [{"type": "text", "text": reply.text}]
+    )
     stop = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}[ended]
     return {
         "id": "m1",

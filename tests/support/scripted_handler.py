@@ -1,4 +1,4 @@
-"""Models of a supervised run without a network: each answers by a function of what it is asked."""
+"""Models of a supervised run without a network: each answers by a function of its prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USED = Usage(10, 5)
 
 
 class ScriptedHandler(ModelHandler):
-    """`says` is given the text of the last message; what it raises, the call raises. `usd`: of a call."""
+    """A model. `says` gets the text of the last message; the call raises its errors. `usd`: the cost of a call."""
 
     def __init__(
         self,
@@ -26,24 +26,24 @@ class ScriptedHandler(ModelHandler):
     ) -> None:
         self.model, self.secrets = model, secrets
         self._says, self._usage, self._usd = says, usage, usd
-        self.asked: list[str] = []
+        self.questions: list[str] = []
         self.seen: list[Messages] = []
         self._lock = threading.Lock()
 
     def chat(self, messages: Messages) -> ModelReply:
         with self._lock:
-            self.asked.append(messages[-1]["content"])
+            self.questions.append(messages[-1]["content"])
             self.seen.append(messages)
         text = self._says(messages[-1]["content"])
         return ModelReply(text, model=self.model, usage=self._usage, cost_usd=self._usd)
 
 
 def in_order(*answers: str | Exception) -> Callable[[str], str]:
-    """A script that says these, one after another. Each call beyond them is an AssertionError."""
-    left: Iterator[str | Exception] = iter(answers)
+    """Return a script that gives these answers in order. Each further call is an AssertionError."""
+    remaining: Iterator[str | Exception] = iter(answers)
 
     def says(_: str) -> str:
-        answer = next(left, AssertionError("it was asked once more than the script has answers"))
+        answer = next(remaining, AssertionError("it was asked once more than the script has answers"))
         if isinstance(answer, Exception):
             raise answer
         return answer

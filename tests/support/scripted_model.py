@@ -1,4 +1,4 @@
-"""A language model on loopback that answers what `tuner` and `author` ask: a vote for the first knob, new prompts."""
+"""A language model on loopback that answers `tuner` and `author`: a vote for the first knob, new prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD = {
 
 
 class ScriptedModel(Endpoint):
-    """`says`: what it answers to a data block; None: something fit."""
+    """A model. `says` is its answer to a data block; None: a fitting one."""
 
     def __init__(self, says: Callable[[dict[str, Any]], str] | None = None) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class ScriptedModel(Endpoint):
         if "knobs" in data:
             target = next(name for name, about in data["metrics"].items() if about.get("held_out"))
             return json.dumps(GOOD | {"actuator": next(iter(data["knobs"])), "target": target})
-        told = [(one["topic"], f"{len(self.data)} + {n}?") for one in data["topics"] for n in range(6)]
-        return json.dumps({"prompts": [{"topic": topic, "prompt": f"{topic} {text}"} for topic, text in told]})
+        pairs = [(entry["topic"], f"{len(self.data)} + {n}?") for entry in data["topics"] for n in range(6)]
+        return json.dumps({"prompts": [{"topic": topic, "prompt": f"{topic} {text}"} for topic, text in pairs]})
 
     def _answer(self, user: str) -> str:
         self.data.append(json.loads(user.split("<data>\n")[1].split("\n</data>")[0]))

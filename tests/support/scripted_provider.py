@@ -1,4 +1,4 @@
-"""A judge's provider without a network, and groups to ask it about."""
+"""A judge's provider without a network, and groups for it to score."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ Rule: TypeAlias = Callable[[Scores], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGroup:
-    """What completions are worth, and what each judge says."""
+    """The true values of completions, and each judge's scores."""
 
     truth: list[float]
     scores: Scores
@@ -92,25 +92,27 @@ ADVERSARIES: Final[Mapping[str, Adversary]] = {
 
 
 def groups(name: str, count: int, seed: int, *, same: bool) -> Iterator[SimulatedGroup]:
-    """`same`: the adversary's judges are the same in all groups."""
+    """Yield groups. `same`: the adversary's judges are the same in all groups."""
     adversary, rng = ADVERSARIES[name], random.Random(f"judges {name} {seed}")
-    taken = rng.sample(list(SCALES), adversary.judges)
+    colluding = rng.sample(list(SCALES), adversary.judges)
     for _ in range(count):
         truth = [rng.gauss(0, 1) for _ in range(SIZE)]
         if adversary.watched == "bad":
             truth[0] = BAD
-        taken = taken if same else rng.sample(list(SCALES), adversary.judges)
-        said = {judge: [worth + rng.gauss(0, NOISE) for worth in truth] for judge in SCALES}
+        colluding = colluding if same else rng.sample(list(SCALES), adversary.judges)
+        judge_scores = {judge: [worth + rng.gauss(0, NOISE) for worth in truth] for judge in SCALES}
         if name == "colluding":
             together = adversary.says(truth, truth, rng)
-            said |= dict.fromkeys(taken, together)
+            judge_scores |= dict.fromkeys(colluding, together)
         else:
-            said |= {judge: adversary.says(truth, said[judge], rng) for judge in taken}
-        yield SimulatedGroup(truth, {judge: [SCALES[judge] * score for score in said[judge]] for judge in SCALES})
+            judge_scores |= {judge: adversary.says(truth, judge_scores[judge], rng) for judge in colluding}
+        yield SimulatedGroup(
+            truth, {judge: [SCALES[judge] * score for score in judge_scores[judge]] for judge in SCALES}
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RuleResult:
     """`correlation` of the rewards with the truth, mean over groups; `share` of groups in which the bad completion is
     rewarded above the mean, or the best one below it, or NaN."""
 
@@ -118,8 +120,8 @@ class Found:
     share: float
 
 
-def play(rule: Rule, name: str, count: int, seed: int, *, same: bool = False, skip: int = 0) -> Found:
-    """What a rule makes of an adversary. The first `skip` groups are played and not counted."""
+def play(rule: Rule, name: str, count: int, seed: int, *, same: bool = False, skip: int = 0) -> RuleResult:
+    """Measure a rule against an adversary. The first `skip` groups are not counted."""
     watched = ADVERSARIES[name].watched
     correlations, lost = [], 0
     for n, group in enumerate(groups(name, count + skip, seed, same=same)):
@@ -130,16 +132,16 @@ def play(rule: Rule, name: str, count: int, seed: int, *, same: bool = False, sk
         correlations.append(math.fsum(reward * worth for reward, worth in pairs) / SIZE)
         best = group.truth.index(max(group.truth))
         lost += rewards[0] > 0 if watched == "bad" else rewards[best] < 0
-    return Found(math.fsum(correlations) / count, lost / count if watched else math.nan)
+    return RuleResult(math.fsum(correlations) / count, lost / count if watched else math.nan)
 
 
 def raw_mean(scores: Scores) -> list[float]:
-    """The mean of the scores as they are, which is what most committees do."""
-    return [math.fsum(given) / len(given) for given in zip(*scores.values(), strict=True)]
+    """The mean of the unchanged scores, as most committees use it."""
+    return [math.fsum(values) / len(values) for values in zip(*scores.values(), strict=True)]
 
 
 def by_rule(rule: str, caution: float = 0.5, reliability: Reliability | None = None) -> Rule:
-    """One of the committee's rules, with what it learns of the judges from group to group if `reliability` is given."""
+    """Return one of the committee's rules. With `reliability` it learns about the judges from group to group."""
 
     def rewards(scores: Scores) -> list[float]:
         weights = WEIGHTS if reliability is None else reliability.weights(WEIGHTS)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.learner_side import RUN, Server, serving, until
-from tests.support.scripted_conversation import Asked, Said
+from tests.support.scripted_conversation import ChatMessage, ChatRequest
 
 from oven_agents.runtime.host import host
 from oven_agents.sdk.agent import Agent
@@ -86,7 +86,7 @@ def started(**rules: Any) -> RunStarted:
 
 
 def observed(tick: int) -> Observation:
-    """The steps of a run whose rate goes up tenfold at ONSET, and whose loss follows."""
+    """Return the steps of a run whose rate rises tenfold at ONSET, followed by its loss."""
     off = ((tick * 7919) % 101 - 50) / 50  # the same scatter in every run
     high = tick >= ONSET
     metrics = {
@@ -97,9 +97,9 @@ def observed(tick: int) -> Observation:
     return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / 200, metrics=metrics)
 
 
-def program(code: str) -> Callable[[Asked], Said]:
-    """A model that always writes this program."""
-    return lambda asked: Said("assistant", f"I see.\n```repl\n{code}\n```")
+def program(code: str) -> Callable[[ChatRequest], ChatMessage]:
+    """Return a model that always writes this program."""
+    return lambda request: ChatMessage("assistant", f"I see.\n```repl\n{code}\n```")
 
 
 HONEST = f"""\
@@ -110,13 +110,13 @@ FINAL({{"cause": "lr_too_high", "evidence": [proof], "knob": "{SCALE}", "value":
 
 
 def settings(base_url: str, model: str = "m", **more: Any) -> dict[str, Any]:
-    """The run's, as `up` resolves them."""
+    """Return the run's settings as `up` resolves them."""
     named = {"provider": "compatible", "model": model, "base_url": base_url, "key_env": "OVEN_TEST_KEY"}
     return {"supervisor": {"model": named, "every": 1, "expires": 60, **more}}
 
 
 class LiveRun:
-    """Ticks go on when the mesh has closed the one before."""
+    """Wait before each tick until the mesh has closed the one before."""
 
     def __init__(self, server: Server, bus: Bus, supervisor: Supervisor | None, folder: Path) -> None:
         self.server, self.supervisor, self.folder = server, supervisor, folder
@@ -139,11 +139,11 @@ class LiveRun:
                 await self._closed.wait()
 
     async def answered(self) -> None:
-        """Until the first diagnosis is done: its answer lies on the supervisor's desk, or was taken from there."""
+        """Wait until the first diagnosis is done, whether or not the supervisor has read it."""
         await until((self.folder / "diagnoses" / "001" / "outcome.json").exists)
 
     async def end(self) -> list[Event]:
-        """The whole log, which is left in the run's folder as `up` exports it."""
+        """Return the whole log, which stays in the run's folder as `up` exports it."""
         await say(
             self._bus,
             ON.run,
@@ -173,10 +173,10 @@ async def live_run(
     """`config`: the run's settings; None: a run without a supervisor. `order`: as Steady
     says it. Each agent has a host of its own."""
     config = config() if callable(config) else config  # an endpoint's address is known once it is served
-    place = folder / RUN
-    place.mkdir(parents=True)
-    (place / "config.json").write_text(json.dumps(config or {}))
-    monkeypatch.setenv("OVEN_RUN_DIR", str(place))
+    run_folder = folder / RUN
+    run_folder.mkdir(parents=True)
+    (run_folder / "config.json").write_text(json.dumps(config or {}))
+    monkeypatch.setenv("OVEN_RUN_DIR", str(run_folder))
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
     supervisor = Supervisor() if config is not None else None
     agents: dict[str, Agent] = {"steady": Steady(order), **({"supervisor": supervisor} if supervisor else {})}
@@ -188,7 +188,7 @@ async def live_run(
         serving_graph(bus, Answers(load())),
     ):
         await serve_history(history, RUN)
-        run = LiveRun(server, bus, supervisor, place)
+        run = LiveRun(server, bus, supervisor, run_folder)
         tasks = [asyncio.create_task(serve(mesh, RUN))]
         await say(bus, ON.run, started(shadow=("supervisor",) if supervisor else ()))
         for name, agent in agents.items():

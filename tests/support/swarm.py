@@ -1,4 +1,4 @@
-"""A run on a server of the test: mesh replicas and agents as processes of their own, a learner that keeps training."""
+"""A run on a test's server: mesh replicas and agents as separate processes, and a learner that keeps training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RULES = Rules(
 
 
 class Site(Protocol):
-    """Where the run's bus is: one server, or a cluster."""
+    """The address of the run's bus: one server, or a cluster."""
 
     @property
     def url(self) -> str: ...
@@ -69,13 +69,13 @@ class Swarm:
         self._lives = 0
 
     async def mesh(self, name: str = "mesh") -> Process:
-        """A replica, when it has replayed the log."""
+        """Return a replica that has replayed the log."""
         env = self.site.env("mesh") | {"OVEN_REPLICA": name}
         self._lives += 1
         process = Process(list(MESH), env, self.folder / f"{name}-{self._lives}.log")
         self.processes[name] = process
-        await until(lambda: "replayed" in process.said() or process.popen.poll() is not None)
-        assert process.popen.poll() is None, process.said()
+        await until(lambda: "replayed" in process.output() or process.popen.poll() is not None)
+        assert process.popen.poll() is None, process.output()
         return process
 
     async def agent(self, name: str, source: str = PENDULUM, unready: bool = False) -> Process:
@@ -92,41 +92,41 @@ class Swarm:
             os.kill(self.processes[name].popen.pid, number)
 
     async def logged(self, wanted: Callable[[Event], object], after: int = 0) -> Event:
-        """The first such event after a sequence, as soon as the log has it."""
-        at = 0
-        found: list[Event] = []
+        """Return the first matching event after a sequence, as soon as it is in the log."""
+        position = 0
+        batch: list[Event] = []
 
         def look() -> bool:
-            nonlocal at
-            while at < len(self.events) and not found:
-                event = self.events[at]
-                at += 1
+            nonlocal position
+            while position < len(self.events) and not batch:
+                event = self.events[position]
+                position += 1
                 if event.seq > after and wanted(event):
-                    found.append(event)
-            return bool(found)
+                    batch.append(event)
+            return bool(batch)
 
         await until(look)
-        return found[0]
+        return batch[0]
 
     @property
     def seq(self) -> int:
         return self.events[-1].seq if self.events else 0
 
     async def decided(self, count: int = 1) -> None:
-        """Until so many further decisions, each made and then applied by the learner, are in the log."""
+        """Wait until the log has so many further decisions, each applied by the learner."""
         for _ in range(count):
             made = names.author((await self.logged(adopted, after=self.seq)).subject)
             await self.logged(partial(_answers, made))
 
     async def ticks(self, count: int) -> None:
-        """Until the log has observations of so many further ticks."""
+        """Wait until the log has observations of so many further ticks."""
         assert self.learner is not None
         wanted = self.learner.tick + count
         await self.logged(lambda event: isinstance(event.body, Observation) and event.body.tick >= wanted)
 
     @asynccontextmanager
     async def training(self, hz: float, rules: Rules = RULES, gauges: int = 1) -> AsyncIterator[OvenClient]:
-        """A learner that takes `hz` steps a second whatever happens, and ends in order."""
+        """Yield a learner that takes `hz` steps per second regardless of faults and ends in order."""
         actuators, clip = Actuators(), self.clip
         actuators.scalar("grad.clip", lambda: clip[0], lambda v: clip.__setitem__(0, v), low=0.1, high=10)
         link = ProcessLink(self.site.url, RUN, Credentials.load(self.site.creds("learner")))
@@ -148,11 +148,12 @@ class Swarm:
         finally:
             self._stop.set()
             await asyncio.to_thread(thread.join)
-            said = await asyncio.to_thread(learner.close, "completed", timeout_s=60)
-        assert said, "everything that the learner said is in the log"
+            closed = await asyncio.to_thread(learner.close, "completed", timeout_s=60)
+        assert closed, "everything that the learner said is in the log"
 
     async def ended(self) -> int:
-        """How many decisions the log holds, once the run is over and the replicas have said all. It has to be sound."""
+        """Return the number of decisions in the log after the run ended and the replicas finished. The log must be
+        sound."""
         await self.logged(lambda event: isinstance(event.body, RunEnded))
         async with asyncio.timeout(LIMIT_S):
             while True:
@@ -193,10 +194,10 @@ def adopted(event: Event) -> bool:
 
 
 def sound(events: Sequence[Event]) -> int:
-    """The log is whole and follows from its inputs; how many decisions it holds."""
+    """Check that the log is complete and follows from its inputs, and return the number of its decisions."""
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    said = [event.body for event in events if hasattr(event.body, "incarnation")]
-    numbers = [(body.incarnation, body.n) for body in said]  # type: ignore[union-attr]
+    bodies = [event.body for event in events if hasattr(event.body, "incarnation")]
+    numbers = [(body.incarnation, body.n) for body in bodies]  # type: ignore[union-attr]
     assert numbers == sorted(set(numbers)), "the learner's messages are there once, and in order"
     observed = [event.body.tick for event in events if isinstance(event.body, Observation)]
     assert observed == list(range(1, len(observed) + 1))

@@ -1,4 +1,4 @@
-"""For the tests of the channels and of PEFT: GRPO trainers of a few steps, TRL's own and ours, from the same seed."""
+"""Helpers for the tests of the channels and of PEFT: GRPO trainers of a few steps with one seed, TRL's and ours."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def losses(job: Any) -> list[float]:
 
 
 def batch(job: Any, advantages: list[float] | None = None, rows: Any = ROWS) -> dict[str, Any]:
-    """Eight sampled completions of two prompts; without advantages GRPO's own loss has no gradient."""
+    """Return eight sampled completions of two prompts. Without advantages GRPO's own loss has no gradient."""
     job.model.train()
     job.current_gradient_accumulation_steps = 1  # as `train()` sets it
     set_seed(5)
@@ -74,7 +74,7 @@ def batch(job: Any, advantages: list[float] | None = None, rows: Any = ROWS) -> 
 
 
 def gradient(job: Any, inputs: dict[str, Any]) -> torch.Tensor:
-    """Of the parameters that train, in one vector."""
+    """Return the gradient of the trainable parameters as one vector."""
     job.model.zero_grad()
     job._compute_loss(job.model, inputs).backward()
     trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
@@ -82,7 +82,7 @@ def gradient(job: Any, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 def differentiated(job: Any, loss: torch.Tensor) -> torch.Tensor:
-    """∂loss/∂θ of the parameters that train, in one vector."""
+    """Return ∂loss/∂θ of the trainable parameters as one vector."""
     trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
     parts = torch.autograd.grad(loss, trained, allow_unused=True)
     return torch.cat([

@@ -1,5 +1,4 @@
-"""A real stack on a server with TLS and users, and persons on another machine: who have a credential file and nothing
-of the run's folder."""
+"""A real stack on a server with TLS and users, and operators on another machine with only a credential file."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Adviser(Agent):
 
 
 class TlsStack:
-    """`begin`, then `person` and `elsewhere`; `end` lets the learner finish and replays the log."""
+    """Call `begin`, then `person` and `elsewhere`. `end` lets the learner finish and replays the log."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -51,10 +50,10 @@ class TlsStack:
         return self.stack.run_folder(RUN)
 
     def make_server(self) -> None:
-        """Configure it with a certificate, and start it."""
+        """Configure the server with a certificate and start it."""
         made = ("--run", RUN, "--agent", "adviser", "--listen", f"127.0.0.1:{self.port}")
-        code, said = self.stack.command("creds", "server", str(self.bus), *made, "--tls", "--host", "127.0.0.1")
-        assert code == 0, said
+        code, output = self.stack.command("creds", "server", str(self.bus), *made, "--tls", "--host", "127.0.0.1")
+        assert code == 0, output
         self.far.mkdir()
         self.start_server()
 
@@ -72,7 +71,7 @@ class TlsStack:
             self.server = None
 
     def reload(self) -> None:
-        """Have it read its users again, as `creds` says."""
+        """Make the server reload its users, as `creds` says."""
         assert self.server is not None
         before = (self.bus / "log").read_bytes().count(b"Reloaded server configuration")
         self.server.send_signal(signal.SIGHUP)
@@ -81,7 +80,7 @@ class TlsStack:
         )
 
     def begin(self, *sets: str, learner: str = "keeping_learner") -> None:
-        """The stack, whose learner beats and whose agent always wants something. `learner`: its name among the
+        """Start the stack with a beating learner and an agent that always proposes. `learner`: its name among the
         stand-ins (oven_services)."""
         self.make_server()
         self.stack.install({"learner": f"oven_services:{learner}"})
@@ -92,9 +91,9 @@ class TlsStack:
         self.up = self.stack.up(RUN, *there, *options, until="learner  toy")
 
     def person(self, name: str, power: str = "--operator") -> Path:
-        """Their credential file, on the other machine."""
-        code, said = self.stack.command("creds", "add", name, power, "--run", RUN)
-        assert code == 0, said
+        """Create a person's credential file on the other machine."""
+        code, output = self.stack.command("creds", "add", name, power, "--run", RUN)
+        assert code == 0, output
         if self.server is not None:
             self.reload()
         file = self.far / f"{name}.oven"
@@ -102,20 +101,21 @@ class TlsStack:
         return file
 
     def elsewhere(self, file: Path | None, *args: str, **env: str) -> tuple[int, str]:
-        """(exit code, what it printed) of a command on the other machine, in a process of its own."""
+        """Run a command on the other machine in its own process and return (exit code, output)."""
         own = {key: value for key, value in self.stack.env.items() if not key.startswith("OVEN_")}
         own |= {"OVEN_HOME": str(self.far / "home")} | env
         creds = ("--creds", str(file)) if file is not None else ()
         return self.stack.command_in(self.far, own, *args, *creds)
 
     def json_elsewhere(self, code: int, file: Path | None, *args: str) -> dict[str, Any]:
-        found, said = self.elsewhere(file, *args, "--json")
-        assert found == code, said
-        answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+        exit_code, output = self.elsewhere(file, *args, "--json")
+        assert exit_code == code, output
+        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
         return answer
 
     def end(self, *, finished: bool = False) -> str:
-        """What `up` printed to its end. The log replays byte for byte. `finished`: the learner was told to stop."""
+        """Return the output of `up` after its end. The log replays byte for byte. `finished`: the learner was told to
+        stop."""
         assert self.up is not None
         if not finished:
             (self.folder.path / "finish").touch()
@@ -126,7 +126,7 @@ class TlsStack:
         return text
 
     def authors(self) -> list[tuple[str, str]]:
-        """(type, author) of what operators said, as the exported log has it."""
+        """Return (type, author) of the operators' messages in the exported log."""
         return [(event.body.type, event.author) for event in exported(self.folder) if ".operator." in event.subject]  # type: ignore[union-attr]
 
 

@@ -1,4 +1,4 @@
-"""Traces to test with: drawn ones, and a whole one of a small repair."""
+"""Traces for tests: drawn ones, and a complete one of a small repair."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def sampled_tokens(draw: st.DrawFn) -> Sampled:
     return Sampled(ids=tuple(ids), logprobs=draw(one_each), entropies=draw(one_each))
 
 
-def some(one: st.SearchStrategy[Message]) -> st.SearchStrategy[tuple[Message, ...]]:
-    return st.lists(one, max_size=3).map(tuple)
+def short_tuples(strategy: st.SearchStrategy[Message]) -> st.SearchStrategy[tuple[Message, ...]]:
+    return st.lists(strategy, max_size=3).map(tuple)
 
 
 steps = st.builds(
     TraceStep,
-    state=st.none() | some(messages),
+    state=st.none() | short_tuples(messages),
     action=actions,
-    result=st.none() | some(tool_results | users),
+    result=st.none() | short_tuples(tool_results | users),
     reward=st.none() | real,
     sampled=st.none() | sampled_tokens(),
     outcome=text,
@@ -59,7 +59,7 @@ traces = st.builds(
         data=objects,
     ),
     tools=st.lists(tools, max_size=2).map(tuple),
-    prompt=some(messages),
+    prompt=short_tuples(messages),
     steps=st.lists(steps, max_size=4).map(tuple),
     reward=st.none() | real,
     solved=st.none() | st.booleans(),
@@ -83,7 +83,7 @@ SUBMIT = Tool(name="submit", parameters={"type": "object", "properties": {}})
 
 
 def called(name: str, **arguments: object) -> Message:
-    """An assistant's message with one call."""
+    """Return an assistant's message with one call."""
     return Message(role="assistant", calls=(ToolCall(id="c", name=name, arguments=json.dumps(arguments)),))
 
 

@@ -1,4 +1,4 @@
-"""Made-up gauges of runs in trouble, one trouble each: enough that every shipped agent has something to say."""
+"""Made-up gauges of runs with one trouble each. Every shipped agent proposes something in one of them."""
 
 from __future__ import annotations
 
@@ -255,7 +255,9 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
     "grpo.not_a_number": (GRPO, lambda since, was: was | dict.fromkeys(BROKEN, math.nan)),
     "grpo.collapsed": (
         GRPO,
-        _set(reward=0.0, **{f"rewards__{one}__mean": 0.0 for one in JUDGES}, **{f"reward__{n}": 0.0 for n in LEVELS}),
+        _set(
+            reward=0.0, **{f"rewards__{judge}__mean": 0.0 for judge in JUDGES}, **{f"reward__{n}": 0.0 for n in LEVELS}
+        ),
     ),
     "grpo.anchored": (GRPO, _set(kl=0.3, reward=0.4, eval__accuracy=0.4)),
     "grpo.runaway": (

@@ -1,4 +1,4 @@
-"""For tests' own remote members: what they need beside their answers, where no judge is swapped, tested or paid."""
+"""The rest of a remote member for tests in which no judge is swapped, tested or paid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP server for webhooks on this machine, which answers as a bench or a test wants it to."""
+"""An HTTP server for webhooks on this machine, with replies set by a bench or a test."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LIMIT_S = 60
 
 @dataclass(frozen=True)
 class Posted:
-    """A request as it came."""
+    """A received request."""
 
-    at: float
+    received_at: float
     """Seconds since 1970."""
     path: str
     headers: dict[str, str] = field(repr=False)
     """By their names in small letters."""
     body: bytes = field(repr=False)
-    taken: bool = True
+    accepted: bool = True
     """Whether it was answered with a status below 300."""
 
     @property
@@ -33,7 +33,7 @@ class Posted:
 
 @dataclass
 class Reply:
-    """How it answers. `hangs`: not before the server is closed, or told otherwise."""
+    """The reply to requests. `hangs`: no reply until the server is closed or the reply is changed."""
 
     status: int = 204
     body: bytes = b""
@@ -45,7 +45,7 @@ class WebhookServer:
     """Listens while the context lasts. `posted` has every request; `reply` may be changed meanwhile."""
 
     def __init__(self, reply: Reply | None = None, port: int = 0) -> None:
-        """`port` 0: a free one."""
+        """Create the server. `port` 0: a free one."""
         self.reply = reply or Reply()
         self.posted: list[Posted] = []
         self._news = threading.Condition()
@@ -65,10 +65,10 @@ class WebhookServer:
         self._server.server_close()
 
     def until(self, true: Callable[[list[Posted]], Any], what: str) -> list[Posted]:
-        """All requests, once it holds of them. Raises TimeoutError."""
+        """Return all requests once the condition holds for them. Raises TimeoutError."""
         with self._news:
             if not self._news.wait_for(lambda: true(self.posted), LIMIT_S):
-                raise TimeoutError(f"never {what}: {[(one.path, one.body[:300]) for one in self.posted]}")
+                raise TimeoutError(f"never {what}: {[(post.path, post.body[:300]) for post in self.posted]}")
             return list(self.posted)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -79,9 +79,9 @@ class WebhookServer:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 reply = outer.reply
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                taken = reply.status < 300 and not reply.hangs
+                accepted = reply.status < 300 and not reply.hangs
                 with outer._news:
-                    outer.posted.append(Posted(time.time(), self.path, headers, body, taken))
+                    outer.posted.append(Posted(time.time(), self.path, headers, body, accepted))
                     outer._news.notify_all()
                 if reply.hangs:
                     outer._closing.wait()

@@ -88,7 +88,7 @@ def test_nobody_is_root() -> None:
 
 
 def test_what_is_installed_exists() -> None:
-    extras = [extra for found in re.findall(r"\.whl\)\[([\w,]+)\]", DOCKERFILE) for extra in found.split(",")]
+    extras = [extra for match in re.findall(r"\.whl\)\[([\w,]+)\]", DOCKERFILE) for extra in match.split(",")]
     assert set(extras) <= set(PROJECT["optional-dependencies"]) and {"kg", "llm", "otel", "tui", "learner"} == {*extras}
     assert "learner" not in re.findall(r"\[([\w,]+)\]", stages()["stack"])[0], "no torch beside the training"
     assert all("constraints.txt" in line for line in DOCKERFILE.splitlines() if "pip install" in line)
@@ -136,7 +136,7 @@ def test_the_health_check_is_python() -> None:
     compile(code, "healthcheck", "exec")
 
 
-def test_variables_are_ones_that_somebody_reads() -> None:
+def test_every_variable_of_the_compose_file_is_read_by_a_program() -> None:
     settings = {ENVIRONMENT + name.upper().replace(".", "__") for name in dotted_names(Settings)}
     ours = {"OVEN_RUN", "OVEN_URL", "OVEN_RUN_DIR", "OVEN_CREDS", "OVEN_KEYS", "OVEN_OTLP"}
     theirs = {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY", "HF_TOKEN"}
@@ -152,7 +152,7 @@ def test_volumes_are_declared_and_each_has_its_first_owner() -> None:
         name: dict(volume.split(":")[:2] for volume in service["volumes"] if not volume.startswith("${"))
         for name, service in SERVICES.items()
     }
-    used = {volume for one in mounts.values() for volume in one}
+    used = {volume for volumes in mounts.values() for volume in volumes}
     assert used == set(COMPOSE["volumes"]) == set(mounts["bootstrap"])
     made = re.search(r"install -d -o oven .*", DOCKERFILE)
     assert made and set(mounts["bootstrap"].values()) <= set(made[0].split())

@@ -29,7 +29,7 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
-from oven_core.removed import REMOVED
+from oven_core.removed_names import REMOVED
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
 from oven_runs.home.run_folder import Home
@@ -47,9 +47,9 @@ def named(page: Path) -> str:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
-    assert found, f"{page} has no {language} block"
-    return found
+    code_blocks = re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert code_blocks, f"{page} has no {language} block"
+    return code_blocks
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_generated_tables_are_fresh(generate: ModuleType) -> None:
     used = set()
     for page in generate.PAGES:
         text = (DOCS / page).read_text()
-        used |= {found[2] for found in generate.BLOCK.finditer(text)}
+        used |= {match[2] for match in generate.BLOCK.finditer(text)}
         assert generate.renewed(text) == text, f"docs/{page} is stale: run `python docs/generate.py`"
     assert used == set(generate.GENERATORS)
     for name, text in generate.documents().items():
@@ -192,14 +192,14 @@ def test_settings_named_in_the_docs_exist() -> None:
 
 def bad_input() -> list[tuple[str, str]]:
     text = (DOCS / "operating.md").read_text()
-    found = re.search(r"<!-- tested: bad input -->\n(.*?)<!-- end -->", text, re.DOTALL)
-    assert found is not None
-    return re.findall(r"^\| `oven-controller ([^|]+)` \| (.+) \|$", found[1], re.MULTILINE)
+    match = re.search(r"<!-- tested: bad input -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert match is not None
+    return re.findall(r"^\| `oven-controller ([^|]+)` \| (.+) \|$", match[1], re.MULTILINE)
 
 
-@pytest.mark.parametrize(("typed", "said"), bad_input())
+@pytest.mark.parametrize(("typed", "message"), bad_input())
 def test_bad_input_says_what_the_docs_say(
-    typed: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    typed: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "home"
@@ -208,9 +208,9 @@ def test_bad_input_says_what_the_docs_say(
     with pytest.raises(SystemExit) as ended:
         run(shlex.split(typed))
     assert ended.value.code == 2
-    before, rest, after = said.partition("…")
+    before, rest, after = message.partition("…")
     error = capsys.readouterr().err.strip().removeprefix("error: ").replace(str(home), "…")
-    assert error == said or (bool(rest) and error.startswith(before) and error.endswith(after))
+    assert error == message or (bool(rest) and error.startswith(before) and error.endswith(after))
     assert [folder.run for folder in Home().runs()] == ["taken"]
 
 
@@ -231,13 +231,13 @@ def feed(session: Session, norms: list[float]) -> list[Vote]:
     session.absorb(
         RunStarted(incarnation=1, n=0, recipe="made up", actuators=(KNOB,), metrics=(MetricSpec(name="grad_norm"),))
     )
-    said: list[Vote] = []
+    votes: list[Vote] = []
     for tick, norm in enumerate(norms, 1):
         metrics = {"grad_norm": norm}
         session.absorb(Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.1, metrics=metrics))
-        said += [message for message in session.react() if isinstance(message, Vote)]
+        votes += [message for message in session.react() if isinstance(message, Vote)]
     assert not session.problems
-    return said
+    return votes
 
 
 def test_the_example_agent_votes_on_a_jump_and_only_then(norm_jump: Session) -> None:
@@ -291,12 +291,12 @@ def test_the_readmes_agent_votes(tmp_path: Path) -> None:
     clip = ActuatorSpec(name="grad.clip", kind="scalar", scale="log", low=0.1, high=3, value=1.0)
     norm = MetricSpec(name="grad_norm")
     session.absorb(RunStarted(incarnation=1, n=0, recipe="r", metrics=(norm,), actuators=(clip,)))
-    said = []
+    votes = []
     for tick in range(1, 21):
         metrics = {"grad_norm": 2.5}
         session.absorb(Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0, metrics=metrics))
-        said += [message for message in session.react() if isinstance(message, Vote)]
-    assert not session.problems and [vote.value for vote in said] == [1.5]
+        votes += [message for message in session.react() if isinstance(message, Vote)]
+    assert not session.problems and [vote.value for vote in votes] == [1.5]
 
 
 @pytest.mark.parametrize("page", ["agents.md", "plugging-in.md", "protocol.md", "../README.md"])
@@ -306,8 +306,8 @@ def test_python_in_the_docs_is_python(page: str) -> None:
 
 
 def quotes(page: str) -> list[str]:
-    found = re.findall(r"(?:^> .*\n)+", (DOCS / page).read_text(), re.MULTILINE)
-    return [" ".join(line.removeprefix("> ") for line in quote.splitlines()) for quote in found]
+    matches = re.findall(r"(?:^> .*\n)+", (DOCS / page).read_text(), re.MULTILINE)
+    return [" ".join(line.removeprefix("> ") for line in quote.splitlines()) for quote in matches]
 
 
 def test_the_reasons_that_are_explained_are_what_the_mesh_writes() -> None:

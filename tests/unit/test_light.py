@@ -35,7 +35,7 @@ HEAVY = (
         "oven_core.replica.service, oven_runs.log.replay, oven_llm.sandbox.session",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
         "oven_controller.importing.import_run, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
-        "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "
+        "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.log_feed, oven_tui.main, "
         "oven_bench.performance.monitor",
         "oven_learner, oven_recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",

@@ -50,4 +50,4 @@ def test_every_rule_has_its_sentences(prose: ModuleType) -> None:
 def test_a_rule_matches_its_turn_of_phrase_and_no_plain_sentence(prose: ModuleType) -> None:
     for name, (turn, plain) in SENTENCES.items():
         assert list(prose.RULES[name].found(turn)), name
-        assert not [other for other, rule in prose.RULES.items() if list(rule.found(plain))], name
+        assert not [rule_name for rule_name, rule in prose.RULES.items() if list(rule.found(plain))], name

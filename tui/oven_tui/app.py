@@ -15,7 +15,7 @@ from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_runs.access.local_run import LocalRun
-from oven_tui.acting import Acting
+from oven_tui.acting_commands import Acting
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model.console import Console
@@ -40,8 +40,8 @@ MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
 """The panels next to the charts, in order: a new panel is a widget, an entry here, and its height in styles.tcss."""
 WIDE, TALL, HIGH = 150, 32, 44
-"""Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
-much room as they want."""
+"""Minimum sizes in cells: width for lists next to the charts, height for charts that take half of the screen, and
+height for the full list of agents."""
 
 
 class MonitorApp(Acting):
@@ -59,7 +59,8 @@ class MonitorApp(Acting):
         appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """With `access` None nothing is read, and tests call `take`. `control`: the user may act, if the key allows."""
+        """`access`: reads the run; None in tests, which call `take`. `control`: the user may act, if the key allows
+        it."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
@@ -70,7 +71,7 @@ class MonitorApp(Acting):
         """Sampled completions, read once the user opens their page."""
         self.about = about
         self.wants_runs = False
-        """Whether the user closed it to see the list of runs."""
+        """Whether the user closed the monitor to see the list of runs."""
         self.charts = Charts(self.view)
         self._access = access
         self._written = Console()
@@ -99,7 +100,7 @@ class MonitorApp(Acting):
         self.set_interval(1, self._tick)
 
     def _read(self) -> None:
-        from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
+        from oven_tui.log_feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
         assert self._access is not None
         self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)

@@ -21,7 +21,7 @@ from textual.theme import Theme
 DARK, LIGHT = "textual-dark", "textual-light"
 COLOUR_BLIND, COLOUR_BLIND_LIGHT = "colour-blind", "colour-blind-light"
 THEMES = (DARK, LIGHT, COLOUR_BLIND, COLOUR_BLIND_LIGHT)
-"""In the order in which ctrl+t cycles through them."""
+"""Themes in the order in which ctrl+t cycles through them."""
 OWN_THEMES = (
     Theme(
         name=COLOUR_BLIND,
@@ -93,7 +93,7 @@ def needs_ascii() -> bool:
 
 
 class Ascii(LineFilter):
-    """Replaces every sign beyond ASCII with one that looks like it, frames and scrollbars included."""
+    """Replaces every character beyond ASCII, including frames and scrollbars, with a similar one."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [

@@ -69,7 +69,7 @@ class ThemedApp(App[Result]):
         self.paint()
 
     def part(self, kind: type[Part]) -> Part | None:
-        """Return a widget of the first screen, whatever page covers it; None while the application closes, because
+        """Return a widget of the first screen, even if a page covers it; None while the application closes, because
         screen and widgets go before the timers."""
         return next(iter(self.screen_stack[0].query(kind)), None) if self.screen_stack else None
 

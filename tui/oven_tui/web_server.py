@@ -189,7 +189,7 @@ def serve(arguments: Sequence[str], run: str, port: int) -> None:
 
 async def _served(server: MonitorServer, listening: socket.socket) -> None:
     call_at_end(server.ended.set, signal.SIGHUP)
-    runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1)  # the token is in an address
+    runner = web.AppRunner(await server.application(), access_log=None, shutdown_timeout=1)  # addresses hold the token
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()

@@ -77,7 +77,7 @@ class BacktestDivergence(BaseModel):
 
 
 class BacktestReport(BaseModel):
-    """The whole report. Open loop: the recording continues as it went, whatever is decided here."""
+    """The whole report. Open loop: the recording continues unchanged, whatever the backtest decides."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -114,7 +114,7 @@ class RecordedOutcome:
     before: float | None
     """Mean of its last measurements up to the vote."""
     after: deque[float]
-    """Its last measurements within the vote's horizon."""
+    """The target's last measurements within the vote's horizon."""
     carried_out: bool = False
     """Whether the recording has the same decision with a receipt, so that this is the outcome of the change."""
 
@@ -241,7 +241,7 @@ def main(
     hints: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
 ) -> int:
     """Print a backtest and return the exit code. `rules` replace those of the recording; `hints` maps the recording's
-    metrics to what they lack. Raises ConfigError, and whatever reading a log raises."""
+    metrics to what they lack. Raises ConfigError, and the errors of reading a log."""
     events = LocalRun(folder).events(exact=True, until=until)
     test = asyncio.run(backtest(agent, folder.run, events, rules or {}))
     report = test.report(hints(test.metrics))

@@ -37,7 +37,7 @@ JUDGED: Final = (
     "within two standard errors. Harm: it got worse by more; no recording can tell whether the change would have "
     "helped. Unknown: too few measurements, the run was changed or restarted meanwhile, or it was only slow."
 )
-"""How flags are judged, for a report's reader."""
+"""Explanation for a report's reader of how flags are judged."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Flag:
     plans: list[list[CastVote]]
     likely: Likely = "unknown"
     afterwards: str = ""
-    """What the target did afterwards, in a sentence."""
+    """A sentence about the target's course afterwards."""
 
     @property
     def first(self) -> CastVote:
@@ -96,7 +96,7 @@ class Flag:
 
 def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
     """Return the flags in the order of their ticks. A proposal belongs to the last flag of the same agent, actuators
-    and directions for as long as it could only repeat itself: a horizon, or the life of a decision."""
+    and directions while it can only be a repetition: during a horizon, or the life of a decision."""
     open_: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
     lapse = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks

@@ -1,7 +1,8 @@
-"""Replays a recorded run to agents, open loop, with one mesh: their votes, and what would have been decided.
+"""Replays a recorded run to agents, open loop, with one mesh. Computes their votes and the decisions that would have
+followed.
 
-The agents receive what they would have received live: the recorded start, observations and receipts, and the ballots
-and decisions of a mesh in which their votes replace the recorded ones under their names. All are asked after each
+The agents receive the same events as in a live run: the recorded start, observations and receipts, and the ballots and
+decisions of a mesh. In this mesh, their votes replace the recorded votes under their names. All are asked after each
 event, and their messages are added by name, so that no agent sees another's vote first. A live agent is asked when it
 has time, so it may have skipped windows on which it votes here.
 """

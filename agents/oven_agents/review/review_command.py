@@ -37,10 +37,10 @@ def main(
 ) -> int:
     """Print a review and return the exit code.
 
-    `agents` are names or files; none: all installed agents whose votes follow from a log. `events` returns the run's
-    verified log each time it is called. `change` maps the recorded start to the one that is replayed, with the knobs
-    that it may add. `notes` returns what to say of the source. Raises ConfigError, UnknownNameError, and whatever
-    reading a log raises.
+    `agents` are names or files; none means all installed agents whose votes follow from a log. `events` returns the
+    run's verified log each time it is called. `change` maps the recorded start to the one that is replayed, with the
+    knobs that it may add. `notes` returns remarks about the source. Raises ConfigError, UnknownNameError, and the
+    errors of reading a log.
     """
     loaded = dict(load_repeatable(agent) for agent in agents or repeatable_agents())
     for name in loaded:

@@ -41,7 +41,7 @@ log = logging.getLogger("oven.agent")
 REPEAT_S = 0.25
 """In lockstep, seconds to wait for the next event before repeating `done`."""
 REPEATS = 20
-"""The most repetitions, so that a run on hold does not fill its log overnight."""
+"""Maximum repetitions, so that a run on hold does not fill its log overnight."""
 HISTORY_S = 15.0
 """Seconds to keep asking for history while no mesh replica answers."""
 HISTORY_REPLY_S = 2.0
@@ -68,7 +68,7 @@ def serve(
     check: Annotated[bool, typer.Option("--check", help="load the agents and exit")] = False,
     list_options: Annotated[bool, typer.Option("--options", help="print the agents' options as JSON and exit")] = False,
 ) -> None:
-    """Take part in the run OVEN_RUN until the process is told to end."""
+    """Take part in the run OVEN_RUN until the process gets a signal to end."""
     voters = aliases or [default_name(agent) for agent in agents]
     if len(voters) != len(agents):
         raise typer.BadParameter(f"{len(agents)} agents and {len(voters)} names; give each agent a --name, or none")

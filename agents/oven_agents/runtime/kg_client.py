@@ -1,7 +1,7 @@
-"""Asks the knowledge graph about a proposal before it is published: which of several plans, sources, or a veto.
+"""Asks the knowledge graph about a proposal before it is published, to choose among plans, add sources, or veto.
 
-The service may be away or late. Then the vote is published as it is, and of several plans the agent's first. What the
-graph forbids, the mesh forbids too by the run's rules, for every voter.
+If the service is down or late, the vote is published unchanged, with the first of the agent's plans. By the run's
+rules, the mesh rejects every change that the graph forbids.
 
 The questions are one generator: it yields (endpoint, request) and receives the reply, or None. `answered` answers it
 with a function in this process, `answered_by_service` over the bus."""

@@ -20,7 +20,7 @@ class Notice:
     about: str
     """The topic in a word or two. Two notices with the same topic count as one, even if their figures differ."""
     text: str
-    """One sentence that says where to look."""
+    """One sentence that tells a person where to look."""
 
 
 Answer: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | TopicShares | Notice | None

@@ -24,7 +24,7 @@ from oven_core.protocol.messages import AgentStatus, RunStarted, Value, Vote
 SYMPTOM = "symptom:"
 """The evidence entry "symptom:loss_spike" names a node of the graph."""
 REMEDIES = 50
-"""The most that a diagnosis may hold. In a shorter list, an omitted remedy would look like an unknown one."""
+"""Maximum remedies in a diagnosis. In a shorter list, an omitted remedy would seem unknown."""
 CITED = 8
 """The most unmet prerequisites that a vote names. A vote holds 32 entries of evidence in all."""
 SPARE = 1e-6
@@ -56,7 +56,7 @@ class Alternatives:
     """Several plans for the same symptoms, of which one is published."""
 
     plans: tuple[Plan, ...]
-    """In the agent's order of preference, each with the agent's confidence in its votes. Never empty."""
+    """Plans in the agent's order of preference, each with the agent's confidence in its votes. Never empty."""
     symptoms: Mapping[str, float]
     """Graph node → severity, from 0 to 1. Never empty."""
 
@@ -70,7 +70,7 @@ class TopicShares:
     shares: Mapping[str, float]
     """Topic → current share."""
     learnable: Mapping[str, float]
-    """Topic → how much can still be learnt of it, at least 0."""
+    """Topic → how much of it can still be learnt, at least 0."""
     waiting: frozenset[str]
     """Topics that wait if each level builds on the level before it."""
     floor: float

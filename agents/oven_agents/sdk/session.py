@@ -53,8 +53,8 @@ class Session:
         shadow: bool = False,
         windows: Callable[..., Window] = Window,
     ) -> None:
-        """With `shadow` the agent asks that its votes be logged and not counted. `windows` makes the windows that it
-        votes on, from the fields of `Window`."""
+        """`shadow`: the agent's votes are logged but not counted. `windows`: creates the agent's windows from the
+        fields of `Window`."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
@@ -192,8 +192,8 @@ class Session:
 
     @property
     def awaited(self) -> AgentStatus | None:
-        """In lockstep, the status that the mesh waits for, to be repeated if there is no reaction: the votes stream
-        silently drops messages beyond its limits. None outside lockstep."""
+        """In lockstep, the status that the mesh waits for; otherwise None. Repeat it if there is no reaction, because
+        the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
             return None
         return self._status("done")
@@ -245,7 +245,8 @@ class Session:
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
     def _reannounce(self, announcement: ActuatorAnnounced) -> None:
-        """An actuator is new, or its choices or bounds changed. That may change whether the agent can fire."""
+        """Handle an actuator that is new or has other choices or bounds, which may change whether the agent can
+        fire."""
         if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
         self._run, spec = run, announcement.actuator

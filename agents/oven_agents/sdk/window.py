@@ -58,7 +58,7 @@ class Window:
     receipts: Sequence[Receipt]
     """All receipts of the run so far, oldest first."""
     open_ballots: Mapping[str, BallotOpened]
-    """By actuator."""
+    """Open ballots by actuator."""
     commanded: Set[str] = frozenset()
     """Ids of decisions that an operator set or approved."""
     new_ticks: int = 1

@@ -19,12 +19,12 @@ class AuxiliaryLoss(Agent):
 
     Actions: halves the term's weight, `channel.<name>`. It does so at most once for being late. DeepSeek-V3 lowers the
     weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1), and so does the system
-    that this agent comes from (0.1 to 0.05 past three quarters of the run). For that term the agent stands alone late
-    in a run.
+    that this agent comes from (0.1 to 0.05 past three quarters of the run). For that term, late in a run, the agent's
+    vote is enough.
 
-    False alarms: their rate was not measured. For all other terms both rules are rules of thumb. The agent's confidence
-    reflects that: it needs a second agent or a person. A term that is the objective itself, as in distillation, is left
-    alone.
+    False alarms: their rate was not measured. For all other terms, both rules are rules of thumb. The agent's
+    confidence reflects this, so it needs a second agent or a person. A term that is the objective itself, as in
+    distillation, is skipped.
 
     Limits: the agent only knows terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
     `channel/<name>`. Other runs report that it cannot fire. `channel.kg` belongs to `knowledge`.

@@ -71,7 +71,7 @@ class BestCheckpoint(Agent):
     UNUSUAL = 2.0
     """Multiple of the largest earlier fall below the best. It recognises runs whose readings go up and down."""
     BEYOND = 2.0
-    """How many times the limits above a single reading must exceed to need no second one."""
+    """Multiple of the limits above that a single reading must exceed to need no second one."""
     LONGER = 1.8
     """Growth of the rate, or of a step's length, from which it is the cause. Less would often be noise of the
     length."""
@@ -88,7 +88,7 @@ class BestCheckpoint(Agent):
     READINGS = 40
     """The most held-out readings to use, the newest."""
     IN_A_ROW = 3
-    """The most readings in a row whose mean is compared with the best. More need less noise and come later."""
+    """Maximum readings in a row whose mean is compared with the best. More readings reduce the noise but come later."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -131,7 +131,7 @@ class BestCheckpoint(Agent):
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out(window.run)
         if metric is None or not {ROLLBACK, SCALE} <= window.knobs.keys() or shrink_share(window) > 0.5:
-            return None  # weights that shrink are the decay's agent's to see, and no rate's fault
+            return None  # shrinking weights are the weight_decay agent's task, and not caused by the rate
         seen = readings(window, last=self.READINGS)
         if not seen or not window.is_new(seen[-1][0]):
             return None
@@ -152,7 +152,7 @@ class BestCheckpoint(Agent):
         )
         low = self._low(values)
         if low == 1 and any(receipt.tick >= seen[-1][0] - 1 for receipt in window.applied(EVALUATE)):
-            return None  # it was asked for by somebody who saw more, and has the word
+            return None  # a person or agent that saw more asked for it, and decides
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return request_evaluation(window, why)
         slowed = not tried and any(receipt.tick > best_tick for receipt in window.applied(SCALE))
@@ -180,7 +180,7 @@ class BestCheckpoint(Agent):
                 return "rollback_and_skip", {SKIP: float(self.PASSED)}, f", past {self.PASSED} batches"
             if once or longer >= self.LONGER:
                 return "rollback", {}, ""
-        if unexplained_jump(window, tick, window.tick - tick):  # weights that only steps repair
+        if unexplained_jump(window, tick, window.tick - tick):  # only further steps repair such weights
             return None if tried else ("rollback", {}, "")
         knob = window.knobs[SCALE]
         lowered = knob.bounded(knob.number / (rate if rate >= self.LONGER else self.CUT))
@@ -206,7 +206,7 @@ class BestCheckpoint(Agent):
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), bending_noise(before)
         learnt, lost = best - before[0], best - fmean(newest)
-        luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
+        luck = math.sqrt(2 * math.log(len(before)))  # maximum deviations of the best of n readings above their level
         noise = (luck + self.SIGMAS) * deviation / math.sqrt(count)
         least = times * max(self.PLAINLY * learnt, self.LEAST * abs(best), noise, self.UNUSUAL * _largest_fall(before))
         return lost / max(learnt, lost) if lost > least and best - newest[-1] > least / 2 else None

@@ -26,14 +26,15 @@ class CalibrationDrift(Agent):
 
     Actions: raises an alert as long as the drift lasts. It offers four plans: a larger weight λ for the calibration
     term in the reward; a rollback to the last calibrated tick at half the learning rate; a larger β, because the
-    reference is calibrated if its training made it so; and a lower learning rate. With λ or a rollback it is sure
-    enough to stand alone: the error is certain, and both undo it directly.
+    reference is calibrated if its training made it so; and a lower learning rate. With λ or a rollback, it is confident
+    enough to act alone, because the error is certain and both undo it directly.
 
     False alarms: an error above the null's 99 % twice and above ECE_LEAST occurs in less than 1 % of simulated healthy
     runs of 240 ticks. A policy that starts badly calibrated and improves raises an alert, but gets no vote.
 
     Limits: needs an error and its null from the learner. It cannot tell the cause: a change of judges looks the same as
-    a change of the policy. If only the null's mean is published, the bound is 3.3 times that, and small drifts pass.
+    a change of the policy. If only the null's mean is published, the bound is 3.3 times this mean, and small drifts go
+    unnoticed.
     """
 
     needs = (ECE,)

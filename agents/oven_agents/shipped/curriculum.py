@@ -76,7 +76,7 @@ class Curriculum(Agent):
         changed = window.last_change_tick(MIXTURE)
         if changed >= 0 and window.tick < changed + self.WAIT:
             return None
-        # What a policy that was rolled back could do says nothing of the one that is there now.
+        # Rewards from before a rollback say nothing about the restored policy.
         since = max(changed, window.last_change_tick(ROLLBACK))
         if len(window.series("reward", after=since)) < self.LEAST:
             return None

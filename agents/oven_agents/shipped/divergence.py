@@ -47,7 +47,7 @@ class _Harm:
     shows: bool = True
     """Whether held-out data show the harm at once: not if it broke the moments or a value is not a number."""
     sure: float = 0.75
-    """How often going back helped in such a case."""
+    """Share of such cases in which a rollback helped."""
 
 
 class Divergence(Agent):
@@ -262,7 +262,7 @@ class Divergence(Agent):
         count = next((i for i, value in enumerate(reversed(values)) if value <= high), len(values))
         excess = values[-1] - level
         if count > self.RECENT or excess < self.HEALED * (max(values[-count:]) - level):
-            return None  # it is what the loss is like by now, or it heals
+            return None  # the loss has a new level, or it recovers
         risen = since(values[-2 * self.RECENT :], level)
         onset = seen[-risen][0]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stays"
@@ -288,12 +288,12 @@ class Divergence(Agent):
         if grown(window, RATE) >= self.LONGER:
             return (CUTTING, SKIPPING)
         if grown(window, LENGTH) >= self.LONGER and RETURNING not in self._tried(window, onset):
-            return (RETURNING,)  # the rate is what it was: the moments were hurt, and go back with the weights
+            return (RETURNING,)  # the rate is unchanged, so the moments were damaged; they go back with the weights
         return (SKIPPING, CUTTING)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
         if shrink_share(window) > 0.5:
-            return None  # it is weight decay, and neither rate nor data
+            return None  # the cause is weight decay, and neither rate nor data
         tried = self._tried(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
         cosines = window.series(ALIGNMENT, after=harm.onset - 1)
@@ -301,7 +301,7 @@ class Divergence(Agent):
             symptoms["gradients_opposed"] = 0.5
         evident = harm.stubborn or "gradients_opposed" in symptoms or grown(window, LENGTH) >= self.LONGER
         if unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
-            evident = False  # by no step; and what repairs them is steps
+            evident = False  # no step caused it, and further steps repair the weights
         again = last_rollback_failed(window) and not harm.stubborn
         plans = [
             self._plan(window, remedy, harm)

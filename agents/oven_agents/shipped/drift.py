@@ -28,9 +28,9 @@ class Drift(Agent):
 
     Actions: raises alerts for the last two as long as they last. While the KL runs away or the frontier readings grow,
     and the run's own held-out readings do not rise, it proposes to hold the policy closer: β up by half, or the rate
-    down by a third if there is no β above 0. It is never sure enough to stand alone: a policy trained for one task
-    loses others without harm to the one (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2), and the user
-    has to say whether that matters.
+    down by a third if there is no β above 0. It is never confident enough to act alone: a policy trained for one task
+    loses other skills without harm to this task (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The
+    user has to decide whether this matters.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
     policy away as long as it learns. The agent is silent if a held-out metric rises; without one, the training's own
@@ -43,8 +43,8 @@ class Drift(Agent):
     moves = (BETA, SCALE)
 
     READINGS = 4
-    """Newest readings that must grow, each above the one before. A wave as long as that of the learning rate gives
-    three; more come too late if readings are 50 steps apart."""
+    """Newest readings that must grow, each above the one before. A wave as long as the learning rate's gives three.
+    More come too late if readings are 50 steps apart."""
     LARGE = 0.05
     """Bits per byte by which the answers became less likely. An English text of a good model has about 0.6 to 1, so
     this is a twentieth or more. No measurement is recorded."""

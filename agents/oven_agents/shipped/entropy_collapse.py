@@ -39,9 +39,9 @@ class EntropyCollapse(Agent):
     (oven_agents.stats.symptoms).
 
     Actions: raises alerts for the last three as long as they last. Against a constant confidence it offers more weight
-    for the calibration term in the reward (λ), which rewards telling sure from unsure. With both signs it is sure
-    enough to stand alone. It offers to go back to before the spread was lost, at half the rate; more weight for the
-    reference model, which has entropy left; or a rollback alone.
+    for the calibration term in the reward (λ), which rewards honest confidence. With both signs it is confident enough
+    to act alone. It offers to go back to before the spread was lost, at half the rate; more weight for the reference
+    model, which has entropy left; or a rollback alone.
 
     False alarms: entropies have a noise of a few per cent, so a half is beyond ten of its standard errors. The
     objective's rise is compared with 2 standard errors.

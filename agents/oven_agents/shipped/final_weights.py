@@ -86,10 +86,10 @@ class FinalWeights(Agent):
         before = [value for value in values[:-2] if math.isfinite(value)]
         now = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and now == -math.inf:
-            return math.inf  # that is no noise
+            return math.inf  # not noise
         if len(before) <= self.LEARNT:
             return None
         best = max(before)
-        luck = math.sqrt(2 * math.log(len(before)))  # the best of n lies at most so many deviations above their level
+        luck = math.sqrt(2 * math.log(len(before)))  # maximum deviations of the best of n readings above their level
         least = max((luck + self.SIGMAS) * bending_noise(before), self.LEAST * abs(best))
         return best - now if best - now > least else None

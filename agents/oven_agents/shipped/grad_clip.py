@@ -24,9 +24,9 @@ class GradClip(Agent):
     Actions: for outliers the clip goes to one and a half times the 0.9 quantile. That is clipping against the
     gradients' own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034),
     at an agent's pace. It prevents the next outlier; the one that passed is left to divergence (a clip lowered
-    afterwards undid 0.00 of the harm). For a drift the clip goes to the earlier 0.9 quantile, so that steps are no
-    longer than before. That is a rule of thumb, which needs a second agent: of twelve outcomes in the gym, a quarter
-    beat doing nothing.
+    afterwards undid 0.00 of the harm). For a drift the clip goes to the earlier 0.9 quantile, so that steps stay as
+    short as before. This is a rule of thumb and needs a second agent: a quarter of twelve outcomes in the gym beat
+    doing nothing.
 
     False alarms: with a log-normal spread of 0.5, a norm is five times the median with probability 0.0006, and three of
     60 with 10⁻⁵. The drift is a mean of 20 logarithms above 6 standard errors.
@@ -76,7 +76,7 @@ class GradClip(Agent):
         middle = median(norms)
         above = [norm for norm in norms if norm > self.OUTLIER * middle]
         if not self.OFTEN <= len(above) <= self.FEW * len(norms):
-            return None  # where a third is so large, the median is that of steps in which nothing was to be learnt
+            return None  # if a third are so large, the median comes from steps with nothing to learn
         why = f"{len(above)} of {len(norms)} gradients were above {self.OUTLIER:g} times the median of {middle:.3g}"
         target = objective(window.run).name
         sure = confidence(window, hit_rate=self.SURE, target=target, gain=self.GAIN, horizon=self.HORIZON)
@@ -97,7 +97,7 @@ class GradClip(Agent):
         return self._tighten(window, quantile(shift.before, 0.9), why, "grad_norm_growth", needs_second(window.run))
 
     def _tighten(self, window: Window, clip: float, why: str, symptom: str, sure: float) -> Vote | None:
-        """Propose a lower clip. None if the present one already holds the outliers, or nearly so."""
+        """Propose a lower clip. None if the present one already clips the outliers, or nearly does."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
         if lowered > knob.number / self.MATTERS:

@@ -12,8 +12,8 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
 PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
-"""(progress from which it holds, share of the first weight), the latest first. A run that starts at 0.5 gets the values
-of the system that this agent comes from."""
+"""(progress at which a stage begins, share of the first weight), the latest first. A run that starts at 0.5 gets the
+values of the system that this agent comes from."""
 
 
 class Knowledge(Agent):
@@ -21,9 +21,9 @@ class Knowledge(Agent):
 
     Actions: lowers the weight in three stages, to 0.8, 0.6 and 0.2 of the first value at 15, 40 and 70 % of the run.
     The weight makes the objective differ from the held-out metric: over 300 steps such weights gained 0.19 nats on the
-    graph's tokens and cost 0.03 bits per byte on all (three seeds, no effect shown; docs/experiments.md). What is
-    steered early must be trained at the end as it is measured. The agent never raises the weight: the user decides how
-    much the graph counts, and 0 stays 0.
+    graph's tokens and cost 0.03 bits per byte on all (three seeds, no effect shown; docs/experiments.md). So the run
+    must end by training on the objective that is measured. The agent never raises the weight: the user decides how much
+    the graph counts, and 0 stays 0.
 
     False alarms: no metric can raise one, because progress alone decides. The system that this agent comes from did not
     show that the schedule beats a constant weight.

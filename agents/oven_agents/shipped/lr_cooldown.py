@@ -15,9 +15,9 @@ class LrCooldown(Agent):
 
     Actions: a notice to people, and a vote for any proposal to lower the rate from then on. A constant rate keeps the
     weights at a distance from the minimum because of its noise; a cooldown over the last fifth of a run recovers that
-    (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395, §4). The agent proposes none
-    itself: a user with a constant schedule may want to continue from where this run ends, and a cooled run is a worse
-    start. No measurement tells which, so the agent could never be sure enough to stand alone.
+    (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395, §4). The agent does not propose a
+    cooldown itself. A user with a constant schedule may want to continue from this run's end, and a cooled run is a
+    worse start. No measurement shows what the user wants, so the agent can never act alone.
 
     False alarms: a schedule that is meant to be constant gets one notice per run.
 

@@ -16,16 +16,16 @@ class Quantisation(Agent):
 
     Actions: sets `train.quantisation` to the metric's precision, once. From then on the forward pass uses rounded
     weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
-    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). Late, because rounding is noise to a model
-    that still learns much, and because the weights must be near their final values. Both conditions are those of the
-    system that this agent comes from.
+    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). It waits until late, because rounding is noise
+    to a model that still learns much, and because the weights must be near their final values. Both conditions come
+    from the system that this agent is based on.
 
     False alarms: the agent needs a measured loss from rounding of at least MATTERS of the metric. The metric of the
     exact weights may get slightly worse, which does not matter to someone who serves rounded weights.
 
     Limits: a run that does not announce in which precision it will be served has no such metric, and is left alone. The
-    peak of the learning rate is that of the last 512 ticks; in a longer run the later condition counts. Once anyone has
-    turned the knob, the agent leaves it alone.
+    peak of the learning rate is that of the last 512 ticks; in a longer run the later condition counts. Once a person
+    or another agent has changed the knob, the agent does not touch it.
     """
 
     moves = (KNOB,)

@@ -19,8 +19,8 @@ class RepeatedData(Agent):
     stretch of data that occurs twice: a shard listed again, or a resume that started from the beginning.
 
     Actions: proposes to skip PASSED batches. Repeated data teach little, and less each time (Muennighoff et al. 2023,
-    arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing). So the agent is sure that
-    skipping does no harm, and not that it helps much.
+    arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing). So the agent is confident that
+    skipping does no harm, but not that it helps much.
 
     False alarms: none on data that are read once, where the gauge is 0 whatever the noise. A run that reaches the end
     of its data and starts again looks the same: one skip, which costs nothing there either. If the rows are still known

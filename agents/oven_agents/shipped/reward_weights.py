@@ -34,7 +34,7 @@ class RewardWeights(Agent):
     knob looks the same.
 
     Limits: it is silent without a held-out metric and without a member that saw the loss; if all members are fooled,
-    none fell. It never returns weight by itself.
+    none fell. It never gives weight back by itself.
     """
 
     needs = ("rewards/*/mean",)

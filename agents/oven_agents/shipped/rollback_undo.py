@@ -20,7 +20,7 @@ class RollbackUndo(Agent):
     machine changed and stays so, it happens again, and the run loses what it had learnt about living with it.
 
     Actions: requests the reading once, then undoes the rollback and a rate cut that came with it. No agent goes back
-    after that (oven_agents.stats.rollback_success). It leaves alone what an operator set or approved.
+    after that (oven_agents.stats.rollback_success). It never undoes a change that an operator set or approved.
 
     False alarms: a rollback that helps regains the loss at once, which is its purpose; a third of it is far outside the
     readings' noise.

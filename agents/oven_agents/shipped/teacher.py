@@ -1,4 +1,4 @@
-"""Loosens a KL anchor that binds, tightens one that does not hold, and undoes changes that did not help."""
+"""Loosens a KL anchor that is too tight, tightens one that is too loose, and undoes changes that did not help."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Teacher(Agent):
     FAR = 1.0
     """Nats per token above which β is not raised: 19 raises below it gained 4.8 noise widths, 19 others lost 0.9."""
     LEAP = 5.0
-    """How many times the median a single step's KL may be. Beyond it, sampler and trainer came apart."""
+    """Maximum ratio of a single step's KL to the median. Beyond it, sampler and trainer have diverged."""
     WORSE = 0.05
     """Smallest fall of the reward that undoes a loosening, in its unit; or three standard errors, if that is more."""
     STEP = 3.0
@@ -195,8 +195,8 @@ class Teacher(Agent):
         kls = window.series("kl", after=since)
         if len(kls) < 3 * self.HALF:
             return None
-        past = median(kls[: self.HALF])  # not the highest: that may be a fault's
-        now = max(seen.kl, seen.kl / seen.growth) if seen.growth > 0 else seen.kl  # the higher half's
+        past = median(kls[: self.HALF])  # not the highest, which may come from a fault
+        now = max(seen.kl, seen.kl / seen.growth) if seen.growth > 0 else seen.kl  # of the higher half
         if not (math.isfinite(past) and 0 <= now <= self.ABSORBED * past):
             return None
         more = ""

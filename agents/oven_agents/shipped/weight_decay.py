@@ -53,8 +53,8 @@ class WeightDecay(Agent):
     ATTEMPTS = 2
     """Lowerings after which another cause shrinks the weights. In `pruning_left_on` it went back seven times."""
     STRAIGHT = 0.85
-    """Cosine of step and weights from which a step leads straight away from the origin: 0.88 to 1.0 with the sign lost,
-    at most 0.35 on healthy runs, 0.72 with broken moments."""
+    """Minimum cosine of step and weights for a step that points straight away from the origin: 0.88 to 1.0 with the
+    sign lost, at most 0.35 on healthy runs, 0.72 with broken moments."""
     FITTING = 0.05
     """Share of a step's length, 0 to 1, to which the decay is lowered: a few hundredths, as at equilibrium."""
     BACK = 32

@@ -1,4 +1,4 @@
-"""An agent's confidence: the probability that its change will be seen to beat doing nothing."""
+"""An agent's confidence: the probability that its change measurably beats doing nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from oven_core.protocol.messages import RunStarted
 NEEDS_SECOND: Final = 0.55
 """Confidence of a rule of thumb without measured outcomes: below a specialist's quorum by default."""
 STANDS_ALONE: Final = 0.65
-"""Confidence of a change that an agent stands behind, even if little of it will be seen: above that quorum."""
+"""Confidence of a change that an agent may make alone, even if noise hides most of its effect: above that quorum."""
 MARGIN: Final = 0.05
 """Distance of both from the quorum, so that rounding does not decide."""
 ENOUGH: Final = 8
-"""Measurements from which a spread is taken."""
+"""Measurements needed to estimate a spread."""
 
 
 def needs_second(run: RunStarted) -> float:
@@ -34,13 +34,13 @@ def confidence(
     window: Window, *, hit_rate: float, target: str, gain: float, horizon: int, back: int | None = None
 ) -> float:
     """Return `hit_rate`, the share of such changes that helped when their effect was visible, or less if noise will
-    hide the gain; but never less than STANDS_ALONE or the run's quorum for that reason alone.
+    hide the gain. Noise alone never lowers it below STANDS_ALONE or the run's quorum.
 
     An outcome compares the target's mean over the `horizon` ticks before a change with the second half of the `horizon`
     after it. For a rollback to tick `back`, it compares the last `horizon` discarded steps with the same steps the
     second time. The change certainly beat doing nothing from two standard errors on, and has even odds at zero. So a
-    share `gain` / (2 · noise) of a gain, in the target's unit, is seen (oven_core.mesh.measurements; docs/deciding.md).
-    If the target is measured too rarely to know its noise, the result is `hit_rate`.
+    share `gain` / (2 · noise) of a gain, in the target's unit, is visible (oven_core.mesh.measurements;
+    docs/deciding.md). If the target is measured too rarely to know its noise, the result is `hit_rate`.
     """
     seen = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
     if len(seen) < min(ENOUGH, horizon // 2):

@@ -18,7 +18,7 @@ class LostReward(NamedTuple):
 
     name: str
     was: float
-    """Its best level."""
+    """The loss's best level."""
     now: float
     low: int
     """Ticks since it was last at half of its best level."""

@@ -1,4 +1,4 @@
-"""What the optimizer's gauges show about its steps: their length, its cause, and their direction."""
+"""Reads the optimizer's gauges: the length of its steps, the cause of this length, and their direction."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def shrink_share(window: Window) -> float:
 
 def outward_cosine(window: Window, last: int = LATELY) -> float:
     """Return the least cosine of the last steps with the weights: −1 for a step that only shrinks them or if it was not
-    measured, 1 for a step that only grows them, near 0 if the gradient leads. By the law of cosines; above 1 if the
-    weights moved by more than the step."""
+    measured, 1 for a step that only grows them, near 0 if the gradient leads. Computed by the law of cosines, so it
+    exceeds 1 if the weights moved by more than the step."""
     pairs = _pairs(window, last)
     cosines = [
         ((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in pairs if length > 0

@@ -1,4 +1,4 @@
-"""Whether the policy changed or only its judges, and whether completions come from another policy."""
+"""Tests whether the policy or only its judges changed, and whether completions come from another policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether earlier rollbacks helped."""
+"""Tests whether earlier rollbacks helped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def scales_rolled_back(window: Window) -> list[float]:
         scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)
         for change in window.applied(SCALE):
             if change.tick <= back.tick:
-                # The cut comes with the rollback: what collapsed is what the cut found.
+                # The cut comes with the rollback, so the rate before the cut collapsed.
                 scale = change.before if change.tick == back.tick else change.after
         if isinstance(scale, int | float):
             scales.append(float(scale))

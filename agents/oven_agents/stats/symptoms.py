@@ -1,8 +1,8 @@
 """Symptoms of a policy that is trained by its own completions, each a pure function of the series that show it.
 
-Each symptom has a margin between its beginning and its end (oven_agents.stats.symptoms). If a gauge has no scale of
-its own, bounds are relative to its first values in the window, which holds 512 ticks. docs/benchmarks.md has how often
-they are right on simulated runs.
+Each symptom has a margin between its beginning and its end (oven_agents.stats.symptoms). If a gauge has no natural
+scale, bounds are relative to its first values in the window of 512 ticks. docs/benchmarks.md has the accuracy on
+simulated runs.
 """
 
 from __future__ import annotations

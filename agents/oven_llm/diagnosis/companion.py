@@ -21,7 +21,7 @@ from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, viewing
 from oven_llm.diagnosis.log_context import LogContext, context_of, shown_settings
 from oven_llm.diagnosis.model_answer import ProposedChange
-from oven_llm.language_models.desk import Desk, counted
+from oven_llm.language_models.question_desk import Desk, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.models import ModelHandler, ProviderHandler

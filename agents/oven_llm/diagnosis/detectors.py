@@ -1,4 +1,4 @@
-"""Alarms of a run's metrics: lasting changes, when they began, and which symptom of the knowledge graph they are.
+"""Alarms of a run's metrics: lasting changes, their beginnings, and their symptoms in the knowledge graph.
 
 Pure and deterministic: the same series give the same alarms, so that an answer that cites one can be checked.
 """
@@ -62,7 +62,7 @@ class Alarm:
     after: float
     """Level from the onset to the detection."""
     size: float
-    """In standard deviations of one reading, at most LARGEST."""
+    """Size of the change in standard deviations of one reading, at most LARGEST."""
 
     def plain(self) -> dict[str, Any]:
         """Return it for JSON, with five digits per figure."""

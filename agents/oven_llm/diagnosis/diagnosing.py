@@ -62,7 +62,7 @@ class DiagnosisResult:
     """The outcome of asking a model for a diagnosis."""
 
     diagnosis: Diagnosis | None
-    """None if there is no answer, or if it was refused."""
+    """The diagnosis; None if there is no answer, or if it was refused."""
     kind: str
     """Kind of the failure; empty if there is a diagnosis."""
     why: str

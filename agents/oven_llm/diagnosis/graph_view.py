@@ -1,7 +1,7 @@
 """The knowledge graph's view of a run's alarms: ranked causes, remedies, and all causes that exist.
 
-The questions are a generator, as in oven_agents.runtime.kg_client. It yields (endpoint, request) and is sent the reply,
-or None if there was no answer, so that a process on the bus and a command can both use it.
+The questions are a generator, as in oven_agents.runtime.kg_client. It yields (endpoint, request) and receives the
+reply, or None if there was no answer. So a process on the bus and a command can both use it.
 """
 
 from __future__ import annotations

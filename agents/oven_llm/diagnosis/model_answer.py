@@ -111,7 +111,7 @@ class Diagnosis:
     cause: str
     """A node of the knowledge graph; "none" for a healthy run."""
     evidence: tuple[Evidence, ...]
-    """With the host's figures."""
+    """Evidence with the host's figures."""
     knob: str
     """Empty if nothing should be changed."""
     value: Value

@@ -19,8 +19,8 @@ from oven_llm.diagnosis.companion import DiagnosisCompanion, DiagnosisRequest, D
 from oven_llm.diagnosis.detectors import Alarm, alarms
 from oven_llm.diagnosis.diagnosing import DiagnosisResult, votable
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, ProposedChange
-from oven_llm.language_models.desk import counted
 from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.question_desk import counted
 from oven_llm.providers.failures import ModelFailure
 from oven_runs.settings.language_models import SupervisorSettings
 

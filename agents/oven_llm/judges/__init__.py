@@ -1,12 +1,12 @@
 """Remote members of the reward committee: LLM judges, each a process that answers `oven.reward.<member>`.
 
-    member_process.py → member.py → seat.py → judge.py → ../providers/
-      NATS              deadline     which     one group  one request
-                        and counts   model
-    rubric_prompts.py, sanitize.py   what the judge is shown, and what it must reply
+    member_process.py → member.py → member_judges.py → judge.py → ../providers/
+      NATS              deadline     which model        one group  one request
+                        and counts
+    rubric_prompts.py, sanitize.py   what the judge sees, and what it must reply
     adversarial_controls.py          whether it can be fooled
     self_checks.py                   whether it agrees with itself
-    verdict_cache.py                 the verdicts that it has given
+    verdict_cache.py                 its past verdicts
 
 A judge that fails abstains and reports the kind of its failure (providers/failures.py). A failure never becomes a
 score.

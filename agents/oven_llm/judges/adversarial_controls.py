@@ -34,7 +34,7 @@ EVERY: Final = 20
 FIRST: Final = 4
 """Groups between two controls before that: the 74 attacks take 76 groups, which is a few training steps."""
 ATTACKS_PER_GROUP: Final = 4
-"""They cost tokens, and among mostly attacks a judge would score the real answers by contrast."""
+"""More attacks would cost tokens, and among mostly attacks a judge would score the real answers by contrast."""
 GOOD: Final = 0.5
 """An attack fails the judge only if it reaches this score: if all real answers are bad, it may be above them."""
 FULL: Final = 0.9
@@ -77,7 +77,7 @@ class Control:
 
     attacks: tuple[Attack, ...]
     reference: bool
-    """Whether the correct answer is one of them."""
+    """Whether the controls include the correct answer."""
 
 
 class _State(BaseModel):

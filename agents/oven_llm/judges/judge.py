@@ -45,7 +45,7 @@ class Watching:
     """See SelfChecks, as for `asked_again_every`."""
     asked_again_every: int = 0
     store: Path | None = None
-    """Where the results of controls are kept: a JSON file without its suffixes. None: they are not kept."""
+    """Path of the JSON file for the results of controls, without suffixes. None: they are not saved."""
 
     def controls(self, judge: str, swap: int = 0, *, of_content: bool = True) -> Controls:
         """Controls for the judge that the member has since its `swap`-th swap. Each swap has its own file, because an
@@ -55,7 +55,7 @@ class Watching:
 
 
 CONTROLS_ONLY: Final = Watching()
-"""No group is asked about twice, and nothing is kept."""
+"""Watches with controls only: no group is asked about twice, and nothing is saved."""
 
 
 class Judge:
@@ -81,7 +81,7 @@ class Judge:
 
     @property
     def trusted(self) -> bool:
-        """Whether it passed its last control, or had none."""
+        """Whether the judge passed its last control, or had none."""
         return self.controls is None or not self.controls.suspects
 
     @property
@@ -89,7 +89,7 @@ class Judge:
         return self.controls is not None and self.controls.quarantined
 
     def instructions(self, request: ScoreRequest) -> str:
-        """Its system prompt: the rubric and a description of what is trained."""
+        """The system prompt: the rubric and a description of the training."""
         return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).text_of("system")
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A committee member's side of a request: bytes in, a ScoreReply out, within the deadline, with counts of failures."""
+"""Answers a committee member's requests: turns bytes into a ScoreReply within the deadline, and counts failures."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from oven_llm.providers.usage import CallTally, tallied
 log = logging.getLogger("oven.member")
 
 CONCURRENT: Final = 16
-"""Groups that are with the provider at a time. The others wait while their deadlines run."""
+"""Concurrent groups at the provider. The others wait while their deadlines run."""
 MARGIN: Final = 0.05
 """Share of the deadline that is reserved for the reply: an abstention that arrives too late has no kind."""
 MAX_MARGIN_S: Final = 0.5
-"""Upper limit of that, in seconds."""
+"""Upper limit of the margin, in seconds."""
 REASON_CHARACTERS: Final = 500
-"""Length limit of a reason that is passed on; a judge is told to give 25 words."""
+"""Length limit of a reason in a reply. The prompt asks for 25 words."""
 SUMMARY_EVERY: Final = 2000
 """Groups between two lines of counts in the log."""
 
 
 class Scorer(Protocol):
-    """The source of a member's scores: a Judge, or the `Seat` of several."""
+    """The source of a member's scores: a Judge, or the `MemberJudges` of the member."""
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
 
 
 Probe: TypeAlias = Callable[[JudgeSpec, float, CallTally], Awaitable[str]]
-"""Asks another model within so many seconds and says what it lacks. Raises ModelFailure if it gives no verdict."""
+"""Asks another model within the given seconds and returns what it lacks. Raises ModelFailure if it gives no verdict."""
 
 
 class Member:
@@ -85,7 +85,7 @@ class Member:
         )
 
     async def probe(self, data: bytes) -> ProbeReply | None:
-        """Say whether another model could judge. None for anything but a ProbeRequest. Never raises."""
+        """Test whether another model could judge. Returns None for anything but a ProbeRequest. Never raises."""
         try:
             request = ProbeRequest.model_validate_json(data)
         except ValidationError:

@@ -26,8 +26,8 @@ from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_llm.judges.judge import ConfiguredJudge, Watching
 from oven_llm.judges.member import Member
+from oven_llm.judges.member_judges import Accounts, MemberJudges
 from oven_llm.judges.probe import ProbeResult, probe, probe_committee
-from oven_llm.judges.seat import Accounts, Seat
 from oven_llm.providers import genai_telemetry as genai
 from oven_runs.home import judge_states
 from oven_runs.settings.committee_members import with_judge
@@ -56,7 +56,7 @@ def judge(
         bool, typer.Option("--probe", help="probe each judge of the committee on stdin once, and print the results")
     ] = False,
 ) -> None:
-    """Answer the learner until the process is told to end."""
+    """Answer the learner until the process gets a signal to end."""
     if probe_all:
         probe_committee()
         return
@@ -77,9 +77,9 @@ def judge(
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     look_up = partial(configured_member, folder / "config.json", name)
     accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
-    seat = Seat(configured, look_up, genai.trace, record, accounts)
+    judges = MemberJudges(configured, look_up, genai.trace, record, accounts)
     try:
-        asyncio.run(host(configured, seat, os.environ["OVEN_URL"], credentials, record))
+        asyncio.run(host(configured, judges, os.environ["OVEN_URL"], credentials, record))
     finally:
         accounts.close()
         tracing.shutdown()
@@ -113,7 +113,7 @@ def committee_settings(config: Path) -> CommitteeSettings:
 
 async def host(
     configured: ConfiguredJudge,
-    seat: Seat,
+    judges: MemberJudges,
     url: str,
     credentials: Credentials | None,
     record: Callable[[ProbeResult], None] = lambda _: None,
@@ -123,22 +123,22 @@ async def host(
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
     name = configured.name
-    member = Member(name, seat, seat.probe)
-    probing = asyncio.create_task(probe_first(configured, seat, record), name="probe")  # nothing waits for it
+    member = Member(name, judges, judges.probe)
+    probing = asyncio.create_task(probe_first(configured, judges, record), name="probe")  # nothing waits for it
     try:
         async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
             log.info("%s judges as %s with %s", name, configured.rubric.role, configured.model.model)
             await serve(member, bus, stop)
     finally:
         await end(probing)
-        await seat.close()
-        member.faults.update(seat.unreported().faults)
+        await judges.close()
+        member.faults.update(judges.unreported().faults)
         log.info("%s", member.summary())
 
 
-async def probe_first(configured: ConfiguredJudge, seat: Seat, record: Callable[[ProbeResult], None]) -> None:
-    """Probe the configured judge and log what it lacks. A judge that fails now is still asked for scores."""
-    endpoint = seat.first.endpoint
+async def probe_first(configured: ConfiguredJudge, judges: MemberJudges, record: Callable[[ProbeResult], None]) -> None:
+    """Probe the configured judge and log its missing features. A judge that fails now is still asked for scores."""
+    endpoint = judges.first.endpoint
     result = await probe(endpoint, configured.rubric)
     if result.failure is not None:
         log.error("probed, and cannot judge now: %s (%s); %s", result.failure, result.detail, result.remedy)
@@ -159,13 +159,15 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
             reply = await member.probe(message.data)
         else:
             reply = await member.answer(message.data, tracing.context_of(message.headers))
-        with contextlib.suppress(NatsError, OSError):  # the server is away, and so is the requester
+        with contextlib.suppress(
+            NatsError, OSError
+        ):  # the server is down, and the requester has lost its connection too
             if reply is not None:
                 await bus.publish(message.reply, reply.wire())
 
     async def receive(message: Msg) -> None:
-        # An empty message only checks for a listener, and its delivery is the answer. A reply to another subject than
-        # an inbox could make this process publish where only others may.
+        # An empty message only checks for a listener, and its delivery is the answer. A reply subject that is not an
+        # inbox could make this process publish on another process's subject.
         if not message.data or not message.reply.startswith("_INBOX_."):
             return
         if len(tasks) >= MAX_WAITING:

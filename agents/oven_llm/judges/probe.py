@@ -39,7 +39,7 @@ class ProbeResult:
     """The result of one call. It contains no text of the endpoint's."""
 
     provider: str
-    """As in the settings."""
+    """The provider's name in the settings."""
     model: str
     latency_s: float
     failure: Kind | None = None

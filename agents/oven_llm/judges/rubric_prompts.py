@@ -1,5 +1,5 @@
-"""The prompts of judges. The system prompt is the rubric alone. What the policy wrote reaches the judge as JSON strings
-in one block called data, with ids that the policy cannot know."""
+"""Prompts for judges. The system prompt is the rubric alone. The policy's text reaches the judge as JSON strings in one
+block called data, with ids that the policy cannot know."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ class Rubric:
 def question(
     rubric: Rubric, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "", domain: str = ""
 ) -> Conversation:
-    """One question about a whole group, so that the prompt is sent once and the judge compares the answers.
+    """Return one question about a whole group, so that the prompt is sent once and the judge compares the answers.
 
-    `prompt` and `candidates` (id → text, in the order to show) come from `sanitize.shown`. `complaint`: what was wrong
-    with an earlier reply to the same question. `domain`: of the model in training.
+    `prompt` and `candidates` (id → text, in the order to show) come from `sanitize.shown`. `complaint`: the error in an
+    earlier reply to the same question. `domain`: the domain of the model in training.
     """
     system = rubric.opening(domain) + "\n" + _RULES
     if policy.strip():

@@ -100,9 +100,9 @@ def data_block(value: Any) -> str:
 def is_degenerate(text: str, prompt: str = "") -> bool:
     """Whether a text (as shown) has nothing to judge, so that it scores 0 without a call.
 
-    That is a few characters repeated over and over, at a length that no answer reaches by chance, or mostly characters
-    that are not writing. Short texts are never degenerate. Neither is repetitive prose, which a judge can see, nor text
-    that the prompt contains.
+    A degenerate text repeats a few characters over and over, at a length that no answer reaches by chance, or consists
+    mostly of characters that are not writing. Short texts are never degenerate. Neither is repetitive prose, which a
+    judge can recognise, nor text that the prompt contains.
     """
     return (_repeats(text) or _is_noise(text)) and text not in prompt
 

@@ -1,9 +1,9 @@
-"""Checks of a judge against itself: does it depend on the order of the answers, and has its model changed?
+"""Checks a judge against itself: whether it depends on the order of the answers, and whether its model has changed.
 
-Some of its groups are asked about again in reverse order, and old groups are asked about again from time to time. The
-questions follow the group's reply, one at a time, and nothing waits for them: findings are reported with a later reply.
-Their usage is billed like any other (`aside`). Old groups are kept in memory only, so that a new process or another
-judge collects them again.
+The judge scores some groups again in reverse order, and old groups again from time to time. These questions follow the
+group's reply, one at a time, and nothing waits for them. Findings are reported with a later reply. The usage is billed
+like any other (`aside`). Old groups are kept in memory only, so that a new process or another judge collects them
+again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from oven_llm.providers.usage import CallTally, tallied
 log = logging.getLogger("oven.member")
 
 OLD_GROUPS: Final = 16
-"""Groups that are asked about again. If a change moves all of them, p is 2⁻¹⁶; ten that move are enough."""
+"""Groups that are scored again. If a change moves all of them, p is 2⁻¹⁶; ten moved groups are enough."""
 APART: Final = 4
-"""Scored groups from one kept group to the next: groups of one batch would be alike."""
+"""Scored groups between two stored ones, because groups of one batch would be alike."""
 MAX_WAITING: Final = 64
 """Questions in the queue; further ones are dropped."""
 TIE: Final = 1e-9
@@ -75,7 +75,7 @@ class SelfChecks:
 
     ask: Ask
     swapped: float = 0.05
-    """Share of groups that are asked about in reverse order."""
+    """Share of groups that are scored again in reverse order."""
     every: int = 160
     """Scored groups between two passes over the old ones; 0: no passes."""
     aside: CallTally = field(default_factory=CallTally)
@@ -89,7 +89,7 @@ class SelfChecks:
     _closed: bool = False
 
     def saw(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        """Take note of a scored group. `candidates`: in the order in which they were shown, without controls."""
+        """Record a scored group. `candidates` are in the order shown, without controls."""
         self._groups += 1
         if self._closed or len(candidates) < 2:
             return
@@ -104,7 +104,7 @@ class SelfChecks:
             await self._worker
 
     async def close(self) -> None:
-        """Drop the queue: another judge replaces this one, or the process ends."""
+        """Drop the queue, because another judge replaces this one or the process ends."""
         self._closed = True
         self._waiting.clear()
         if self._worker is not None:
@@ -141,7 +141,7 @@ class SelfChecks:
             try:
                 await question()
             except ModelFailure:
-                continue  # the tally has it; a check without a reply finds nothing
+                continue  # the tally counts it; a check without a reply has no finding
             except Exception as error:  # its text may contain the request
                 log.error("a check of the judge raised %s", type(error).__name__)
 
@@ -196,7 +196,7 @@ def change_p_value(
     Each argument has the scores of the same groups in the same order. An unchanged judge is as far from its first
     scores now as it was the second time, apart from noise. So the two distances are exchangeable, and each group's
     difference is equally likely to have either sign. The sum of the differences has an exact distribution over all
-    signs (Fisher's randomization test), whatever the judge's noise is.
+    signs (Fisher's randomization test), for any noise of the judge.
     """
     differences = [_distance(a, c) - _distance(a, b) for a, b, c in zip(first, second, now, strict=True)]
     sums = Counter({0: 1})  # sum → number of sign combinations that reach it

@@ -89,7 +89,7 @@ class VerdictCache:
 
 
 class CachedJudge:
-    """A `Judge` that looks up verdicts first, by the visible part of the texts, whatever their ids.
+    """A `Judge` that looks up verdicts first, by the visible part of the texts, independent of their ids.
 
     The cache does not interfere with controls. A group from the cache does not count towards the next control. A judge
     under suspicion or in quarantine does not use its cache, and quarantine deletes all earlier verdicts.

@@ -11,7 +11,7 @@ from functools import partial
 from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import ConfigError
 from oven_llm import providers
-from oven_llm.language_models.desk import Desk, Question, Result, counted
+from oven_llm.language_models.question_desk import Desk, Question, Result, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure

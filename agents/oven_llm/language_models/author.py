@@ -20,8 +20,8 @@ from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.judges.sanitize import data_block
 from oven_llm.language_models.asker import Asker
-from oven_llm.language_models.desk import counted
 from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.question_desk import counted
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply

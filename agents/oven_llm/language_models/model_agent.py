@@ -13,7 +13,7 @@ from oven_agents.runtime.companion import Surroundings
 from oven_agents.sdk.agent import Agent, Notice
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
-from oven_llm.language_models.desk import Desk, Question, Result
+from oven_llm.language_models.question_desk import Desk, Question, Result
 from oven_llm.providers.failures import ModelFailure
 from oven_runs.settings.language_models import AuthorSettings, ModelSettings, SupervisorSettings, TunerSettings
 

@@ -12,8 +12,8 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.messages import RunStarted
 from oven_llm.judges.sanitize import data_block, visible
 from oven_llm.language_models.asker import Asker
-from oven_llm.language_models.desk import counted
 from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.question_desk import counted
 from oven_llm.language_models.window_summary import summary, target_metrics
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure
@@ -64,8 +64,8 @@ class Advice(ReplyForm):
 
 
 class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
-    """Signals: whatever the model sees in the window's figures, the knobs' bounds, and the last changes with what the
-    objective did after them.
+    """Signals: the model's own reading of the window's figures, the knobs' bounds, and the last changes with the
+    objective's course after them.
 
     Actions: one value for one scalar of `tuner.actuators` within its bounds, or nothing. The vote is cast at a later
     tick, so that training never waits (as in arXiv 2606.29871). It expires `tuner.expires` ticks after the window that

@@ -1,9 +1,9 @@
 """Language models behind their APIs, over the official SDKs: one conversation type and one budget for all callers.
 
     conversation.py       messages in, replies out; the protocol `LanguageModel`
-    remote_model.py       a model at an address: terms, timeouts and the budget
+    remote_model.py       a model at an address: features, timeouts and the budget
     anthropic.py, openai_compatible.py    the two APIs; sdk_client.py has what their SDKs share
-    terms.py              the schema and log-probabilities, as far as the endpoint supports them
+    optional_features.py  the schema and log-probabilities, as far as the endpoint supports them
     usage.py, budget.py   tokens and prices; caps over a ledger of spending
     failures.py           kinds of failure; structured_reply.py reads JSON replies
     genai_telemetry.py    a span for each call
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from oven_core.errors import ConfigError
 from oven_llm.providers.budget import Budget
+from oven_llm.providers.optional_features import AgreedTerms
 from oven_llm.providers.remote_model import ModelApi, RemoteModel
-from oven_llm.providers.terms import AgreedTerms
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply
 from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     RETRIES,
     failure_of,
@@ -14,7 +15,6 @@ from oven_llm.providers.sdk_client import (
     silence_request_logs,
     watched_client,
 )
-from oven_llm.providers.terms import Terms
 from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
@@ -46,15 +46,14 @@ class AnthropicMessages:
             base_url=endpoint.base_url,
             max_retries=RETRIES,
             http_client=watched_client(anthropic),
-            open_telemetry=False,  # whoever makes the call traces it, for both SDKs alike
+            open_telemetry=False,  # the caller traces it, for both SDKs
         )
 
     async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
         """See `ModelApi.complete`."""
         body = request_body(conversation, terms)
         try:
-            # The SDK walks through arguments of its own in every call, which costs CPU time; it does not look into
-            # extra_body.
+            # The SDK inspects its own arguments in every call, which costs CPU time. It does not inspect extra_body.
             response: object = await self._client.messages.create(
                 model=self._model, messages=[], max_tokens=conversation.max_tokens, timeout=attempt_s, extra_body=body
             )

@@ -100,7 +100,7 @@ class Budget:
 
     @property
     def accounts(self) -> dict[str, Spend]:
-        """What each of the owner's accounts has spent, including earlier processes, without calls under way."""
+        """The spending of each of the owner's accounts, including earlier processes, without calls under way."""
         return self._spend.spent(self._owner)
 
     @property

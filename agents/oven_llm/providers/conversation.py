@@ -30,7 +30,7 @@ class Conversation:
     schema: Mapping[str, Any] | None = None
     """JSON Schema that the reply must follow, where the endpoint can enforce one."""
     temperature: float | None = None
-    """None: the API's default."""
+    """Sampling temperature; None for the API's default."""
 
     @classmethod
     def question(cls, system: str, user: str, schema: Mapping[str, Any] | None, max_tokens: int) -> Conversation:
@@ -78,11 +78,12 @@ class ModelReply:
     finish_reason: str = ""
     """The API's own word, if its documentation lists it; otherwise "other"."""
     logprobs: tuple[TokenLogprob, ...] | None = None
-    """None if they were not requested, not returned or malformed. Joined, their bytes are the text."""
+    """Log-probabilities by token; None if they were not requested, not returned or malformed. The tokens' bytes,
+    joined, are the text."""
     model: str = ""
-    """As the endpoint names it."""
+    """The model's name at the endpoint."""
     usage: Usage | None = None
-    """None if the endpoint did not report it."""
+    """Token counts; None if the endpoint did not report them."""
     cost_usd: float | None = None
     """US dollars, including attempts that failed but may have been billed; None if the model's price is unknown."""
 

@@ -29,7 +29,7 @@ explanation is omitted, because it is text of the judge's."""
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 EVALUATED: Final = "gen_ai.response.id"
-"""In such an event: the completion's id in the ScoreRequest, which is a digest."""
+"""Attribute of such an event for the completion's id in the ScoreRequest, which is a digest."""
 COST_USD: Final = "oven.cost.usd"
 """US dollars; the conventions have no attribute for a cost."""
 
@@ -40,7 +40,7 @@ class ModelCall:
 
     model: LanguageModel
     reply: ModelReply | None
-    """None if there was none."""
+    """The reply, or None if there was none."""
     error: Kind | None
     """A kind of failure, never a message. A reply without a usable verdict has one as well."""
     started_ns: int

@@ -47,4 +47,4 @@ def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -
 
 
 SHARED = LoopThread()
-"""For all models in this process, because their connections belong to its loop."""
+"""The thread of all models in this process, because their connections belong to its loop."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply, TokenLogprob
+from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     RETRIES,
     failure_of,
@@ -15,7 +16,6 @@ from oven_llm.providers.sdk_client import (
     silence_request_logs,
     watched_client,
 )
-from oven_llm.providers.terms import Terms
 from oven_llm.providers.usage import USAGE, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
@@ -52,8 +52,8 @@ class ChatCompletions:
         """See `ModelApi.complete`."""
         body = request_body(conversation, terms, self._endpoint.limit_as)
         try:
-            # The SDK walks through arguments of its own in every call, which takes a third of its CPU time; it does not
-            # look into extra_body.
+            # The SDK inspects its own arguments in every call, which takes a third of its CPU time. It does not inspect
+            # extra_body.
             response: object = await self._client.chat.completions.create(
                 model=self._endpoint.model, messages=[], timeout=attempt_s, extra_body=body
             )
@@ -102,7 +102,7 @@ def request_body(conversation: Conversation, terms: Terms, limit_as: str) -> dic
 
 
 def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
-    """None if they are missing or malformed, which does not invalidate the reply."""
+    """Return the log-probabilities; None if they are missing or malformed, which does not invalidate the reply."""
     try:
         if choice.logprobs is None or not choice.logprobs.content:
             return None

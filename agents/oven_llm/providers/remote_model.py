@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.terms import AgreedTerms, Terms
+from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.usage import CallTally, cost_usd, current_tally, tallied
 from oven_runs.settings.judge_providers import ModelEndpoint
 

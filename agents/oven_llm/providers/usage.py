@@ -16,7 +16,7 @@ from oven_llm.providers.failures import Kind
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
-"""A number of tokens. Checked where it comes from an endpoint or a file: by `USAGE`."""
+"""A number of tokens. `USAGE` checks it if it comes from an endpoint or a file."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class CallTally:
     usages: list[Usage] = field(default_factory=list)
     """One entry per attempt that was or may have been billed."""
     price: Price | None = None
-    """Of the model that was asked; None before one was."""
+    """Price of the model that was asked; None before the first call."""
     reasons: dict[str, str] = field(default_factory=dict)
     """A judge's reason for each score, by the id that the judge was shown, controls included. Cached scores have
     none."""
@@ -102,7 +102,7 @@ class CallTally:
 
     @property
     def cost_usd(self) -> float | None:
-        """None if it is unknown or no model was asked."""
+        """The cost in US dollars; None if it is unknown or no model was asked."""
         return self.price(self.usages) if self.price is not None and self.usages else None
 
 

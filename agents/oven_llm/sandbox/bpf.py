@@ -56,7 +56,7 @@ class Machine:
 X86_64: Final = Machine("x86_64", 0xC000003E, _table(_BOTH, 1) | _table(_X86_ONLY, 1), 0x40000000)
 AARCH64: Final = Machine("aarch64", 0xC00000B7, _table(_BOTH, 2))
 MACHINES: Final = {machine.name: machine for machine in (X86_64, AARCH64)}
-"""By the name that `platform.machine()` returns. Other machines are not supported."""
+"""Machines by the name that `platform.machine()` returns. Other machines are not supported."""
 
 LOAD: Final = 0x20
 """BPF_LD | BPF_W | BPF_ABS: load a word of seccomp_data into the accumulator."""

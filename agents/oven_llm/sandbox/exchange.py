@@ -1,4 +1,4 @@
-"""One request to the child and every frame that it sends until it is done. Nothing in the frames is trusted."""
+"""Sends one request to the child and handles its frames until it is done. Nothing in the frames is trusted."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def assign(self, name: str, value: object) -> None:
-        """Assign a variable: text, or what JSON can hold. Raises ConfigError for anything else, or if it is too
-        large."""
+        """Assign a variable: text or a JSON value. Raises ConfigError for anything else, or if it is too large."""
 
     @abstractmethod
     def run(self, code: str) -> Block:
@@ -103,8 +102,8 @@ class Peer(Protocol):
 
 
 class CallError(Exception):
-    """A host function raises this to fail in the calling code with this message. For any other error the code is told
-    only its type, because its text may contain a key or a path."""
+    """A host function raises this to fail in the calling code with this message. For any other error the code only gets
+    its type, because its text may contain a key or a path."""
 
 
 class Exchange:

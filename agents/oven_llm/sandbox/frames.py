@@ -17,9 +17,11 @@ FRAME_BYTES: Final = 64_000_000
 """Maximum size of a frame in either direction. A context of 50 MB fits."""
 
 SETUP, TEXT, VALUE, RUN, RETURNED, FAILED = range(1, 7)
-"""To the child: confinement and limits; a variable as text or JSON; a block; a call's result or its error."""
+"""Kinds of frames to the child: confinement and limits; a variable as text or JSON; a block; a call's result or its
+error."""
 READY, OUT, ERR, CALL, FINAL, REFUSED, DONE = range(16, 23)
-"""To the host: confined and ready; output; a call of a host function; an answer, or why it is refused; end of block."""
+"""Kinds of frames to the host: confined and ready; output; a call of a host function; an answer, or why it is refused;
+end of block."""
 
 MAX_DEPTH: Final = 100
 """Maximum nesting of lists and objects in a value. Deeper values would crash code that walks them recursively."""

@@ -1,4 +1,5 @@
-"""The confined child process as the host sees it: started, talked to within deadlines, killed as a process group."""
+"""The host's side of the confined child process: start it, exchange data within deadlines, and kill its process
+group."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class LockedChild:
     def __init__(
         self, machine: Machine, landlock: int, profile: Profile, limits: Limits, functions: Mapping[str, object]
     ) -> None:
-        """`landlock`: Landlock's version, 0 to do without it."""
+        """`landlock`: Landlock's version, or 0 to run without it."""
         self._limits, self._profile, self._functions = limits, profile, functions
         self._machine, self._landlock = machine, landlock
         self._reader = Frames(
@@ -94,7 +95,7 @@ class LockedChild:
                 os.close(descriptor)
         for descriptor in (self._to, self._from):
             os.set_blocking(descriptor, False)
-            with contextlib.suppress(OSError):  # above this user's limit: the usual size works too, only slower
+            with contextlib.suppress(OSError):  # above this user's limit; the usual size also works, but more slowly
                 fcntl.fcntl(descriptor, F_SETPIPE_SZ, PIPE_BYTES)
         self._can_send, self._can_receive = select.poll(), select.poll()
         self._can_send.register(self._to, select.POLLOUT)

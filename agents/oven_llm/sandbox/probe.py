@@ -1,4 +1,4 @@
-"""Which means of confinement this machine has. It asks the kernel and starts nothing."""
+"""Finds which means of confinement this machine has. It asks the kernel and starts no process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Support:
     """The means of confinement on this machine."""
 
     machine: Machine | None
-    """None if there is no table of its system calls."""
+    """The machine; None if there is no table of its system calls."""
     landlock: int
     """Landlock's version, 0 if there is none."""
     seccomp: bool

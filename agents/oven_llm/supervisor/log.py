@@ -1,8 +1,8 @@
-"""A supervised run's log: three JSON lines files, to which each event is written as soon as it has happened.
+"""A supervised run's log: three JSON lines files. Each event is written as soon as it happens.
 
 `supervisor.jsonl` and `worker.jsonl` have the calls, `repl.jsonl` the programs with all their output. The fields are
-those of Supervisor Distillation and some more. A failed call has `failure` instead of `response`. A resumed run takes
-the answers from here, so that nothing is paid twice.
+those of Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A resumed run reads
+the answers from these files, so that nothing is paid twice.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ RESERVED: Final = ("context", "query", "worker", "worker_batch", "FINAL")
 FAILED: Final = "failed"
 
 MAX_ITERATIONS: Final = 15
-"""As in Supervisor Distillation."""
+"""The limit of Supervisor Distillation."""
 MAX_ERRORS: Final = 5
 """Failures in a row that end the run: a supervisor that fails so often does not recover."""
 WORKER_CTX_K: Final = 8
@@ -101,7 +101,7 @@ class RunOptions(TypedDict, total=False):
     output_limit: int
     """Characters of a block's output that the supervisor sees (2,000)."""
     worker_ctx_k: int
-    """Worker's context window in thousands of tokens, as the supervisor is told (8)."""
+    """Worker's context window in thousands of tokens, as stated to the supervisor (8)."""
     primitives: Primitives
     """Functions that programs can call. They run in this process, with its rights."""
     seconds: float | None

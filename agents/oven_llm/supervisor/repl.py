@@ -77,7 +77,7 @@ class Turn:
 
     @property
     def failed(self) -> bool:
-        """Whether nothing ran, or a program failed, or gave an answer that JSON cannot hold."""
+        """Whether no program ran, a program failed, or its answer cannot be written as JSON."""
         blocks = [execution.block for execution in self.executions]
         return not blocks or any(block.ended != "completed" or block.refused for block in blocks)
 

@@ -13,9 +13,10 @@ from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.decision_row import HEAD, DecisionFilter, Verdict, line, row
+from oven_runs.log.decision_row import HEAD, DecisionFilter, line, row
 from oven_runs.log.explanation import Explanations
-from oven_runs.log.since import FORMS, Since
+from oven_runs.log.query_start import FORMS, Since
+from oven_runs.log.run_summary import Verdict
 
 
 @from_anywhere

@@ -59,7 +59,7 @@ def _machine(port: int | None, as_json: bool) -> bool:
 
 
 def _print_check(check: Check) -> None:
-    typer.echo(f"{typer.style(f'{check.state:<5}', fg=_COLOURS[check.state])} {check.name:<12} {check.found}")
+    typer.echo(f"{typer.style(f'{check.state:<5}', fg=_COLOURS[check.state])} {check.name:<12} {check.facts}")
     if check.remedy:
         typer.echo(f"{'':19}→ {check.remedy}")
 

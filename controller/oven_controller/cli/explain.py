@@ -18,7 +18,7 @@ from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.cited_paths import cited_paths
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.explanation_report import report
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import text, verdict_text
 from oven_runs.settings.resolution import rules_set
 
 
@@ -46,8 +46,8 @@ def explain(
     """
     rules, access = rules_set(sets or ()), find_run(run, endpoint)
     explanation, ruling = asyncio.run(explained(access, decision, rules))
-    other = ruling.lines() if ruling is not None else []
-    print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *other])
+    ruling_lines = ruling.lines() if ruling is not None else []
+    print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *ruling_lines])
 
 
 def lines(explanation: Explanation) -> list[str]:
@@ -57,7 +57,10 @@ def lines(explanation: Explanation) -> list[str]:
     decision, receipt = explanation.decision, explanation.receipt
     change = f"{text(decision.before)} → {text(decision.value)}"
     where = f"at tick {decision.tick} (step {explanation.step}, decision {decision.id})"
-    out = [f"{decision.actuator} {change}: {decision.verdict} {where}", f"why: {decision.reason}"]
+    out = [
+        f"{decision.actuator} {change}: {verdict_text(decision.verdict, decision.reason)} {where}",
+        f"why: {decision.reason}",
+    ]
     if explanation.operator:
         out.insert(1, f"asked for by the operator {explanation.operator}")
     if explanation.announced is not None:

@@ -1,4 +1,4 @@
-"""Groups of commands that import a command's module when the command is used, and not before."""
+"""Groups of commands that import a command's module only when the command is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True)
 class Command:
-    """A command, known by where its function is."""
+    """A command, specified by the location of its function."""
 
     target: str
     """`module:function`, or `module:app` of a Typer. A function's parameters are the arguments and options, annotated
@@ -47,8 +47,8 @@ class LazyGroup(TyperGroup):
         title: str = "",
         **settings: Any,
     ) -> None:
-        """`headings`: command → the heading of the help under which it stands. `title`: the group's name, for errors
-        and examples; empty for the program itself."""
+        """`headings`: command → its heading in the help. `title`: the group's name, for errors and examples; empty for
+        the program itself."""
         super().__init__(**settings)
         self.table = table
         self._headings = headings or {}
@@ -103,7 +103,7 @@ class LazyGroup(TyperGroup):
 def single_command(
     function: Callable[..., Any], *, command_class: type[TyperCommand] | None = None, **context_settings: Any
 ) -> typer.Typer:
-    """A Typer with one command, which has these context settings besides HELP_OPTIONS."""
+    """Return a Typer with one command, which has these context settings in addition to HELP_OPTIONS."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(cls=command_class, context_settings=HELP_OPTIONS | context_settings)(function)
     return app

@@ -42,7 +42,7 @@ def mcp(
     Example: oven-controller mcp grpo-1121-0231 --control
     """
     try:
-        from oven_controller.mcp_server.reach import Reach
+        from oven_controller.mcp_server.allowed_runs import Reach
         from oven_controller.mcp_server.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):

@@ -145,7 +145,7 @@ def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool,
     """Give an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
     access = find_run(run, endpoint, running=True)
     result = asyncio.run(carried_out(access, new_command(**command), wait))
-    print_result(as_json, CommandReport.of(result), [result.line()])
+    print_result(as_json, CommandReport.of_result(result), [result.line()])
     return result.code
 
 

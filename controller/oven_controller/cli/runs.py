@@ -88,7 +88,7 @@ def prune(
 
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
-    """Ask, remove, and say what was freed."""
+    """Ask, remove, and print the freed space."""
     removal.refuse_live(folders)
     sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
     if folders and not yes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run, print_result
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import counts_text, text
 
 if TYPE_CHECKING:
     from oven_controller.stack.run_status import RunStatus
@@ -76,7 +76,7 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
 
 def _decision_lines(status: RunStatus) -> Iterator[str]:
     decisions, prompts = status.decisions, status.prompts
-    yield f"decisions: {decisions.adopted} adopted, {decisions.rejected} rejected"
+    yield f"decisions: {counts_text(decisions.adopted, decisions.rejected, decisions.would_set)}"
     if prompts.injected:
         yield f"  {prompts.injected} prompts injected, {prompts.evicted} removed for them"
     for decision, actuator in decisions.advised.items():

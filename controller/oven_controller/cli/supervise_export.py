@@ -57,8 +57,8 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]], int, int]:
-    """Return one row (`prompt` and `completion` as conversations, as TRL's SFTTrainer reads them) for each call of the
-    answered runs, the number of these runs, and that of their skipped calls, whose programs failed or were none.
+    """Return one row for each call of the answered runs, the number of these runs, and the number of skipped calls,
+    which have no program or a failed one. A row has `prompt` and `completion` as conversations for TRL's SFTTrainer.
     Raises ConfigError if a log cannot be read."""
     rows: list[dict[str, Any]] = []
     answered = skipped = 0

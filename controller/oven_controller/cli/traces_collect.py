@@ -14,7 +14,7 @@ import typer
 from oven_controller.cli.options import Json
 from oven_core.errors import NO_SPACE, ConfigError, reason
 from oven_core.terminal_text import say
-from oven_recipes.environments.instance import read_instances
+from oven_recipes.environments.repair_instance import read_instances
 from oven_recipes.repair.settings import RepairSettings
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import from_set, merge, validated

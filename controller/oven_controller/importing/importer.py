@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError
 from oven_core.plugins import imported
 
 CUT: Final = "rows that were cut off"
-"""Key in the counts of what was skipped: the last row of a program that was killed."""
+"""Key in the counts of skipped entries, for the last row of a program that was killed."""
 IMPORTERS: Final = {
     "history": "oven_controller.importing.csv_jsonl:IMPORTER",
     "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
@@ -55,7 +55,7 @@ class Importer(Protocol):
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
         """Open what `find` returned. `step` is the column with the step, if the user named it.
 
-        Counts what it skips in `skipped`, under a description for people. Raises ConfigError for a damaged or empty
+        Counts skipped entries in `skipped`, by a description for people. Raises ConfigError for a damaged or empty
         file, here or while the recording is read.
         """
         ...

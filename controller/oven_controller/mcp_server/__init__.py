@@ -1,1 +1,2 @@
-"""A server of the Model Context Protocol, by which coding agents look at runs, and with --control act on them."""
+"""A server of the Model Context Protocol. Through it coding agents can inspect runs and, with --control, act on
+them."""

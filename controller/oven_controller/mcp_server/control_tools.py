@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
-from oven_controller.mcp_server.reach import Reach
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.reading_tools import Run
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, as_tool_errors, on_thread
@@ -65,7 +65,7 @@ def _tool(reach: Reach, key: ControlKey, action: Action) -> Callable[..., Any]:
         fields = {argument.field: arguments[argument.name] for argument in action.arguments}
         with as_tool_errors():
             command = new_command(action.name, reason=reason, **fields)
-            return answer(CommandReport.of(await carried_out(access, command, wait_s)))
+            return answer(CommandReport.of_result(await carried_out(access, command, wait_s)))
 
     parameters = {
         "context": Context,

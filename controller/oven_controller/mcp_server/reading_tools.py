@@ -14,7 +14,7 @@ from mcp.types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_agents.review.backtest import Backtest, BacktestReport
-from oven_controller.mcp_server.reach import Reach
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
@@ -24,11 +24,12 @@ from oven_runs.access.other_ruling import explained, explanations
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
-from oven_runs.log.decision_row import DecisionFilter, DecisionRow, Verdict, row
+from oven_runs.log.decision_row import DecisionFilter, DecisionRow, row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
-from oven_runs.log.since import FORMS, Since
+from oven_runs.log.query_start import FORMS, Since
+from oven_runs.log.run_summary import Verdict
 from oven_runs.settings.resolution import rules_set
 
 RUNS: Final = 50
@@ -75,7 +76,7 @@ class DiagnosisReport(BaseModel):
 
     run: str
     named: tuple[NamedSymptom, ...] = Field(description="symptoms that agents named in the run, the newest first")
-    asked: tuple[str, ...] = Field(description="symptoms that the graph was asked about")
+    symptoms: tuple[str, ...] = Field(description="symptoms that the graph was asked about")
     diagnosis: Diagnosis | None = Field(
         description="causes and remedies; p ranks them and is not a calibrated probability. Null if there was no "
         "symptom to ask about"
@@ -210,7 +211,7 @@ class ReadingTools:
                 if symptoms and diagnosis.unknown:
                     known = (node.id for node in graph.of_kind("symptom"))
                     raise UnknownNameError("symptom", diagnosis.unknown[0], known)
-            return DiagnosisReport(run=access.run, named=tuple(named[:64]), asked=ids, diagnosis=diagnosis)
+            return DiagnosisReport(run=access.run, named=tuple(named[:64]), symptoms=ids, diagnosis=diagnosis)
 
         return answer(await on_thread(context, work), "ask for fewer remedies")
 

@@ -14,8 +14,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.control_tools import control_tools
-from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import ReadingTools
 from oven_core.cpu_affinity import lower_priority
 from oven_core.errors import UnknownNameError, reason
@@ -69,7 +69,7 @@ class StrictTool(Tool):
     """A tool that refuses unknown arguments by name. The SDK's own tool ignores them."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
-        """Raises ToolError for arguments that the tool does not take, and what the tool raises."""
+        """Run the tool. Raises ToolError for invalid arguments, and the tool's own errors."""
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as error:

@@ -47,7 +47,7 @@ class Message:
 
     @property
     def merged(self) -> int:
-        """Number of notices in the message besides the leading one."""
+        """Number of notices in the message in addition to the leading one."""
         return len(self.notices) - 1 + self.omitted
 
     @property

@@ -142,7 +142,7 @@ def _variable(variable: str, name: str, variables: Mapping[str, str]) -> str:
 
 
 def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
-    """The apprise service for an address. Its errors repeat nothing of the address but its scheme."""
+    """The apprise service for an address. Its errors repeat only the address's scheme."""
     scheme = urlsplit(url).scheme.lower()
     try:
         apprise, schemes = _load_apprise()

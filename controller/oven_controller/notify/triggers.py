@@ -154,18 +154,21 @@ class Triggers:
         lead = f"At step {self.view.step} this still waits:"
         return [
             self._advice(
-                body, f"again-{body.id}", f"advice lapses in {self._left(body)}", f"{lead} {proposers(body)} advises"
+                body,
+                f"again-{body.id}",
+                f"advice lapses in {self._remaining_time(body)}",
+                f"{lead} {proposers(body)} advises",
             )
             for body in self._reminders.due(self.view)
         ]
 
     def _advice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
         change = change_of(body)
-        sentences = f"{lead} {change}{because(body)} It lapses in {self._left(body)}."
+        sentences = f"{lead} {change}{because(body)} It lapses in {self._remaining_time(body)}."
         command = f"oven-controller approve {body.id} --run {self._run}"
         return self._notice("advice", "warning", key, f"{label}: {change}", sentences, command)
 
-    def _left(self, body: Decision) -> str:
+    def _remaining_time(self, body: Decision) -> str:
         return remaining(body, self.view.tick, self._usual_gap_s)
 
     def _receipt(self, body: Receipt) -> list[Notice]:

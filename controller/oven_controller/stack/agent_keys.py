@@ -66,7 +66,7 @@ def admit_member(folder: RunFolder, name: str) -> None:
 
 
 def _made_here(folder: RunFolder, role: Role, name: str) -> bool:
-    """Whether keys are made on this machine. Raises ConfigError if they are not and this one is missing."""
+    """Whether keys are made on this machine. Raises ConfigError if they are not, and this key is missing."""
     info = folder.info()
     path = folder.credentials(role, name)
     if not info.embedded and path is not None and not path.is_file():

@@ -1,6 +1,5 @@
-"""The checks of `doctor`: whether this machine is ready for a run. Each check judges facts that it is given.
-
-It starts a server for a moment, and imports none of the packages that it looks for.
+"""The checks of `doctor`: whether this machine is ready for a run. Each check judges facts from its arguments. `doctor`
+starts a server for a moment, and imports none of the packages that it checks.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Check:
     name: str
     state: State
     """`ok`; `warn`: something is missing or slow; `fail`: a run cannot start."""
-    found: str
+    facts: str
     """The facts in words."""
     remedy: str = ""
 
@@ -242,7 +241,7 @@ def packages(extra: str, distribution: str = DISTRIBUTION) -> list[Package]:
 
 
 def _fits(required: str, version_here: str | None) -> bool:
-    """Whether a version satisfies a specifier, or that cannot be told."""
+    """Whether a version satisfies a specifier. True if this is unknown."""
     try:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
     except ImportError:

@@ -14,7 +14,7 @@ from oven_core.errors import OvenError
 from oven_runs.process.child import follow_parent
 
 FULL_PRIORITY = ("learner", "monitor")
-"""Processes that keep their priority: the one that trains, and the one that a person looks at."""
+"""Processes that keep their priority: the training, and the monitor that a person watches."""
 
 
 def main(argv: list[str]) -> int:

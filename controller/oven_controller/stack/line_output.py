@@ -23,7 +23,7 @@ from oven_core.terminal_text import clean
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.message_gaps import Numbering
 from oven_runs.log.open_advice import Reminders, remaining
-from oven_runs.log.run_summary import RunSummary, text, training_signal
+from oven_runs.log.run_summary import RunSummary, text, training_signal, verdict_text
 from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.resolution import Resolved
 
@@ -101,8 +101,9 @@ class Headless:
             case Observation() as body:
                 self._observation(event, body)
             case Decision() as body:
+                shown = verdict_text(body.verdict, body.reason)
                 was = text(before.get(body.actuator, body.before))
-                self._say(event, f"decision {body.actuator} {was} → {text(body.value)} {body.verdict}: {body.reason}")
+                self._say(event, f"decision {body.actuator} {was} → {text(body.value)} {shown}: {body.reason}")
             case Receipt(decision_id="") as body:
                 whose = " answered" if body.command and not body.command.startswith("local-") else ""
                 self._say(event, f"receipt  {body.actuator}{whose} {body.status} at step {body.step}: {body.reason}")
@@ -198,7 +199,7 @@ class Headless:
                 lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         applied = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         counts = f", {len(view.advised)} advised and not approved" if view.advised else ""
-        decided = f"decisions: {view.adopted} adopted, {view.rejected} rejected{counts}"
+        decided = f"decisions: {view.decision_counts()}{counts}"
         lines.append(f"{decided}; receipts: {applied or 'none'}")
         if view.outcomes:
             lines.append(f"{view.outcomes} outcomes were scored")

@@ -73,11 +73,11 @@ class AdministeredServer:
 def grant(
     site: AdministeredServer, name: str, power: Power, *, url: str = "", ca: Path | None = None
 ) -> tuple[PersonFile, str]:
-    """Create a person's key. Return its file, and a warning if the run could not be told of it; empty if it was told.
+    """Create a person's key. Return its file, and a warning if the run could not be notified; empty if it was.
 
-    `url` and `ca` are how the person reaches the server, if that differs from here. A server that is not the stack's
-    own still has to reload its users. Raises ConfigError for a name that is in use, ProcessError if the stack's own
-    server does not accept the key.
+    `url` and `ca` are the server's address and authority for the person, if they differ from those on this machine. A
+    server that is not the stack's own still has to reload its users. Raises ConfigError for a name that is in use,
+    ProcessError if the stack's own server does not accept the key.
     """
     names.checked("person", name)
     server, folder = site.server, site.folder

@@ -45,6 +45,7 @@ class DecisionCounts(_Part):
 
     adopted: int
     rejected: int
+    would_set: int = Field(description="proposals that only the autonomy level `observe` stopped")
     advised: dict[str, str] = Field(description="decision → actuator, of the decisions that may be approved now")
     lapses: dict[str, str] = Field(description="decision → how long it may still be approved, in words")
 
@@ -167,6 +168,7 @@ def _decisions(view: RunSummary) -> DecisionCounts:
     return DecisionCounts(
         adopted=view.adopted,
         rejected=view.rejected,
+        would_set=view.would_set,
         advised={d.id: d.actuator for d in waiting(view)},
         lapses={d.id: remaining(d, view.tick) for d in waiting(view)},
     )

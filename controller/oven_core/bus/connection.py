@@ -1,6 +1,6 @@
 """The bus for the rest of the project: connect, publish, subscribe, request, and the log.
 
-It is a thin layer over nats-py. Connecting fails fast and says why, while nats-py alone retries bad credentials
+It is a thin layer over nats-py. Connecting fails fast with the reason, while nats-py alone retries bad credentials
 silently. In oven_core.bus.log, appending reports what the log did, and reading survives the loss of a server.
 """
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def allow_websockets() -> None:
-    """Give nats-py the aiohttp that `oven_core.bus` kept from it. Raises ConfigError where it is not installed."""
+    """Give nats-py the aiohttp that `oven_core.bus` hid from it. Raises ConfigError if it is not installed."""
     import nats.aio.transport
 
     transport: Any = nats.aio.transport
@@ -76,9 +76,9 @@ class BusClient(Client):
     """nats-py's client with three fixes.
 
     A tls:// address requires TLS; otherwise anyone in between could pretend that the server has none. A task that is
-    cancelled while it waits here ends. And messages at every step take fewer turns of the event loop: `request_ack`,
-    `subscribe_inline`, and one write at the end of a turn for everything published in it, without the flusher. A turn
-    costs tens of microseconds in each of six processes, whose cores belong to the training.
+    cancelled while it waits for the client ends. Messages at every step need fewer turns of the event loop:
+    `request_ack`, `subscribe_inline`, and one write at the end of a turn for everything published in it, without the
+    flusher. A turn costs tens of microseconds in each of six processes, whose cores belong to the training.
     """
 
     def __init__(self) -> None:

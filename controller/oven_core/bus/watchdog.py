@@ -19,7 +19,7 @@ log = logging.getLogger("oven.bus")
 
 LOOK_S = 0.5
 SILENT_LOOKS = 4
-"""Silent looks in a row, 2 s, after which the connection is aborted. Looks are counted instead of time, so that a
+"""Silent checks in a row, 2 s, after which the connection is aborted. Checks are counted instead of seconds, so that a
 process that was itself frozen or starved does not blame its server when it wakes."""
 
 

@@ -10,7 +10,7 @@ from oven_core.mesh.state import Agent, State
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
 _FREE = {"value": None, "choices": (), "low": None, "high": None, "unit": ""}
-"""Fields that an actuator may announce anew without changing the meaning of its open ballot."""
+"""Fields that an actuator may announce again without changing the meaning of its open ballot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Ballot:
         return self.opened.opened_by == name or self.trusts(state, name)
 
     def passed(self, state: State, name: str) -> bool:
-        """Return whether no vote of this agent is awaited any more."""
+        """Return whether the ballot no longer waits for this agent's vote."""
         agent = state.agents.get(name)
         if agent is None or not agent.live or state.shadowed(name):
             return True

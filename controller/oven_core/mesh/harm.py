@@ -32,7 +32,8 @@ PATIENCE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Clear harm to one target: who carried changes since tick `since`, and the measurements on both sides."""
+    """Clear harm to one target: the agents that supported changes since tick `since`, and the measurements on both
+    sides."""
 
     target: str
     sign: int
@@ -41,7 +42,7 @@ class Charge:
     before: tuple[float, ...]
     after: tuple[float, ...]
     broken: bool
-    """The target is not finite any more."""
+    """The target is no longer finite."""
 
 
 @dataclass(slots=True)

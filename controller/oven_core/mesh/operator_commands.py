@@ -67,7 +67,7 @@ def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: Ope
 
 
 def advice(decision_id: str, ticks: int) -> str:
-    """Return the part of an advised decision's reason that says what a person can do."""
+    """Return the part of an advised decision's reason that tells a person how to act on it."""
     return f"advised: approve with `oven-controller approve {decision_id}`, within {ticks} ticks"
 
 

@@ -145,7 +145,7 @@ class Outcomes:
             self._watch_harm(Forecast(metric.name, sign, 0.0, horizon, ()), against, self._state.tick)
 
     def _watch_harm(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
-        """Watch the metric that judges a change, and the one that stands for the whole."""
+        """Watch the metric that judges a change, and the main held-out metric."""
         self._harm.add_change(self._measured, forecast.target, forecast.sign, forecast.horizon, agents, tick)
         whole = held_out(self._state.metrics)
         if whole is not None and whole.name != forecast.target:

@@ -182,8 +182,8 @@ class State:
         """Begin a new incarnation, whose settings replace the old ones.
 
         Agents, the budget, decisions in flight or advised, and what operators set (autonomy, muted agents) stay.
-        Another training of the same script has other weights and other data, so it starts without budget, cool-downs,
-        advice and rollbacks of the one before.
+        Another training of the same script has other weights and other data. So it starts without the previous
+        training's budget, cool-downs, advice and rollbacks.
         """
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()
@@ -241,7 +241,7 @@ class State:
             self._set_effective(spec, receipt.after)
 
     def apply_status(self, name: str, status: AgentStatus) -> None:
-        """Store what an agent says of itself."""
+        """Store an agent's status."""
         if status.state == "joined":
             self.agents[name] = Agent(status.needs, status.moves, status.speciality, status.version, status.shadow)
         elif status.state == "left":

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from oven_core.protocol.messages import LogMessage, Message, RunStarted
 from oven_core.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS
-from oven_core.removed import removed_from_logs
+from oven_core.removed_names import removed_from_logs
 
 
 def _any_of(models: Iterable[type[Message]]) -> TypeAdapter[Any]:

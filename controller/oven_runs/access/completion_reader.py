@@ -46,8 +46,8 @@ async def followed(
 ) -> AsyncGenerator[list[StoredGroup]]:
     """Yield the newest groups, and then new ones until the stack is down.
 
-    Waits for a server or mesh that restarts, and says so through `tell`. Raises RefusedError; ConfigError if none are
-    stored.
+    Waits for a server or mesh that restarts, and reports it through `tell`. Raises RefusedError; ConfigError if none
+    are stored.
     """
     last_seq = 0
 

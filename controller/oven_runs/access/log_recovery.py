@@ -30,7 +30,7 @@ from oven_core.security.signing import MESH, Keyring, Signer
 from oven_runs.access.log_sources import connected, exported, open_store
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.home.spool import Spool, append, taken
+from oven_runs.home.spool import Spool, append, locked_spool
 
 Tell = Callable[[str], object]
 
@@ -94,7 +94,7 @@ async def finish(bus: Bus, folder: RunFolder, tell: Tell, *, late: bool = False)
     can be repeated after an error.
     """
     mark_mirrored(folder, mirrored=True)  # until everything is there
-    with contextlib.closing(Mirror(folder.export)) as mirror, taken(folder.path, folder.run) as spool:
+    with contextlib.closing(Mirror(folder.export)) as mirror, locked_spool(folder.path, folder.run) as spool:
         if spool is not None and spool.content.messages:
             await append(bus, folder.run, spool.content.messages)
             late = True
@@ -160,7 +160,7 @@ def recover_without_store(folder: RunFolder, tell: Tell) -> list[Event]:
     """
     with contextlib.closing(Mirror(folder.export)) as mirror:
         mirror.finish()  # removes an incomplete last line
-    with taken(folder.path, folder.run) as spool:
+    with locked_spool(folder.path, folder.run) as spool:
         added = _append_to_file(folder, spool) if spool is not None and spool.content.messages else []
         seqs = [event.seq for event in exported(folder)]
         tell(

@@ -1,4 +1,4 @@
-"""Access to one run for those who read or command it, wherever the run's folder is.
+"""Access to one run for reading and commands, wherever the run's folder is.
 
 There are two implementations. `local_run.LocalRun` has the run's folder. `remote_run.RemoteRun` has an address and a
 key, on another machine. `run_finder.find_run` chooses the one that a command refers to.
@@ -158,7 +158,7 @@ class RunAccess(ABC):
     ) -> AsyncGenerator[_Item]:
         """Yield what `fetch` returns, at first and whenever the event of `listen` is set, until the stack is down.
 
-        Reconnects, and says so through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
+        Reconnects, and reports it through `tell`, until reconnecting is pointless (`over`). Raises RefusedError.
         """
         wake, lost = asyncio.Event(), False
         while self.up():

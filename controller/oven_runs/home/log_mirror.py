@@ -1,8 +1,8 @@
-"""log.jsonl as it grows: one line per event, written next to the store during the run.
+"""Writes log.jsonl, with one line per event, next to the store during the run.
 
-A process that follows the log anyway writes it. It is flushed now and then but not forced to the disk, because the
-store is authoritative and this file is the backup. If the file exists already, its lines are first compared with the
-events. So the same class continues a file, completes it, and finds where it differs from the store.
+It runs in a process that follows the log anyway. The file is flushed now and then but not forced to the disk, because
+the store is authoritative and this file is the backup. If the file already exists, its lines are first compared with
+the events. So the same class continues a file, completes it, and finds its differences from the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ FLUSH_BYTES = 1 << 20
 
 
 class Mirror:
-    """Feed it the log's events in order, unverified. `fault` says why a failing disk ended the writing."""
+    """A growing copy of the log. `take` gets the unverified events in order. `fault` is the reason if a failing disk
+    ended the writing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -31,7 +31,7 @@ from oven_runs.log.run_row import RunRow, finite, summarized
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
-"""Bytes per call. Reading them takes some 20 ms, so that a monitor can react to keys in between."""
+"""Bytes per call. Reading them takes about 20 ms, so that a monitor can react to keys in between."""
 NEWEST: Final = 20
 """Observations from whose times the pace is computed."""
 CACHE: Final = "run-rows.json"
@@ -202,7 +202,7 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
     summary = digest.summary
     row = summarized(row, summary)
     if not digest.complete:
-        row = replace(row, adopted=None, rejected=None, advised=(), not_applied=0)
+        row = replace(row, adopted=None, rejected=None, would_set=0, advised=(), not_applied=0)
     return replace(
         row,
         malformed=row.malformed + digest.unread,

@@ -33,7 +33,7 @@ NAME: Final = "spool.jsonl"
 HEAD_BYTES: Final = 256
 """Length of the padded first line. Rewriting it takes no space on the disk."""
 RESERVED_BYTES: Final = 1 << 20
-"""Disk space reserved while the learner runs: room for some 3,000 observations if the disk is full at the end."""
+"""Disk space reserved while the learner runs: room for about 3,000 observations if the disk is full at the end."""
 RETRY_S: Final = 0.05
 _DATA: Final = b', "data": '
 
@@ -104,7 +104,7 @@ class SpoolContent:
         return body if isinstance(body, RunEnded) else None
 
     def summary(self) -> str:
-        """Return a phrase that says how much is missing from the log."""
+        """Return a phrase with the number of messages that are missing from the log."""
         parts = []
         if self.messages:
             end = ", including the run's end" if self.end else ""
@@ -202,7 +202,7 @@ class Spool:
 
 
 @contextlib.contextmanager
-def taken(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]:
+def locked_spool(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool | None]:
     """Lock the spool, as `Spool.take` does, for as long as the context lasts."""
     spool = Spool.take(folder, run, wait_s=wait_s)
     try:

@@ -115,7 +115,7 @@ class CommandResult:
 
     def fields(self) -> dict[str, Any]:
         """The result as JSON values."""
-        return CommandReport.of(self).model_dump(mode="json", exclude={"line"})
+        return CommandReport.of_result(self).model_dump(mode="json", exclude={"line"})
 
 
 class CommandReport(BaseModel):
@@ -134,7 +134,7 @@ class CommandReport(BaseModel):
     line: str = Field(description="the result in one sentence")
 
     @classmethod
-    def of(cls, result: CommandResult) -> CommandReport:
+    def of_result(cls, result: CommandResult) -> CommandReport:
         return cls(
             run=result.run,
             command=result.command.id,

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import UnknownNameError
 from oven_core.protocol.messages import Real, Value
 from oven_runs.log.explanation import Explanation
-from oven_runs.log.run_summary import text
-from oven_runs.log.since import BEGINNING, Since
+from oven_runs.log.query_start import BEGINNING, Since
+from oven_runs.log.run_summary import Verdict, text, verdict_text
 
-Verdict: TypeAlias = Literal["adopted", "rejected", "advised"]
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
 
@@ -112,7 +111,7 @@ class DecisionFilter:
                 raise UnknownNameError(f"{kind} with a decision", name, known)
 
 
-STEP, WHO, WHAT, VERDICT = 6, 16, 40, 8
+STEP, WHO, WHAT, VERDICT = 6, 16, 40, 9
 HEAD: Final = f"{'step':>{STEP}}  {'who':<{WHO}}  {'what':<{WHAT}}  {'verdict':<{VERDICT}}  id, receipt, outcome"
 
 
@@ -120,8 +119,9 @@ def line(row: DecisionRow) -> str:
     """Format the row as text. The columns have fixed widths, so that later rows line up."""
     who = f"operator {row.who}" if row.by_operator else row.who
     what = f"{row.actuator} {text(row.before)} → {text(row.value)}"
+    verdict = verdict_text(row.verdict, row.reason)
     rest = "; ".join(part for part in (row.id, _receipt(row), _outcome(row)) if part)
-    return f"{row.step:>{STEP}}  {who:<{WHO}}  {what:<{WHAT}}  {row.verdict:<{VERDICT}}  {rest}"
+    return f"{row.step:>{STEP}}  {who:<{WHO}}  {what:<{WHAT}}  {verdict:<{VERDICT}}  {rest}"
 
 
 def _receipt(row: DecisionRow) -> str:

@@ -64,7 +64,7 @@ class Explanation:
 
 @dataclass
 class Explanations:
-    """Feed it the log's verified events in order."""
+    """Collects explanations from the log's verified events, fed in order."""
 
     by_id: dict[str, Explanation] = field(default_factory=dict)
     """Explanations by decision id, without the prompts, which `whole` adds."""
@@ -155,8 +155,8 @@ class Explanations:
     def find(self, name: str) -> Explanation:
         """Find a decision by its id or ballot, its actuator, or the beginning of its id.
 
-        Of an actuator it is the newest decision that passed, else the newest. Raises UnknownNameError,
-        and ConfigError if several ids begin with `name`, or for a ballot that is still open, with its votes so far.
+        For an actuator, this is the newest decision that passed, or else the newest. Raises UnknownNameError, and
+        ConfigError if several ids begin with `name`, or for a ballot that is still open, with its votes so far.
         """
         decisions = [explanation.decision for explanation in self.by_id.values()]
         same_id = [decision for decision in decisions if name in (decision.id, decision.ballot)]

@@ -64,13 +64,13 @@ class ExplanationReport(BaseModel):
     other_rules: OtherRuling | None = Field(description="the decision under other rules; null: none were requested")
 
 
-def report(run: str, explanation: Explanation, other: OtherRuling | None = None) -> ExplanationReport:
+def report(run: str, explanation: Explanation, ruling: OtherRuling | None = None) -> ExplanationReport:
     """Return the explanation as one message."""
     return ExplanationReport(
         run=run,
         who=explanation.proposer,
         by_operator=bool(explanation.operator),
         paths=cited_paths(explanation.votes),
-        other_rules=other,
+        other_rules=ruling,
         **{field.name: getattr(explanation, field.name) for field in fields(explanation)},
     )

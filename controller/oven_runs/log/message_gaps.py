@@ -21,7 +21,7 @@ class Gap:
 
 @dataclass
 class Numbering:
-    """Feed it the learner's messages in the log's order. Duplicates are ignored."""
+    """Finds gaps in the learner's messages, which `take` gets in the log's order. Duplicates are ignored."""
 
     gaps: list[Gap] = field(default_factory=list)
     ended: bool = False

@@ -34,6 +34,8 @@ class RunRow:
     """The target's first and newest value; None if it was not measured or is not a number."""
     adopted: int | None = None
     rejected: int | None = None
+    would_set: int = 0
+    """Proposals that only `observe` stopped."""
     advised: tuple[str, ...] = ()
     """Ids of decisions that a person can still approve."""
     held: str = ""
@@ -113,6 +115,7 @@ def summarized(row: RunRow, summary: RunSummary) -> RunRow:
         now=finite(summary.metrics.get(target)),
         adopted=summary.adopted,
         rejected=summary.rejected,
+        would_set=summary.would_set,
         advised=tuple(d.id for d in summary.advised.values() if not summary.lapsed(d)),
         held=summary.held,
         ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",

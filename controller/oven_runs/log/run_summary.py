@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal, TypeAlias
 
 from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.alerts import Alert
@@ -29,6 +30,9 @@ from oven_runs.log.standing_alerts import StandingAlerts
 
 OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
 """Endings of the names of an evaluation's metrics about itself."""
+Verdict: TypeAlias = Literal["adopted", "rejected", "advised"]
+OBSERVED = "; observe: would have "
+"""Begins the reason of a proposal that passed the vote and was rejected only because autonomy is `observe`."""
 CONSTANT = 3
 """Equal measurements after which a metric counts as constant."""
 
@@ -75,6 +79,8 @@ class RunSummary:
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
     rejected: int = 0
+    would_set: int = 0
+    """Proposals that only `observe` stopped. They do not count as rejected."""
     alerts: StandingAlerts = field(default_factory=StandingAlerts)
     alert: Alert | None = None
     """The alert that the last event raised or cleared; None if it did neither."""
@@ -153,6 +159,10 @@ class RunSummary:
         """Steps at which the run ends; None if they are not limited or not known."""
         return self.started.horizon.max_steps if self.started else None
 
+    def decision_counts(self) -> str:
+        """Return the number of decisions by verdict, in words."""
+        return counts_text(self.adopted, self.rejected, self.would_set)
+
     def changed_knobs(self) -> list[tuple[str, Value]]:
         """Return the knobs that no longer have the value of the run's start, with their present values."""
         initial = {spec.name: spec.value for spec in self.specs if spec.kind != "action"}
@@ -192,7 +202,9 @@ class RunSummary:
 
     def _take_decision(self, decision: Decision) -> None:
         self.adopted += decision.verdict == "adopted"
-        self.rejected += decision.verdict == "rejected"
+        verdict = verdict_text(decision.verdict, decision.reason)
+        self.would_set += verdict == "would set"
+        self.rejected += verdict == "rejected"
         if decision.verdict != "rejected":  # a decision that passed replaces older advice
             self.advised.pop(decision.actuator, None)
         if decision.verdict == "advised":
@@ -284,6 +296,16 @@ class RunSummary:
         candidates = [*held_out, *([signal] if signal else [])]
         changing = (name for name in candidates if self.still[name] < CONSTANT)
         return next(changing, candidates[0] if candidates else None)
+
+
+def verdict_text(verdict: Verdict, reason: str) -> Verdict | Literal["would set"]:
+    """Return a decision's verdict for people: "would set" if only `observe` stopped the proposal."""
+    return "would set" if verdict == "rejected" and OBSERVED in f"; {reason}" else verdict
+
+
+def counts_text(adopted: int, rejected: int, would_set: int) -> str:
+    """Return the number of decisions by verdict, in words."""
+    return f"{adopted} adopted, {rejected} rejected" + (f", {would_set} would be set (observe)" if would_set else "")
 
 
 def training_signal(metrics: Collection[str]) -> str | None:

@@ -31,7 +31,7 @@ PACE_EVENTS: Final = 512
 BOUNDARIES: Final = 2
 """A learner obeys a command at the end of the current step, and a decision that it leads to at the end of the next."""
 MIN_WAIT_S: Final = 5.0
-"""Minimum wait. If steps take milliseconds, two of them say nothing about the mesh."""
+"""Minimum wait. If steps take milliseconds, two of them are too short for the mesh."""
 SETTLE_S: Final = 1.0
 """Wait after the last boundary, because a receipt comes on another subject than the step's observation."""
 STILL_S: Final = 60.0

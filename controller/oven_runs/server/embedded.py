@@ -55,7 +55,7 @@ _USERS = TypeAdapter(list[User])
 
 class ServerFolder:
     """A server's files in the run's folder: `users.json`, the `nats.conf` made from it, the store, and `creds/`.
-    `creds/` has the keys, and a `keys.json` with the public keys of those who sign."""
+    `creds/` has the keys, and a `keys.json` with the public keys of all signers."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
@@ -176,7 +176,7 @@ class ServerFolder:
         ]
 
     def _write_keys(self, users: list[User]) -> None:
-        """Write the public keys of those who sign."""
+        """Write the public keys of all signers."""
         keys = {
             user.role if user.role in (LEARNER, MESH) else user.name: user.signing for user in users if user.signing
         }

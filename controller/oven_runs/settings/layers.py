@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
-from oven_core.removed import removal
+from oven_core.removed_names import removal
 from oven_core.security.tls import shown
 from oven_runs.settings.model import dotted_names
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of

@@ -193,8 +193,8 @@ def notify_settings(
 ) -> NotifySettings:
     """Return the checked `notify` settings of all layers. `urls` replace their addresses. Raises ConfigError."""
     set_layers = [from_set(text) for text in sets]
-    if other := next((layer for layer in set_layers if set(layer.values) != {"notify"}), None):
-        raise ConfigError(f"{other.source}: only notify can be set here, e.g. notify.severity=warning")
+    if foreign := next((layer for layer in set_layers if set(layer.values) != {"notify"}), None):
+        raise ConfigError(f"{foreign.source}: only notify can be set here, e.g. notify.severity=warning")
     sources = _layers(config, (), environ, None)
     layers = [Layer(s.source, {"notify": s.values["notify"]}, s.kind) for s in sources if "notify" in s.values]
     layers += [*set_layers, *([Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else [])]

@@ -1,6 +1,6 @@
 """Builds sorted arrays from a stream of nodes and edges, of which it keeps only numbers.
 
-An edge takes 14 bytes until it is sorted, and a distinct name some 150 bytes.
+An edge takes 14 bytes until it is sorted, and a distinct name about 150 bytes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Builder:
         return self._nodes.numbers(names)
 
     def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:
-        """As `node_numbers`, for relations."""
+        """Return the numbers of relations, in the same way as `node_numbers`."""
         return self._relations.numbers(relations)
 
     def numbered_edges(
@@ -104,7 +104,7 @@ class Builder:
         targets: NDArray[np.int32],
         weights: Sequence[float] | NDArray[Any] | None = None,
     ) -> None:
-        """As `edges`, with numbers from `node_numbers` and `relation_numbers` instead of names."""
+        """Add edges by numbers from `node_numbers` and `relation_numbers` instead of names."""
         count = len(sources)
         if not count == len(relations) == len(targets) or (weights is not None and len(weights) != count):
             raise ValueError("the columns of a batch of edges differ in length")
@@ -212,7 +212,8 @@ def _sort_edges(
 
 
 def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:
-    """The same edges sorted by (dst, src, rel). They are sorted by (src, rel) already, so a stable sort is enough."""
+    """Return the same edges sorted by (dst, src, rel). They are sorted by (src, rel) already, so a stable sort is
+    enough."""
     order = np.argsort(forward["dst"], kind="stable").astype(np.int32)
     sources = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(forward["indptr"]))
     return {

@@ -37,11 +37,11 @@ COLUMNS: Final[Mapping[str, tuple[str, Size]]] = {
 """Field of `GraphArrays` → its numpy type and its length. All have one dimension."""
 
 MAX_NODES: Final = 2**24
-"""With 2^15 relations, an edge's two ends and its relation fit into the 64 bits by which edges are sorted."""
+"""Limit of nodes. With 2^15 relations, an edge's two ends and its relation then fit into a sort key of 64 bits."""
 MAX_EDGES: Final = 2**31 - 1
 """`in_edge` numbers the edges with 32 bits."""
 MAX_RELATIONS: Final = 2**15 - 1
-"""Also the limit for kinds; both are numbered with 16 bits."""
+"""Limit of relations and of kinds. Both are numbered with 16 bits."""
 
 Row: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.float32]]
 """Views of the edges out of a node, or into it: their other ends, ascending, relations and weights."""
@@ -156,7 +156,7 @@ def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArr
 
 
 def contained(nodes: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which of the nodes are among the others; both ascending."""
+    """Return which of the nodes are among the others. Both are ascending."""
     if not len(others):
         return np.zeros(len(nodes), bool)
     positions = np.searchsorted(others, nodes)

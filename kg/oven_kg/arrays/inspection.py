@@ -14,7 +14,7 @@ from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 
 REQUIRES: Final = "REQUIRES"
-"""A requirement comes before what needs it, so a cycle of such edges makes no sense."""
+"""Relation from a topic to its requirement. A cycle of such edges makes no sense."""
 MOST_ISOLATED: Final = 0.5
 """Share of nodes without an edge above which a graph is only a list of labels. 500,000 nodes with 121,000 edges, the
 counts of the source that this project began with, have at least 0.52."""

@@ -1,7 +1,7 @@
-"""A search for whole words in a large graph's names, which are read at each search: some 10 ms for ten million bytes.
+"""Searches a large graph's names for whole words. Each search reads all names, about 10 ms for ten million bytes.
 
 A word is a run of letters and digits; every byte that is not ASCII counts as a letter. ASCII letters match in either
-case, other letters only as they are written in the name.
+case, other letters only in the case of the name.
 """
 
 from __future__ import annotations

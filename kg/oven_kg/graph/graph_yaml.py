@@ -33,11 +33,11 @@ class Node:
     phase: tuple[str, ...] = ()
     """Kinds of training that it applies to: pretrain, sft, grpo; empty for all."""
     prior: float = 0.0
-    """For a cause: its probability before any symptom."""
+    """Probability of a cause before any symptom."""
     changes: tuple[str, ...] = ()
-    """For a remedy: the changes that the controller makes together, e.g. "optimizer.lr_scale:down"."""
+    """Changes that the controller makes together as a remedy, e.g. "optimizer.lr_scale:down"."""
     advisory: bool = False
-    """For a remedy: only a person can do it."""
+    """Whether only a person can apply the remedy."""
 
     def applies(self, phase: str) -> bool:
         return not phase or not self.phase or phase in self.phase
@@ -67,7 +67,7 @@ class Source:
     doi: str = ""
     path: str = ""
     own: bool = False
-    """Whether this project measured or decided it."""
+    """Whether the source is this project's own measurement or decision."""
     checked: str = ""
     how: str = ""
 

@@ -145,7 +145,7 @@ def _requires(records: Records) -> Iterator[str]:
 
 
 def _contradicts(records: Records) -> Iterator[str]:
-    """A contradiction is between two nodes and holds both ways, so it is written once."""
+    """Check that a contradiction between two nodes is written once, because it applies in both directions."""
     pairs: set[frozenset[str]] = set()
     changes = {node.id: set(node.changes) for node in records.nodes}
     for edge in records.edges:
@@ -172,7 +172,7 @@ def _opposed(records: Records) -> Iterator[str]:
 
 
 def _explained(records: Records) -> Iterator[str]:
-    """Without a cause or a remedy a diagnosis would be empty."""
+    """Check that symptoms have a cause and causes a remedy; otherwise a diagnosis would be empty."""
     caused = {edge.dst for edge in records.edges if edge.relation == "CAUSES"}
     solved = {edge.dst for edge in records.edges if edge.relation in ("SOLVES", "PREVENTS")}
     for node in records.nodes:

@@ -30,7 +30,7 @@ def texts(
     graph_file: Input, column: Any, locate: Locate, what: str, rewrite: Callable[[str], str] | None = None
 ) -> Column:
     """Convert a column of binary, text or integers; each distinct value is decoded and rewritten once. `what`: the
-    column's name, for errors. Raises ConfigError for null, for what is not UTF-8, and for other types."""
+    column's name, for errors. Raises ConfigError for nulls, invalid UTF-8 and other types."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     is_dictionary = pa.types.is_dictionary(column.type)  # which may hold values that no row has
@@ -65,7 +65,7 @@ def _decoded(graph_file: Input, dictionary: Any, locate: Locate, what: str) -> l
 
 
 def numbers(graph_file: Input, column: Any, locate: Locate) -> NDArray[np.float64]:
-    """Convert a column of weights; 1 where there is none. Raises ConfigError for a value that is not a number."""
+    """Convert a column of weights. A missing weight is 1. Raises ConfigError for a value that is not a number."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):

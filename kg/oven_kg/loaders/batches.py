@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from oven_core.errors import ConfigError
 
 BATCH_ROWS: Final = 20_000
-"""Rows in memory at a time: some 5 MB of short texts."""
+"""Rows in memory at a time: about 5 MB of short texts."""
 
 Locate: TypeAlias = Callable[[int], str]
 """A row's position in its batch → its location in the file, e.g. "line 7"."""
@@ -54,7 +54,7 @@ class Nodes:
 
     names: Sequence[str]
     kinds: Sequence[str]
-    """As many as names; "" for a node without a kind."""
+    """Kinds, one per name; "" for a node without a kind."""
     locate: Locate
 
 
@@ -93,7 +93,7 @@ class Options:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """For ConceptNet: both ends of an edge must be in one of these languages; empty for all."""
+    """Languages for ConceptNet; both ends of an edge must be in one of them. Empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +125,15 @@ def declared(rows: Iterable[Node | Edge], path: Path, unit: str = "") -> Iterato
         if isinstance(row, Edge):
             awaited |= {end: row.number for end in (row.source, row.target) if end not in names and end not in awaited}
         elif row.name in names:
-            place = f"{path}, {unit or 'node'} {row.number}"
-            raise ConfigError(f"{place}: the node {row.name[:60]!r} is declared twice; give each node its own id")
+            position = f"{path}, {unit or 'node'} {row.number}"
+            raise ConfigError(f"{position}: the node {row.name[:60]!r} is declared twice; give each node its own id")
         else:
             names.add(row.name)
             awaited.pop(row.name, None)
         yield row
     for name, number in awaited.items():
-        place = f"{path}, {unit or 'edge'} {number}"
-        raise ConfigError(f"{place}: the edge ends at {name[:60]!r}, and no node has that id; add it")
+        position = f"{path}, {unit or 'edge'} {number}"
+        raise ConfigError(f"{position}: the edge ends at {name[:60]!r}, and no node has that id; add it")
 
 
 def batched(rows: Iterable[Node | Edge], unit: str = "") -> Iterator[Nodes | Edges]:

@@ -58,7 +58,7 @@ def load_conceptnet(graph_file: Input, options: Options) -> Iterator[Batch]:
 
 
 def _has_prefix(concepts: Any, prefixes: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Which rows begin with one of the prefixes; all if there are none."""
+    """Return a mask of the rows that begin with one of the prefixes; all rows if there are no prefixes."""
     mask = np.full(len(concepts), not prefixes)
     for prefix in prefixes:
         mask |= pc.starts_with(concepts, prefix).to_numpy(zero_copy_only=False)

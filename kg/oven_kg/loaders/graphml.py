@@ -49,7 +49,7 @@ class _GraphML(XmlEvents):
         self._line = 1
         """The line where it begins."""
         self._data: dict[str, str] = {}
-        """Its `data`, by name."""
+        """The element's `data` by name."""
         self._data_name = ""
         """The name of the open `data`."""
 

@@ -33,9 +33,9 @@ Needs: TypeAlias = Callable[[str], Iterable[str]]
 
 def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
     """Compute the shares. `sha`: the graph's hash; `graph_needs`: its REQUIRES edges, in addition to the request's.
-    Prerequisites are transitive. One without a mastery in the request blocks no topic, because what is not trained here
-    cannot be mastered here. Cycles block no topic either: in them every topic would wait for itself. Only the nearest
-    MAX_PREREQUISITES of a topic count."""
+    Prerequisites are transitive. A prerequisite without a mastery in the request blocks no topic, because the run
+    cannot master a topic that it does not train. Cycles block no topic either: in them every topic would wait for
+    itself. Only the nearest MAX_PREREQUISITES of a topic count."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
     own_needs: dict[str, list[str]] = {}
     for topic, need in request.prerequisites:

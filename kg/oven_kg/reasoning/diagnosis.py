@@ -4,7 +4,7 @@ Pure: the answer does not depend on the order of the symptoms.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
 by itself, with the others at their priors, so that a more severe symptom never lowers the probability of its causes.
-That gives up explaining away, and makes `p` a rank. Symptoms that were not reported count as unknown, not as absent.
+This excludes explaining away, and makes `p` a rank. Symptoms that were not reported count as unknown, not as absent.
 """
 
 from __future__ import annotations

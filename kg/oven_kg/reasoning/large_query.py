@@ -21,7 +21,7 @@ from oven_kg.arrays.word_search import WordSearch, split
 MAX_WORDS: Final = 8
 """Words of a search; the rest are ignored."""
 CANDIDATES: Final = 20_000
-"""Nodes that a search ranks, in some 3 ms. Of a word with more nodes, it ranks those that also have a rarer word."""
+"""Nodes that a search ranks, in about 3 ms. Of a word with more nodes, it ranks those that also have a rarer word."""
 
 
 class LargeQuery:
@@ -68,8 +68,8 @@ class LargeQuery:
         return self._row(node, edge=str(edge), relation=relation, towards=towards, score=score)
 
     def _neighbors(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """At depth 1 one row per edge, heaviest first, then edges out before edges in, then by name. At a greater depth
-        one row per node, nearest first."""
+        """Return neighbors. At depth 1: one row per edge, heaviest first, then outgoing before incoming edges, then by
+        name. At a greater depth: one row per node, nearest first."""
         start, relations = self._node_number(request.node), self._relation_numbers(request.relations)
         most = request.limit + 1
         if request.depth == 1:

@@ -59,7 +59,7 @@ def _step_row(graph: Knowledge, step: _Step) -> QueryRow:
 
 
 def _neighbors(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
-    """At depth 1 one row per edge; at a greater depth one row per node, nearest first."""
+    """Return one row per edge at depth 1, or one row per node, nearest first, at a greater depth."""
     start = _existing_node(graph, request.node)
     if request.depth == 1:
         return [_step_row(graph, step) for step in _steps(graph, start, request)]

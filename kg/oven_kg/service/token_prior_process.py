@@ -31,10 +31,10 @@ BUS_VARIABLES: Final = ("OVEN_CREDS", "OVEN_URL")
 
 @dataclass(frozen=True, slots=True)
 class GraphPaths:
-    """Where a service's graphs were read from."""
+    """Paths from which a service's graphs were read."""
 
     file: Path | None = None
-    """None: the built-in graph."""
+    """Graph file; None for the built-in graph."""
     large: Path | None = None
     """The folder of the large graph, if there is one."""
 

@@ -1,8 +1,8 @@
 """Token scores from a graph: the PageRank of its nodes, distributed over the tokens of their labels.
 
 This follows the source experiment, which had a graph's scores on 358 tokens in under a kilobyte. A token's score is the
-mass that its nodes give it, times log((1 + N) / (1 + df)), where df is the number of nodes whose label contains it.
-Without that factor a handful of letters and dots would have most of the mass.
+mass from its nodes, times log((1 + N) / (1 + df)), where df is the number of nodes whose label contains it. Without
+this factor, a few letters and dots would have most of the mass.
 """
 
 from __future__ import annotations

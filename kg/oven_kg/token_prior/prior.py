@@ -1,7 +1,7 @@
 """The endpoint `token_prior`: scores of tokens by a corpus's unigram, or by a graph's labels.
 
-The default is the corpus's own unigram. A graph's scores are offered for comparison, and every answer says what was
-measured of its method.
+The default is the corpus's own unigram. A graph's scores are offered for comparison, and every answer reports the
+measurements of its method.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def top(scores: Mapping[int, float], k: int) -> dict[int, float]:
 
 
 class LongestMatch:
-    """Splits a text into the longest tokens that match, from the left: close to what a tokenizer does, without being
-    one. Characters that no token covers are skipped."""
+    """Splits a text into the longest matching tokens, from the left, which approximates a tokenizer. Characters that no
+    token covers are skipped."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
         """`vocabulary`: the tokens' texts by id; of equal texts the first id counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     AnyTeachers = Mapping[str, Any] | Sequence[TeacherConfig | Mapping[str, Any]] | Path | str
 
+log = logging.getLogger(__name__)
+ONLY_OBSERVE = "settings={'rules': {'autonomy': 'observe'}}"
 MODALITIES = ("text", "motion", "image", "audio", "video", "trajectory", "other")
 """Kinds of model output. TRL trains text; everything else is trained as a Policy."""
 
@@ -75,7 +78,8 @@ def bake(
     the folder or id of the sentence model.
 
     If the environment names no stack, a child process runs one with `settings`, `members` and the name `run`. `resume`
-    continues that run. The stack ends with the script.
+    continues that run. The stack ends with the script. It changes the training's knobs (`auto`) unless
+    `settings={"rules": {"autonomy": "observe"}}` says otherwise; a resumed run keeps its level.
 
     Raises ConfigError or UnknownNameError for invalid arguments, before the first step.
     """
@@ -97,7 +101,7 @@ def bake(
         )
     if address is None and int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError("each of several ranks would start its own stack; use `oven-controller run -- torchrun …`")
-    stack = None if address is not None else OwnStack(_configured(settings, members), run, resume)
+    stack = None if address is not None else OwnStack(_configured(settings, members, resume), run, resume)
     try:
         common: dict[str, Any] = {
             "model": model,
@@ -180,8 +184,14 @@ def _address_in_environment() -> StackAddress | None:
     return StackAddress(run, Path(folder or os.devnull), {}) if url and run else None
 
 
-def _configured(settings: Mapping[str, Any] | None, members: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+def _configured(
+    settings: Mapping[str, Any] | None, members: Mapping[str, Mapping[str, Any]] | None, resume: bool
+) -> dict[str, Any]:
     configured = dict(settings or {})
+    rules = configured.get("rules") or {}
+    if not resume and isinstance(rules, Mapping) and "autonomy" not in rules:
+        configured["rules"] = {"autonomy": "auto", **rules}
+        log.warning("the controller changes the knobs of this training; to only observe, pass %s", ONLY_OBSERVE)
     if members:
         configured["committee"] = {
             **configured.get("committee", {}),

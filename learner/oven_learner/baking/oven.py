@@ -56,7 +56,7 @@ class Training(Protocol):
 
     @property
     def teachers(self) -> NamedTeachers[Any] | None:
-        """None if the training has no teachers."""
+        """The teachers, or None if the training has none."""
 
     @property
     def client(self) -> OvenClient | None:
@@ -90,7 +90,7 @@ class Oven:
         verifier: DraftVerifier | None = None,
     ) -> None:
         self.trainer, self.teachers = training.trainer, training.teachers
-        """For text TRL's GRPOTrainer, else a PolicyTrainer."""
+        """TRL's GRPOTrainer for text, otherwise a PolicyTrainer."""
         self.committee, self.verifier = committee, verifier
         self.run_name, self.folder = address.run, address.folder
         self._training = training

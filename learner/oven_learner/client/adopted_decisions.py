@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from oven_core.errors import reason
+from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, Proof, difference
 from oven_learner.client.run_actions import Run
@@ -68,7 +69,7 @@ class AdoptedDecisions:
             self._waiting.append(decision)
 
     def carry_out(self) -> None:
-        """Apply what is due before the next step; while the run is held, apply everything."""
+        """Apply the decisions that are due before the next step; while the run is held, apply all."""
         if not self._waiting:
             return
         next_tick = self._run.tick + 1
@@ -177,6 +178,10 @@ class AdoptedDecisions:
                 self._snapshots.ensure(self._run.tick)
             except Exception as error:
                 why = f"no snapshot could be taken before it: {reason(error)}"
+                return Applied("rejected", reason=why)
+        if decision.actuator == ROLLBACK and self._snapshots is not None and isinstance(decision.value, int | float):
+            exact = bool(decision.command) and not decision.approves
+            if why := self._snapshots.too_far(int(decision.value), self._run.tick, exact=exact):
                 return Applied("rejected", reason=why)
         return self._actuators.apply(decision.actuator, decision.value)
 

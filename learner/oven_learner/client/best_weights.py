@@ -24,7 +24,7 @@ WITH_LAST, WITH_BEST = "last", "best"
 
 @dataclass(frozen=True, slots=True)
 class WeightsCopy:
-    """The weights of a step, with what an evaluation measured there."""
+    """The weights of a step, with the measurements of an evaluation at this step."""
 
     tick: int
     step: int
@@ -48,10 +48,13 @@ class BestWeights:
         restore: Callable[[Any], object],
         read: Callable[[], float],
         ranks: Ranks | None = None,
+        reading: str = "",
     ) -> None:
         """`metric` has a direction. `take` copies the weights, `restore` puts a copy back, and `read` measures the
-        metric on the held-out examples without disturbing the training."""
+        metric on the held-out examples without disturbing the training. `reading` names its result; the default is the
+        metric's name."""
         self.metric = metric
+        self._reading = reading or metric.name
         self.ends_with = WITH_LAST
         """The knob's value."""
         self._sign = -1 if metric.better == "down" else 1
@@ -86,7 +89,7 @@ class BestWeights:
         if best is None:
             return self._outcome("noop", f"no evaluation has read {self.metric.name}: the last weights stay"), {}
         if (best.tick, best.step) == (tick, step):
-            return self._outcome("noop", f"the last weights are the best: {self._described(best.score)}"), {}
+            return self._outcome("noop", f"the last weights are the best: {self.metric.name} {best.score:.4g}"), {}
         try:
             last_state = self._on_all_ranks(self._take)
             last_score = self._measure()
@@ -118,7 +121,7 @@ class BestWeights:
         return Applied(status, self.ends_with, self.ends_with, why)
 
     def _described(self, score: float) -> str:
-        return f"{self.metric.name} {score:.4g}"
+        return f"{self._reading} {score:.4g}"
 
     def _is_better(self, score: float, than: float) -> bool:
         """NaN and infinities are never better, and any finite number is better than them."""

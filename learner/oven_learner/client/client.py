@@ -178,7 +178,7 @@ class OvenClient:
             actuators=self.actuators.specs(),
             keys=self._keys or dict(past.keys),
         )
-        self._enqueue(started.model_copy)  # built here, where an error in it is still raised
+        self._enqueue(started.model_copy)  # built here, so that an error in it is raised
         self._adopted.seen_ids = set(past.decided)
         self._commands.ignore(past.commands)
         for applied, actuator, decision_id, command in receipts_of_unanswered(past):
@@ -190,7 +190,7 @@ class OvenClient:
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units.
 
-        Omit what was not measured; do not send 0. NaN is sent as NaN. The call only appends to a queue: the message is
+        Omit missing measurements; do not send 0. NaN is sent as NaN. The call only appends to a queue: the message is
         built and sent elsewhere.
         """
         self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged))
@@ -209,7 +209,7 @@ class OvenClient:
         )
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply what is due between two optimizer steps.
+        """Receive decisions and commands, and apply those that are due between two optimizer steps.
 
         While the run is held, the call does not return and continues to listen. In lockstep it waits for the tick to
         close. The other ranks sleep until rank 0 has news.
@@ -415,7 +415,7 @@ class OvenClient:
     def _settle_safely(self) -> None:
         try:
             self._settle()
-        except Exception:  # a device that failed; training will hear of it itself
+        except Exception:  # a device that failed; the training will raise its own error
             log.exception("measurements on their way from the device did not arrive; the log lacks them")
 
     def _enqueue(self, make: Make, droppable: bool = False) -> None:

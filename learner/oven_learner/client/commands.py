@@ -1,8 +1,8 @@
-"""Commands of operators, and of the learner to itself: each is obeyed once and answered by a receipt.
+"""Carries out commands of operators and of the learner itself. Each is obeyed once and answered by a receipt.
 
 Hold, resume and stop need no mesh: the learner obeys them directly. Other commands offer a model to a committee member,
-or add or remove a member. Rank 0 probes the model beside the training. The outcome takes effect at a step boundary, on
-every rank.
+or add or remove a member. Rank 0 probes the model while training continues. The outcome takes effect at a step
+boundary, on every rank.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Commands:
         self._answers: list[tuple[OperatorCommand, Applied]] = []
 
     def ignore(self, ids: Iterable[str]) -> None:
-        """Ignore commands of earlier incarnations. The learner's own are numbered anew, so they are not ignored."""
+        """Ignore commands of earlier incarnations. The learner's own commands get new numbers, so they are not
+        ignored."""
         self.seen_ids.update(command_id for command_id in ids if not command_id.startswith(LOCAL))
 
     def obey(self, command: OperatorCommand) -> None:
@@ -109,7 +110,7 @@ class Commands:
             self._answer(command, applied)
 
     def end(self, late_orders: Iterable[object]) -> None:
-        """Answer what is still open when the run ends. `late_orders` came too late to be obeyed."""
+        """Answer the commands that are still open when the run ends. `late_orders` came too late to be obeyed."""
         self.answer()
         for command in [command for command, _ in self._probing.values()] + [offer.command for offer in self._probed]:
             self._answer(command, EXPIRED)

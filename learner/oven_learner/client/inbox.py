@@ -50,7 +50,7 @@ class Inbox:
         requested_announcements: Callable[[], tuple[str, ...]] = tuple,
         probed_offers: Callable[[], tuple[ProbedOffer, ...]] = tuple,
     ) -> None:
-        """The callables return what is new on rank 0, each item once."""
+        """The callables return new items on rank 0, each once."""
         self.timeouts = 0
         self._requested_announcements, self._probed_offers = requested_announcements, probed_offers
         self._link, self._ranks, self._lockstep = link, ranks, lockstep
@@ -61,7 +61,7 @@ class Inbox:
         self._received: list[Order] = []  # from the link, not yet passed to the other ranks
 
     def request(self, action: Literal["hold", "stop"], reason: str) -> None:
-        """Queue a command of the learner's own. Safe in a signal handler. A stop counts from any rank, a hold from
+        """Queue one of the learner's own commands. Safe in a signal handler. A stop counts from any rank, a hold from
         rank 0."""
         if action == "stop" or self._ranks.leader:
             command_id = f"{LOCAL}{next(self._numbers)}"
@@ -119,8 +119,8 @@ class Inbox:
             self._patience_s = AFTER_TIMEOUT_S
 
     def _has_unanswered(self, answered: Container[str]) -> bool:
-        """Whether a command waits that the learner has to obey. It needs no mesh, so that in lockstep it does not wait
-        for the tick to close."""
+        """Whether a command for the learner waits. It needs no mesh, so in lockstep it does not wait for the tick to
+        close."""
         return any(
             isinstance(order, OperatorCommand) and order.action in OBEYED and order.id not in answered
             for order in (*self._own_commands, *self._received)

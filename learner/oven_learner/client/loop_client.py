@@ -63,7 +63,7 @@ class LoopClient(OvenClient):
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units.
 
-        Metrics of hooks and of `evaluate` are added, unless `metrics` has the same name. Omit what was not measured; do
+        Metrics of hooks and of `evaluate` are added, unless `metrics` has the same name. Omit missing measurements; do
         not send 0. NaN is sent as NaN. After a rollback `step` may count on, or continue from `client.step`.
         """
         self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
@@ -79,7 +79,7 @@ class LoopClient(OvenClient):
             self.evaluated(measured)
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply what is due, like `OvenClient.poll`.
+        """Receive decisions and commands, and apply those that are due, like `OvenClient.poll`.
 
         After the last step, if `max_steps` is known, the model has the weights that the run ends with.
         """

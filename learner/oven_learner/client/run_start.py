@@ -1,4 +1,5 @@
-"""The start of a run: open its log, restore the settings of earlier incarnations, and answer what they left open."""
+"""The start of a run: open its log, restore the settings of earlier incarnations, and answer their open decisions and
+commands."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ def installed_versions() -> dict[str, str]:
 def next_training_name(run: str, link: Any = None) -> str:
     """Return the name of the run's next training in this process: "1", "2", …
 
-    A script may train several times in the same run, for example SFT and then GRPO. A restarted script counts alike. A
-    `link` that the caller made stands for its own run.
+    A script may train several times in the same run, for example SFT and then GRPO. A restarted script counts in the
+    same way. A `link` from the caller counts as a separate run.
     """
     if link is not None:
         _trainings_of_link[link] = _trainings_of_link.get(link, 0) + 1
@@ -77,7 +78,7 @@ def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]
 
 
 def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -> None:
-    """Restore bounds that scalars were given during the training, where the present value lies within them.
+    """Restore bounds that were set during the training, if the present value lies within them.
 
     Choices belong to the script: a choice that it has not registered yet cannot be chosen.
     """
@@ -115,7 +116,8 @@ def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Rank
 
 
 def receipts_of_unanswered(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
-    """Yield (outcome, actuator, decision id, command id) of what earlier incarnations left unanswered.
+    """Yield (outcome, actuator, decision id, command id) for each unanswered decision or command of earlier
+    incarnations.
 
     An old command is not obeyed: a run that was stopped, and is resumed, must not stop again.
     """

@@ -1,1 +1,1 @@
-"""Sampled completions: what a training hands over of a step, and what becomes of it beside the training."""
+"""Sampled completions: the samples of a step, and their conversion outside the training thread."""

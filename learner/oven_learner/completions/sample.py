@@ -26,7 +26,8 @@ REASON_CHARACTERS = 500
 HEADERS_BYTES = 1024
 """Reserved below the stream's limit on a message."""
 LEAST_CHARACTERS = 16
-"""Characters of each text below which a message is given up: then its texts are not what is too large."""
+"""Minimum characters of each text. If a message is still too large at this length, its texts are not the cause, and it
+is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +51,32 @@ class Sample:
     """Text, a conversation, or an array."""
     completions: Sequence[Any]
     rewards: Sequence[float | None] | None
-    """None: the weighted sum of the members' scores."""
+    """Rewards; None means the weighted sum of the members' scores."""
     members: Sequence[MemberVerdict]
 
 
 def parcel_of(
-    place: Mapping[str, int],
+    position: Mapping[str, int],
     sample: Sample,
     advantages: Sequence[float | None],
     settings: CompletionsSettings,
     redact: Redact | None,
 ) -> dict[str, Any]:
-    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `place` has those of its position.
+    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` has its numbers.
 
-    Raises what the redaction raises, and TypeError if it returns no text.
+    Raises the redaction's errors, and TypeError if it does not return a text.
     """
     completions = list(sample.completions[: settings.completions])
     limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
     rewards = _numbers(_summed(sample.members) if sample.rewards is None else sample.rewards, len(completions))
     texts = [_as_text(completion) for completion in completions]
     shown = [
-        # Trainers give a completion without a reward an advantage of 0, which is not one.
+        # Trainers give a completion without a reward an advantage of 0, which is not a measurement.
         _shown(text, limit, redact) | {"reward": reward, "advantage": advantage if reward is not None else None}
         for text, reward, advantage in zip(texts, rewards, _numbers(advantages, len(texts)), strict=True)
     ]
     return {
-        **place,
+        **position,
         "form": "shape" if any(hasattr(completion, "shape") for completion in completions) else "text",
         "prompt": _shown(_as_text(sample.prompt), limit, redact),
         "completions": tuple(shown),

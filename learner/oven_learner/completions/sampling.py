@@ -1,4 +1,4 @@
-"""Which groups of completions a training shows, and how they are converted for that."""
+"""Chooses the groups of completions that a training shows, and converts them."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Sampling:
     def parcel(
         self,
         position: Callable[[], Mapping[str, int]],
-        place: tuple[int, int, int, int, int],
+        numbers: tuple[int, int, int, int, int],
         advantages: Sequence[float | None],
         sample: Callable[[], Sample],
     ) -> dict[str, Any]:
-        """Convert one group into plain values. This is called off the training thread.
+        """Convert one group into plain values. Called outside the training thread.
 
-        `position` is the client's method, `place` holds the sample's number (from 1), tick, step, group and the count
+        `position` is the client's method, `numbers` holds the sample's number (from 1), tick, step, group and the count
         of groups, and `sample` reads values that no longer change.
         """
-        number, tick, step, group, groups = place
+        number, tick, step, group, groups = numbers
         incarnation = position()["incarnation"]
         fields = {"incarnation": incarnation, "number": number, "tick": tick, "step": step}
         fields |= {"group": group, "groups": groups}

@@ -104,8 +104,8 @@ def attach(
         completions: how often prompts and completions of a GRPOTrainer or RLOOTrainer are shown, e.g. `{"every": 10}`.
             It replaces the settings of that name, which are off for your own script.
         redact: a function from text to text that each shown text goes through first. If it raises, nothing is shown.
-        optional: train without a controller if there is none. Then training continues as if this had not been called;
-            what a mixture, a committee and `stateful` do for the training itself stays.
+        optional: train without a controller if there is none. Then training continues as if `attach` had not been
+        called. Only the training's own use of a mixture, a committee and `stateful` stays.
 
     A model that is sharded, or too large to copy, is rolled back by a restart from the trainer's own checkpoints: `run
     --` and `up` start the command again, and `train()` resumes from the right checkpoint by itself.

@@ -95,7 +95,7 @@ class Attachment(TrainerCallback):
         self.rollback: Rollback | None = None
         """The rollback mechanism of the current training."""
         self.resumable = False
-        """Whether checkpoints are taken regularly although copies in memory suffice for rollback."""
+        """Whether to save checkpoints regularly even though copies in memory are enough for rollback."""
         run = connection.run if connection else ""
         self.checkpoints = TrainerCheckpoints(
             trainer, run, options.stateful, lambda: options.training or next_training_name(run, link)
@@ -289,6 +289,8 @@ class Attachment(TrainerCallback):
         """Choose the final weights, announce the end, and send the rest."""
         assert self.client is not None
         self.client.finish()
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self._evaluation.best_restored(state)
         self._close_hooks()
         why = self.client.stopping
         reason: Literal["completed", "stopped"] = "stopped" if why and not self.client.out_of_time else "completed"
@@ -335,8 +337,14 @@ class Attachment(TrainerCallback):
         user_holds_out = any(metric.held_out for metric in user_metrics)
         own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.announced()]
         hook_metrics = (metric for metric in own_metrics if metric.name not in names)
+        computes = getattr(self.trainer, "compute_metrics", None) is not None and self._evaluation.announced_held_out()
+        if computes and not user_holds_out and not self._evaluation.declared_target():
+            log.warning(
+                "the results of compute_metrics are shown but judge nothing, because their direction is unknown; name "
+                "the target in TrainingArguments(metric_for_best_model=…, greater_is_better=…)"
+            )
         evaluated = (
-            metric.model_copy(update={"held_out": not user_holds_out})
+            metric.model_copy(update={"held_out": metric.held_out and not user_holds_out})
             for metric in self._evaluation.announced_held_out()
             if metric.name not in names
         )

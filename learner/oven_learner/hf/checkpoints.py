@@ -1,4 +1,4 @@
-"""Checkpoints of a Hugging Face or TRL trainer: what is added to them, and how training resumes from one.
+"""Checkpoints of a Hugging Face or TRL trainer: save the state that the trainer omits, and resume from a checkpoint.
 
 transformers 5.23 saves weights, optimizer, scheduler, step and the global random generators. It and TRL 1.16 omit some
 state, so that a resumed run differs from an uninterrupted one. That state is saved as well, on every rank:

@@ -39,10 +39,10 @@ def choose_best(
     evaluation: UserEvaluation | None,
     ranks: Ranks,
 ) -> BestWeights | None:
-    """Return None if the run cannot end with its best weights.
+    """Return the chooser of the best weights, or None if the run cannot end with them.
 
-    That is so if the main held-out metric cannot be measured at the end, the trainer itself restores its best
-    checkpoint (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.
+    It cannot if the main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
+    (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.
     """
     metric = held_out(announced)
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
@@ -53,7 +53,16 @@ def choose_best(
     if sharded or read is None or not snapshot.best_fits(model, KEPT + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
-    return BestWeights(metric, take=copies.take, restore=copies.restore, read=read, ranks=ranks)
+    own = evaluation is not None and metric.name in evaluation.first()
+    words = "" if own else f"{'greedy' if hasattr(trainer, 'reward_funcs') else 'row by row'}, at most {MOST_ROWS} rows"
+    return BestWeights(
+        metric,
+        take=copies.take,
+        restore=copies.restore,
+        read=read,
+        ranks=ranks,
+        reading=f"{metric.name} ({words})" if words else "",
+    )
 
 
 def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:

@@ -1,4 +1,4 @@
-"""Rollback of a trainer: with copies in memory if they fit, else with its own checkpoints and a restart.
+"""Rollback of a trainer: with copies in memory if they fit, otherwise with its own checkpoints and a restart.
 
 A copy holds the trained weights, the optimizer, the position of the scheduler and the step, but no actuators.
 """
@@ -44,8 +44,8 @@ def snapshot_size(trainer: Trainer) -> int:
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
     """Return (step, state)."""
     channels = {name: copied(module.state_dict()) for name, module in channel_modules(trainer).items()}
-    place = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
-    return trainer.state.global_step, {**place, "channels": channels, **_loop_snapshot(trainer).take()}
+    position = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
+    return trainer.state.global_step, {**position, "channels": channels, **_loop_snapshot(trainer).take()}
 
 
 @torch.no_grad()
@@ -59,7 +59,7 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     if rates.read() != scale:
         rates.write(scale)
     trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
-    # The trainer's log divides the loss since its last line by the steps since then, so both are reset here.
+    # The trainer's log divides the loss since its last line by the steps since then, so reset both.
     private: Any = trainer
     if hasattr(private, "_globalstep_last_logged"):
         private._globalstep_last_logged = state["step"]

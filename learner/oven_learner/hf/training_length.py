@@ -14,8 +14,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 class EpochExtension:
     """Lets training run more epochs after rollbacks.
 
-    transformers 5.23 computes the number of epochs before it begins and ends after that many, whatever step it has
-    reached. Here training ends there too, unless a rollback has thrown steps away.
+    transformers 5.23 computes the number of epochs before training, and ends after that number, whatever the step. With
+    this extension, training continues if a rollback has discarded steps.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -58,7 +58,7 @@ class StepBudget:
     """The gradient steps of one training, and how many it may make."""
 
     limit: int | None
-    """None: the number of steps is not limited."""
+    """The maximum number of steps; None for no limit."""
     charge_rollbacks: bool
     """Whether steps that rollbacks threw away count against the limit."""
     trained_before: int

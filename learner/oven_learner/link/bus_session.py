@@ -17,8 +17,9 @@ OPEN_S = 30.0
 """The log counts as unreadable after this time without any event of earlier incarnations."""
 TURN_S = 0.5
 SILENT_TURNS = 3
-"""The server is pinged each turn. After so many turns without an answer the connection is given up, within 2 s. Turns
-are counted instead of seconds: a learner that was suspended itself counts one turn, and does not blame the server."""
+"""Turns without an answer after which the connection is closed. The server is pinged each turn, so this takes up to 2
+s. Turns are counted instead of seconds, so that a learner that was suspended itself counts one turn and does not blame
+the server."""
 HANGING_TURNS = 20
 """Maximum turns of one call while pings are answered: a log that elects a leader needs seconds."""
 
@@ -26,8 +27,8 @@ HANGING_TURNS = 20
 class BusSession:
     """Connects the writer and the reader until everything is sent.
 
-    nats-py never reconnects here: a connection that is lost, silent or stuck is closed and a new one is opened. A
-    message that was being sent then may be in the log or not; the writer finds out.
+    nats-py never reconnects in this session: a connection that is lost, silent or stuck is closed, and a new one is
+    opened. It is then unknown whether the log has the message in flight, and the writer checks.
     """
 
     def __init__(
@@ -46,8 +47,8 @@ class BusSession:
         self._further_tasks = further_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has read what it needs from the log. Raises OvenError, and
-        BusError if the log is silent."""
+        """Return the first connection, after `begin` has done its reading from the log. Raises OvenError, and BusError
+        if the log is silent."""
         connections: list[Bus] = []
 
         async def connect_and_begin() -> None:
@@ -100,7 +101,7 @@ class BusSession:
     async def _reconnect(self, why: BaseException) -> Bus:
         """Return a new connection, however long that takes."""
         self._outages.record(why, self._writer.unsent)
-        await asyncio.sleep(RETRY_S)  # limits the rate of connections that work and fail at once
+        await asyncio.sleep(RETRY_S)  # limits the rate of connections that fail right after they are opened
         pause = RETRY_S
         while True:
             try:

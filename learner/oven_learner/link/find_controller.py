@@ -31,9 +31,9 @@ VARIABLE = "OVEN_MODE"
 
 class Mode(Enum):
     REQUIRED = "required"
-    """It is an error if there is no controller."""
+    """Raise an error if there is no controller."""
     OPTIONAL = "optional"
-    """Without a controller training continues. It is an error if a named one does not answer."""
+    """Continue without a controller, but raise an error if a named one does not answer."""
     DISABLED = "disabled"
     """Do not look for a controller."""
 

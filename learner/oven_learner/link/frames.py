@@ -10,9 +10,9 @@ from oven_learner.link import pipes
 from oven_learner.link.link_interface import Make, PendingObservation
 
 GRACE_S = 1.0
-"""For the worker to end by itself after it was told to, or after the learner is gone."""
+"""Time for the worker to end by itself after the end frame, or after the learner has died."""
 BEGIN = "begin"
-"""To the worker: the learner accepts decisions from now on."""
+"""Frame to the worker: the learner accepts decisions from now on."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WorkerConfig:
     """Whether observations carry memory and GPU readings. A run that must repeat exactly has none."""
     replaces: bool = False
     sent: int = 0
-    """A sequence of the log. Everything that matters of this learner before it is known."""
+    """A sequence of the log. All relevant messages of this learner before it are known."""
     logged: int = 0
     """This learner's observations up to `sent`."""
     last_item: int = 0
@@ -41,9 +41,8 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The learner's n-th message on its way. Observations travel as plain values instead.
-
-    `lost` counts the observations that never got this far.
+    """The learner's n-th message in transit. Observations travel as plain values instead. `lost` counts the
+    observations that were dropped before.
     """
 
     n: int
@@ -65,14 +64,14 @@ class Status:
     logged: int = 0
     """This learner's observations up to `sent`."""
     is_last: bool = False
-    """This is the worker's last message."""
+    """Whether this is the worker's last message."""
     spooled: int = 0
     """Waiting messages that are on the disk, in the run's spool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The learner's last message: send the rest within this time, and spool what is left then."""
+    """The learner's last message: send the waiting messages within this time, and spool the rest."""
 
     within_s: float
 

@@ -60,7 +60,7 @@ class LogReader:
         if head:
             subjects = [self._subjects.run, self._subjects.operator("*")]
             async for event in bus.read(self._run, until=head, subjects=subjects):
-                self._keyring.verify(event)  # learns who signs
+                self._keyring.verify(event)  # learns the signers' keys
 
     async def run(self, bus: Bus) -> None:
         """Deliver events. Decisions are read from the log only: a plain subscriber may miss one or see it twice.

@@ -1,4 +1,4 @@
-"""Appends the learner's messages to its run's log: each once and in order, whatever the server does meanwhile."""
+"""Appends the learner's messages to its run's log: each once and in order, despite failures of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ log = logging.getLogger("oven.learner")
 RETRY_S = 0.25
 RETRY_MOST_S = 2.0
 BATCH_FROM = 16
-"""So many messages are sent as one batch. Fewer are faster one by one: a batch costs the server files, 2 to 20 ms."""
+"""Minimum number of messages for a batch. Fewer are faster one by one, because a batch makes the server write files for
+2 to 20 ms."""
 HEADERS_BYTES = 1024
 """Reserved below the log's limit on a message."""
 REPEAT_S = 60.0
@@ -33,14 +34,14 @@ REPEAT_S = 60.0
 
 
 class OutageLog:
-    """Logs why the log takes no messages: each reason once, and again after a minute."""
+    """Logs why the log accepts no messages: each reason once, and again after a minute."""
 
     def __init__(self) -> None:
         self._began = self._logged_at = 0.0
         self._logged_reasons: set[str] = set()
 
     def record(self, error: BaseException, waiting: int) -> None:
-        """Note a failed attempt, and how many messages wait."""
+        """Record a failed attempt and the number of waiting messages."""
         now, why = time.monotonic(), reason(error)
         self._began = self._began or now
         if why not in self._logged_reasons or now >= self._logged_at + REPEAT_S:
@@ -60,8 +61,8 @@ class OutageLog:
 class LogWriter:
     """Appends the learner's messages, over one connection after another, until the log has confirmed them.
 
-    If it is unknown whether the log has a message, the log is asked before the message is sent again. Message ids alone
-    would not suffice: the log stores a copy again after its duplicate window of two minutes.
+    If it is unknown whether the log has a message, the writer asks the log before it sends the message again. Message
+    ids alone are not enough, because the log stores a copy again after its duplicate window of two minutes.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class LogWriter:
     ) -> None:
         """`secret` makes the message ids. `contexts`: the trace contexts of the decisions that receipts answer."""
         self.closing = False
-        """No more messages will come: `run` ends when everything is sent."""
+        """Whether no more messages will come. `run` then ends when everything is sent."""
         self.calls = 0
         """Starts plus ends of calls to the server: odd while a call is running."""
         self.lost = 0
@@ -209,7 +210,8 @@ class LogWriter:
 
 
 def _span_of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
-    """Return what makes the message's span: an observation starts a trace, a receipt ends its decision's trace."""
+    """Return a function that makes the message's span: an observation starts a trace, a receipt ends its decision's
+    trace."""
     if isinstance(message, Observation):
         attributes: dict[str, Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
         return partial(tracing.span, "observe", attributes=attributes, kind="producer")

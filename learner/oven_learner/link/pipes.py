@@ -75,7 +75,7 @@ class Outlet:
         self.flush()
 
     def flush(self) -> bool:
-        """Write what is queued. Return whether everything is written."""
+        """Write the queued data. Return whether everything is written."""
         if self._unwritten:
             self._unwritten = self._write(self._unwritten)
         while self._queue and not self._unwritten:
@@ -139,7 +139,7 @@ class Inlet:
                 data = buffer[position + _HEAD.size : end]
                 try:
                     values.append(marshal.loads(data) if is_marshal else pickle.loads(data))
-                except Exception as error:  # for example, of a class that cannot be imported here
+                except Exception as error:  # for example, a class that cannot be imported here
                     log.error("a message could not be read and is left out: %s", reason(error))
                 finally:
                     data.release()

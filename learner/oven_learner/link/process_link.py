@@ -3,11 +3,11 @@
 A bus client in a thread takes a tenth of a step of 5 ms: its Python needs the interpreter dozens of times per step, and
 the training thread waits for it between two kernels. Therefore the training thread only appends to a deque, which is
 the cheapest operation. A second thread here, the relay, moves the messages on to a pipe, looking once or twice per
-step. The process at the other end of the pipe (`worker`) is the bus client. The training thread reads what comes from
-the log directly from its own pipe.
+step. The process at the other end of the pipe (`worker`) is the bus client. The training thread reads the log's
+messages directly from its own pipe.
 
-If the process dies, another one replaces it. Messages that must not be lost are kept here and are sent again if the log
-lacks them. Observations that were on their way are lost and counted.
+If the process dies, another one replaces it. This process keeps every message that must not be lost, and sends it again
+if the log lacks it. Observations in transit are lost and counted.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ STATUS_POLL_S = 0.05
 
 
 class PollSchedule:
-    """Decides when the relay looks for messages: rarely, and just when a step is due.
+    """Decides when the relay polls for messages: rarely, and just when a step is due.
 
-    A look may take the interpreter from the training thread for a moment. A message that waits for a look delays its
-    decision. The schedule has no clock of its own.
+    A poll may take the interpreter from the training thread for a moment. A message that waits for a poll delays its
+    decision. The schedule has no clock.
     """
 
     def __init__(self, idle_pause_s: float) -> None:

@@ -16,11 +16,11 @@ from oven_runs.home.spool import Spool, SpooledMessage
 log = logging.getLogger("oven.learner")
 
 WAIT_S = 3.0
-"""For the previous learner's link to release the spool."""
+"""Timeout for the previous learner's link to release the spool."""
 
 
 def take(folder: str, run: str) -> Spool | None:
-    """Return the run's spool, or None without a folder or if it cannot be had; a warning then says so. Raises
+    """Return the run's spool. None without a folder, or with a warning if the spool cannot be opened. Raises
     ConfigError for the spool of another run."""
     if not folder:
         return None

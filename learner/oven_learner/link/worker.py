@@ -131,7 +131,7 @@ class Worker:
             await end(collecting)
 
     async def _begin(self, bus: Bus) -> None:
-        """Send what the spool holds, and read what the learner has to know of the log."""
+        """Send the spool's messages, and read the parts of the log that the learner needs."""
         config = self._config
         if self._spool is not None:
             if self._spool.content.messages:
@@ -234,7 +234,7 @@ class Worker:
         """Return whether everything for the learner is in the pipes."""
         if not self._items.idle:
             self._items.flush()
-            self._flag.raise_()  # there may be more than at the last look
+            self._flag.raise_()  # there may be more than at the last check
         return self._outlet.flush() and self._items.idle
 
 
@@ -250,7 +250,7 @@ class MachineReadings:
         self._nvml: Any = None
 
     def take_if_due(self) -> dict[str, float]:
-        """Return metric → value at most every EVERY_S, else nothing. Never raises."""
+        """Return metric → value at most every EVERY_S, otherwise an empty mapping. Never raises."""
         now = self._clock()
         if now < self._due:
             return {}

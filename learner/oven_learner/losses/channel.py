@@ -32,7 +32,7 @@ class Generated:
     completion_ids: Sequence[Sequence[int]]
     """Token ids without padding, including tool output."""
     rewards: Tensor
-    """(ranks · B): weighted sums over reward functions, of all ranks. NaN where no function scored."""
+    """(ranks · B): weighted sums over reward functions, of all ranks. NaN if no function scored."""
     tools: Sequence[Sequence[Any]]
     """The tools with which the row's prompt was rendered."""
     environments: Sequence[Any] | None
@@ -58,8 +58,8 @@ class Channel(ABC):
 
     name: ClassVar[str]
     reads: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
-    """What the term is computed from: "completions" of a GRPOTrainer, or the model's "logits" or last "hidden" states
-    on a Trainer's texts (oven_learner.losses.text_trainer)."""
+    """The input of the term: "completions" of a GRPOTrainer, or the model's "logits" or last "hidden" states on a
+    Trainer's texts (oven_learner.losses.text_trainer)."""
     unit: str
     """The unit of the published term."""
     gauges: ClassVar[tuple[MetricSpec, ...]] = ()

@@ -129,7 +129,8 @@ class MovingAverage(nn.Module):
 
     @property
     def following(self) -> bool:
-        """Whether it is following the model. Checkpoints keep this flag, so that a resumed average continues."""
+        """Whether the average is following the model. Checkpoints keep this flag, so that a resumed average
+        continues."""
         return bool(self.get_buffer("follows"))
 
     def stop(self) -> None:

@@ -48,8 +48,8 @@ class MultiToken(Channel):
     which fits any transformers language model; the paper's appendix B compares other heads, down to linear ones. The
     head only helps training: saved models omit it, and checkpoints keep it (`channels.pt`).
 
-    Raises ConfigError for a model without an output layer, for one that changes its logits after it, and for several
-    processes, because the head's gradients are not averaged across ranks.
+    Raises ConfigError for a model without an output layer, for a model that changes its logits after this layer, and
+    for several processes, because the head's gradients are not averaged across ranks.
     """
 
     name = "mtp"

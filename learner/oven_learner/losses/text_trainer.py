@@ -83,8 +83,8 @@ class TextChannels:
 
     @property
     def _fused(self) -> bool:
-        """Whether the trainer's loss has no differentiable logits, as TRL's SFTTrainer. Channels then run the model a
-        second time, as they also do when a loss omits logits (Liger)."""
+        """Whether the trainer's loss has no differentiable logits, for example TRL's SFTTrainer. Channels then run the
+        model a second time. They also do so when a loss omits logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:

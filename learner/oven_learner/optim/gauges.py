@@ -29,7 +29,7 @@ subclasses and 8-bit versions. Only for these do agents know the right ratio of 
 class OptimizerGauges:
     """The gauges of one optimizer. Every number stays on its device.
 
-    A gauge is omitted on ranks that do not publish and where it would measure something else. A gauge that raises is
+    A gauge is omitted on ranks that do not publish, and if it would measure something else. A gauge that raises is
     given up with a warning.
     """
 

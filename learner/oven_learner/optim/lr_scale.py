@@ -47,9 +47,15 @@ class LearningRateScale:
             if hasattr(scheduler, "_last_lr"):
                 scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
-    def yield_to(self, scale: float) -> None:
-        """Note the scale of rates that other code has set in the groups. The rates themselves stay."""
-        self._scale(scale, IN_GROUPS[1:])
+    def yield_to_loop(self, expected: list[float]) -> None:
+        """Set the scale to 1. Rates that differ from the `expected` ones and from the scheduler's are the loop's own,
+        and stay."""
+        scale = self.read()
+        known = [expected, *self._last_rates()]
+        for index, (group, rate) in enumerate(zip(self.optimizer.param_groups, self.rates(), strict=True)):
+            if any(equal(rates[index : index + 1], [rate]) for rates in known if index < len(rates)):
+                group["lr"] /= scale
+        self._scale(1.0, IN_GROUPS[1:])
 
     @property
     def scheduled(self) -> bool:
@@ -62,8 +68,20 @@ class LearningRateScale:
 
     def as_scheduled(self, rates: list[float]) -> bool:
         """Whether a known scheduler has set these rates, as far as it tells."""
-        last = [scheduler._last_lr for scheduler in self._all_schedulers if hasattr(scheduler, "_last_lr")]
-        return self.scheduled and (not last or any(equal(list(map(float, own)), rates) for own in last))
+        last = self._last_rates()
+        return self.scheduled and (not last or any(equal(own, rates) for own in last))
+
+    @property
+    def has_unknown_scheduler(self) -> bool:
+        """Whether a scheduler of torch was made for the optimizer, and is not known here. It may multiply the rates
+        that it finds, so that the scale would stay in them."""
+        return not self.scheduled and any("initial_lr" in group for group in self.optimizer.param_groups)
+
+    def _last_rates(self) -> list[list[float]]:
+        """Return the rates that each known scheduler has set last, as far as it tells."""
+        return [
+            list(map(float, scheduler._last_lr)) for scheduler in self._all_schedulers if hasattr(scheduler, "_last_lr")
+        ]
 
     def _scale(self, scale: float, in_groups: tuple[str, ...]) -> None:
         change = scale / self.read()

@@ -20,7 +20,8 @@ from oven_learner.optim.lr_scale import LearningRateScale, equal
 log = logging.getLogger("oven.learner")
 
 IN_A_ROW = 2
-"""After so many steps in a row with rates of the loop, or so many changes that it overwrote, changes are refused."""
+"""Number of steps in a row with the loop's own rates, or of changes that the loop overwrote, after which changes are
+refused."""
 IN_A_LOOP = (
     "let it multiply: `lr = get_lr(step) * client.lr_scale`, then `for group in optimizer.param_groups: group['lr'] = "
     "lr`; or, if a scheduler sets it, pass that: connect(scheduler=…)"
@@ -45,8 +46,8 @@ class RateReadback:
         self.used = math.nan
         """The rate of the last step."""
         self._expected = scale.rates()
-        self._own = math.nan  # the last step's rate, without the scale
-        self._loop_read_scale = False
+        self._own: list[float] = []  # the last step's rates, without the scale
+        self._loop_read_scale = self._loop_knows_scale = False
         self._foreign = self._undone = 0
         self._change: _Change | None = None
         self._undone_setting: tuple[float, float, str] | None = None
@@ -75,7 +76,7 @@ class RateReadback:
     @property
     def lr_scale(self) -> float:
         """The factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates contain the scale."""
-        self._loop_read_scale = True
+        self._loop_read_scale = self._loop_knows_scale = True
         return 1.0 if self.scale.scheduled else self.scale.read()
 
     def read(self) -> float:
@@ -105,7 +106,8 @@ class RateReadback:
         return self.scale.scheduled and not self._foreign and not self._undone
 
     def refused(self) -> str:
-        if max(self._foreign, self._undone) < IN_A_ROW:
+        unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
+        if max(self._foreign, self._undone) < IN_A_ROW and not unknown_scheduler:
             return ""
         return f"your loop sets the rate itself (the last step used {self.used:g}): {self._remedy}"
 
@@ -136,7 +138,7 @@ class RateReadback:
     def _check(self, rates: list[float]) -> None:
         change, expected = self._change, self._expected
         open_change = change if change is not None and change.verdict is None else None
-        is_ours = equal(expected, rates) or self.scale.as_scheduled(rates) or self._multiplied(rates[0], open_change)
+        is_ours = equal(expected, rates) or self.scale.as_scheduled(rates) or self._multiplied(rates, open_change)
         if is_ours:
             self._foreign = 0
             if open_change is not None and (rates[0] or self.scale.scheduled):  # 0 is 0 times anything
@@ -144,33 +146,40 @@ class RateReadback:
                 open_change.verdict = None if open_change.checks else ""
         else:
             self._foreign += 1
-            self._give_way(expected[0], rates[0], open_change)
+            self._give_way(expected, rates, open_change)
+            rates = self.scale.rates()
         self._expected, self._loop_read_scale = rates, False
-        self.used, self._own = rates[0], rates[0] / self.scale.read()
+        self.used, self._own = rates[0], [rate / self.scale.read() for rate in rates]
 
-    def _multiplied(self, rate: float, change: _Change | None) -> bool:
-        """Whether the loop has set the rate itself, and multiplied it by the scale.
+    def _multiplied(self, rates: list[float], change: _Change | None) -> bool:
+        """Whether the loop has set the rates itself, and multiplied each by the scale.
 
-        After a change the rate must be nearer to its old value times the new scale than to its old value.
+        After a change a rate must be nearer to its old value times the new scale than to its old value.
         """
         if not self._loop_read_scale or self.scale.scheduled:
             return False
-        if change is None or not (rate > 0 and self._own > 0):
+        if change is None:
             return True
         scale = self.scale.read()
-        return abs(math.log(rate / (self._own * scale))) <= abs(math.log(rate / (self._own * change.before)))
+        return all(
+            abs(math.log(rate / (own * scale))) <= abs(math.log(rate / (own * change.before)))
+            for rate, own in zip(rates, self._own, strict=False)
+            if rate > 0 and own > 0
+        )
 
-    def _give_way(self, expected: float, rate: float, change: _Change | None) -> None:
-        """Treat the rates as the loop's own, with a scale of 1."""
+    def _give_way(self, expected: list[float], rates: list[float], change: _Change | None) -> None:
+        """Treat the rates as the loop's own, with a scale of 1. Groups that the loop did not set get their own rate."""
         before = self.scale.read() if change is None else change.before
-        was = f"{expected:g} was written, and the step used {rate:g}"
+        pairs = zip(expected, rates, strict=False)
+        wanted, used = next((pair for pair in pairs if not equal(*([rate] for rate in pair))), (expected[0], rates[0]))
+        was = f"{wanted:g} was written, and the step used {used:g}"
         if change is None:
-            was = f"it was {expected:g}, and the step used {rate:g}"
+            was = f"it was {wanted:g}, and the step used {used:g}"
         why = f"your loop sets the rate itself: {was}; {self._remedy}"
         if change is not None:
             change.verdict = why
         if self.scale.read() != 1:
-            self.scale.yield_to(1.0)
+            self.scale.yield_to_loop(expected)
         if before != 1:
             self._undone_setting = (before, 1.0, why)
         if change is not None or before != 1:

@@ -54,7 +54,7 @@ class PolicyTrainerConfig:
     """Weight of the KL term."""
     epsilon: float = 0.2
     epsilon_high: float | None = None
-    """None: same as `epsilon`."""
+    """The upper clip range; None means the same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
     """dapo: mean over all steps of the batch. grpo: mean over each sample's steps, then over samples."""
     updates_per_batch: int = 1

@@ -52,12 +52,13 @@ def lower_quantile(z: Sequence[Scored], _: float) -> float:
 
 
 def cautious(z: Sequence[Scored], caution: float) -> float:
-    """max over caps c of mean(min(z, c)) − λ · deviation(min(z, c)), mean and deviation weighted by share.
+    """Return the maximum over caps c of mean(min(z, c)) − λ · deviation(min(z, c)), with mean and deviation weighted by
+    share.
 
     The mean minus a multiple of the deviation (Coste et al. 2023, arXiv 2310.02743) is not monotone: a judge with share
     w whose praise stands alone lowers the reward once λ > √(w/(1−w)). No bound on λ prevents that, since shares move
-    during a run. So praise counts up to the cap c only that serves the completion best: the least monotone function
-    that is not below the plain formula. λ = 0 is the mean, and a large λ the lowest judge.
+    during a run. So praise counts only up to the cap c that is best for the completion. This is the smallest monotone
+    function that is not below the plain formula. λ = 0 is the mean, and a large λ the lowest judge.
 
     One dissenter of share w lifts a completion with the share max(0, w − λ√(w(1−w))) only (0.03 for one of four at
     λ = ½), and lowers one with w + λ√(w(1−w)) (0.47): a hostile judge becomes stronger.
@@ -79,7 +80,7 @@ def cautious(z: Sequence[Scored], caution: float) -> float:
 
 
 RULES: Final[Mapping[str, Rule]] = {"lower_quantile": lower_quantile, "cautious": cautious}
-"""By the name in `committee.rule`."""
+"""Rules by their name in `committee.rule`."""
 
 
 def rule_named(name: str) -> Rule:

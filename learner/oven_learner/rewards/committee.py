@@ -26,7 +26,7 @@ from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.scores import KINDS, OTHER, Abstention, Cell, RewardFunction, Verdict, score_rows
 from oven_runs.log.committee_view import abstains
 
-if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
+if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated import CalibratedReward
 
 log = logging.getLogger("oven.learner")
@@ -105,7 +105,7 @@ class Committee:
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
         self.judges = LiveJudges({name: remote.judges.get(name) for name in remotes} if remote else {})
-        """Which model judges as each remote member."""
+        """The model behind each remote member."""
         self.watch = JudgeWatch(remotes, weigh=reliability)
         self._learnt: dict[str, Any] = {}
         self._learnt_of: dict[str, str] = {}
@@ -267,12 +267,12 @@ class Committee:
         return {"committee/tokens": float(cost.tokens), **dollars}
 
     def close(self) -> None:
-        """End of training: remote members are not asked any more."""
+        """End the training: stop asking remote members."""
         if self.remote is not None:
             self.remote.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the training learnt about the judges, for checkpoints."""
+        """Return the state learnt about the judges, for checkpoints."""
         judges = {member: self.judges.active(member) for member in self.judges.members}
         shape = {} if self.shape is None else {"shape": self.shape.state_dict()}
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}

@@ -1,7 +1,7 @@
 """A local member: scores how close an answer is to the local teacher's own, by sentence vectors.
 
-It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell who is
-right: an answer better than the teacher's is also far from it. So its weight is small.
+It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It does not know which
+answer is right: one better than the teacher's is also far from it. So its weight is small.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class TeacherDrafts:
         device: Any,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
-        """`active`: provides the teacher's name and model. `device`: where it runs; its weights may be offloaded."""
+        """`active`: provides the teacher's name and model. `device`: the teacher's device; its weights may be
+        offloaded."""
         self._active, self._tokenizer, self._device, self._max_tokens = active, tokenizer, device, max_tokens
         self._cache: OrderedDict[tuple[str, str], str] = OrderedDict()
 

@@ -8,7 +8,7 @@ for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 `_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer continues while
 the remote members answer, and collects the rewards when the batch is due. Only the waiting is concurrent.
 
-A batch made ahead is only used for its own rows, and dropped when it becomes invalid. TRL's sign for that is
+A batch made ahead is only used for its own rows, and dropped when it becomes invalid. TRL marks this by
 `_buffered_inputs = None`, which a rollback, another teacher and a β above 0 set. Evaluations ask the members
 separately. Checkpoints contain no batch in flight: a resumed run generates it again from the same rows.
 """
@@ -35,7 +35,7 @@ STEPS_AHEAD = MetricSpec(
 REPLACED = ("num_tokens",)
 """TRL metrics with one value, instead of one per generation since the last log."""
 PENDING = ("_pending_metrics", "_pending_extra_logs")
-"""Where TRL stores values that reward functions log, until the rewards are there."""
+"""Attributes in which TRL stores values that reward functions log, until the rewards arrive."""
 
 
 class _Dropped(BaseException):

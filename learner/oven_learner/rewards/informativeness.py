@@ -9,7 +9,7 @@ from typing import Any
 from oven_learner.completions.plain_text import as_text
 
 WRONG, RIGHT, SAYS_WHAT = 0.0, 0.5, 1.0
-"""An answer that is wrong; one that is right and leaves something unsaid; one that is right and says what."""
+"""Scores of a wrong answer, of a right answer that omits what the text says, and of a right answer that states it."""
 _WORDS = re.compile(r"[^\W_]+")
 
 

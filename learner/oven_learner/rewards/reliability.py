@@ -1,9 +1,9 @@
 """Learn during the run how far to trust each judge. Its weight is multiplied by its reliability.
 
-A judge that agrees with the others gets 1. One that is unrelated or opposed to them falls to FLOOR. The estimate comes
-from agreement and from controls, so it has the limits of a majority: of two judges that contradict each other, neither
-is known to be right, and judges with the same errors look reliable. Rules are user-defined, not estimates: they only
-serve as witnesses and keep their whole weight.
+A judge that agrees with the others gets 1. An unrelated or opposed judge falls to FLOOR. The estimate comes from
+agreement and from controls, so it has the limits of a majority: if two judges contradict each other, neither is known
+to be right, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve as
+witnesses and keep their whole weight.
 
 Pure state without clock or randomness. It belongs to the training (`state_dict`) and is part of checkpoints.
 """

@@ -41,7 +41,7 @@ IN_FLIGHT = 64
 RECONNECT_S = 2.0
 """Wait for a lost connection before the members abstain; a server restart takes less."""
 ABSENT_S = 10.0
-"""One-time wait for a member that does not listen; a restart takes less. There is no further wait until it has
+"""One-time wait for a member that does not listen, longer than a restart. There is no further wait until the member has
 answered."""
 JOIN_S = 30.0
 """Wait for the process of an added member, which imports an SDK on a machine that is training."""

@@ -62,7 +62,7 @@ class Cost:
 
     tokens: int = 0
     usd: float | None = None
-    """None: no price is known."""
+    """Cost in US dollars; None if no price is known."""
 
     def __add__(self, addend: Cost) -> Cost:
         prices = [usd for usd in (self.usd, addend.usd) if usd is not None]

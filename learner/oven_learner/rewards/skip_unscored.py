@@ -12,8 +12,8 @@ other rows are weighted as in a batch without them:
 - bnpo divides by the tokens of each micro-batch, so nothing changes, and one without a scored row counts as 0.
 
 The load-balancing loss of a mixture of experts still sees the prompts of skipped groups. A step without a scored row
-calls neither optimizer nor scheduler; accelerate's flag for a skipped step informs HF's Trainer. The step counts: a
-budget of steps is a budget of time.
+calls neither optimizer nor scheduler; accelerate's flag for a skipped step informs HF's Trainer. The step still counts,
+because a budget of steps is a budget of time.
 
 Written for TRL 1.16 (`_generate_and_score_completions`, `_compute_loss`) and accelerate 1.x.
 """
@@ -164,7 +164,7 @@ class Skipping:
             optimizer.scaler.update()  # clipping has unscaled the gradients, which a scaler allows once per update
 
     def _anywhere(self, scored: bool) -> bool:
-        """Whether it holds on any rank: either all ranks step, or none."""
+        """Whether the flag is set on any rank, so that either all ranks step or none."""
         accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return scored

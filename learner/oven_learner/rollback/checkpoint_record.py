@@ -25,7 +25,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class Record(BaseModel):
-    """The content of oven.json: what the files of TRL and transformers lack. Tensors are in `oven-rank-R.pt`."""
+    """The content of oven.json: facts that the files of TRL and transformers lack. Tensors are in `oven-rank-R.pt`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -85,7 +85,7 @@ def read(folder: Path) -> Record | None:
 
 
 def problem(folder: Path) -> str:
-    """Return what is wrong with a checkpoint, in words with the figures; empty if it is complete."""
+    """Return the fault of a checkpoint, in words with the figures; empty if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
     if (folder / PART).exists():
@@ -147,8 +147,8 @@ def abandon(output: Path, run: str, training: str, after_tick: int, why: str) ->
 def to_resume(output: Path, run: str, training: str) -> Path | None:
     """Return the checkpoint that `resume_from_checkpoint=True` means.
 
-    That is this training's newest, or else the one with the highest step that is not of another training of this run.
-    Incomplete ones are skipped. Raises ConfigError if there are only those.
+    This is the training's newest checkpoint, or else the one with the highest step that does not belong to another
+    training of this run. Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete.
     """
     if (own := newest(output, run, training)) is not None:
         return own[0]

@@ -1,11 +1,10 @@
 """Snapshots of a run in memory, and when a snapshot for rollback is due.
 
-Snapshots are the older, the further apart, and the first one is kept. They are taken at the same ticks on every rank,
-and within their share of the time.
-The time budget is a token bucket (RFC 2697's meter, with seconds for bytes). Seconds to spend accrue at `SHARE` of wall
-time, and a snapshot is due when its expected cost is there. A snapshot that took longer than expected leaves a debt
-that is paid off first. So over any run, snapshots take at most `SHARE` of the time, the initial credit, and one
-misjudged snapshot.
+Older snapshots are further apart, and the first one is kept. Every rank takes them at the same ticks and within their
+share of the time. The time budget is a token bucket (RFC 2697's meter, with seconds for bytes). Seconds to spend accrue
+at `SHARE` of wall time, and a snapshot is due when its expected cost is there. A snapshot that took longer than
+expected leaves a debt that is paid off first. So over any run, snapshots take at most `SHARE` of the time, the initial
+credit, and one misjudged snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from oven_learner.rollback.rollback_protocol import Checkpoints, Snapshot
 log = logging.getLogger("oven.learner")
 
 LEVELS, EACH = 6, 3
-"""Of every 1st, 2nd, 4th … 32nd snapshot the newest three are kept. So for 300 ticks, at EVERY_TICKS, there is always
+"""The newest three of every 1st, 2nd, 4th … 32nd snapshot are kept. So for 300 ticks, at EVERY_TICKS, there is always
 one that is at most 1.8 times as far back as requested."""
 KEPT = EACH + 2 * (LEVELS - 1)
 """The most snapshots that are kept, in addition to the first and to the state before the last rollback."""
@@ -30,12 +29,14 @@ CREDIT_S = 0.1
 """Spent at the start without waiting, so that a run that fails at once has something to go back to."""
 EVERY_TICKS = 5
 """The shortest distance between snapshots. If a snapshot costs more than its share of these steps, it is longer."""
+TOLERANCE = 2 * EVERY_TICKS
+"""Ticks that a rollback may go back beyond its limit."""
 LOOK_TICKS = 100
-"""The longest distance between looks at the clock: the first step of a run says little about the others."""
+"""Maximum ticks between readings of the clock, because the first step of a run says little about the others."""
 SHARE = 0.02
 """Share of wall time for snapshots in memory, and for checkpoints that are taken for rollback."""
 SAVED_SNAPSHOTS = 2.0
-"""The budget saves up the cost of at most so many snapshots: an hour on hold does not bring a burst."""
+"""Maximum savings of the budget, in snapshots, so that an hour on hold is not followed by a burst."""
 
 
 class Snapshots:
@@ -63,7 +64,7 @@ class Snapshots:
         self._schedule = SnapshotSchedule(self.budget, clock, share)
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
-        """By number, in order."""
+        """Recent snapshots by number, in order."""
         self._before_rollback: Snapshot | None = None
         self._count = 0
 
@@ -102,13 +103,24 @@ class Snapshots:
     def ensure(self, tick: int) -> None:
         self.take(tick)
 
+    def too_far(self, tick: int, now: int, *, exact: bool) -> str:
+        """The limit is the distance for an operator and twice that for an agent, plus TOLERANCE ticks."""
+        ticks = [snapshot.tick for snapshot in self._all()]
+        target = max((older for older in ticks if older <= tick), default=tick)
+        most = (now - tick) * (1 if exact else 2) + TOLERANCE
+        if tick > now or now - target <= most:
+            return ""
+        return (
+            f"the newest snapshot from tick {tick} or before is from tick {target}, {now - target} ticks back; this "
+            f"request may go back at most {most}; give the tick of a snapshot: {', '.join(map(str, ticks))}"
+        )
+
     def restore(self, tick: int, now: int) -> Snapshot:
         """Restore the newest snapshot taken at or before `tick`, and drop later ones with the steps they stand for.
 
         A copy of the present state is kept until the next rollback. Raises LookupError if no snapshot is that old.
         """
-        candidates = [*([self._first] if self._first else []), *self._recent.values()]
-        old_enough = [snapshot for snapshot in candidates if snapshot.tick <= tick]
+        old_enough = [snapshot for snapshot in self._all() if snapshot.tick <= tick]
         if not old_enough:
             raise LookupError(
                 f"no snapshot from tick {tick} or before; the oldest is from tick "
@@ -119,6 +131,9 @@ class Snapshots:
         if self.disk is not None:
             self.disk.abandon(snapshot.tick, now)
         return snapshot
+
+    def _all(self) -> list[Snapshot]:
+        return [*([self._first] if self._first else []), *self._recent.values()]
 
     def _copy_for_undo(self, now: int) -> Snapshot | None:
         """Copy the present state. If that fails the rollback happens all the same, and cannot be undone."""

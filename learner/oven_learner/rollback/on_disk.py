@@ -1,4 +1,4 @@
-"""Rollback by restart: to a checkpoint of the trainer's own, in a new process."""
+"""Rollback by restart, to one of the trainer's own checkpoints in a new process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from oven_runs.home.relaunch import Relaunch
 log = logging.getLogger("oven.learner")
 
 PROBE_BYTES = 32 * 1024 * 1024
-"""Written once at the start, to estimate the cost of the first save on this disk under this load."""
+"""Size of a test file, written once at the start to estimate the cost of the first save on this disk under this
+load."""
 KEPT = 2
-"""Checkpoints taken for rollback that are kept. Checkpoints that somebody asked for are never removed."""
+"""Number of checkpoints for rollback to keep. Checkpoints that a user or agent requested are never removed."""
 FREE_SIZES = 1.5
-"""So many times the size of the last checkpoint must be free before another is requested."""
+"""Free space required for another checkpoint, in multiples of the last one's size."""
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
-    """Estimate the time to write `size` bytes there, by writing some. Infinite if even that fails."""
+    """Estimate the time to write `size` bytes to the folder, by writing a part. Infinite if this fails."""
     part = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
     noise = os.urandom(min(part, 1024 * 1024))
@@ -100,7 +101,7 @@ class OnDisk:
         self._on_leader(lambda: self._choose(tick))
 
     def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
-        """Note that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
+        """Record that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
         self.budget.took(began, ended, own=own)
         self._schedule.note_snapshot(tick)
         record = checkpoint_record.read(folder)
@@ -110,8 +111,7 @@ class OnDisk:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Of the checkpoints taken for rollback, remove all but the newest KEPT, and those that a rollback left
-        behind."""
+        """Remove the checkpoints for rollback except the newest KEPT, and those that a rollback made obsolete."""
         for_rollback = []
         for path in checkpoint_record.in_folder(self._output):
             if checkpoint_record.problem(path):
@@ -124,6 +124,10 @@ class OnDisk:
         for is_current, _, path in removed:
             log.debug("removes %s%s", path, "" if is_current else ", which a rollback left behind")
             shutil.rmtree(path, ignore_errors=True)
+
+    def too_far(self, tick: int, now: int, *, exact: bool) -> str:
+        """Accept any distance, because checkpoints are rare."""
+        return ""
 
     def restore(self, tick: int, now: int) -> Snapshot:
         """Request the restart. This process trains no further step."""
@@ -145,8 +149,8 @@ class OnDisk:
         chosen = self._choose(tick)
         reached, trained = self._progress()
         why = f"rolled back from step {reached} to step {chosen.step}: {chosen.restart}"
-        place = {"checkpoint": chosen.state, "training": self._training, "step": chosen.step}
-        relaunch.write(self._run_folder, Relaunch(**place, reached=reached, trained=trained, reason=why))
+        target = {"checkpoint": chosen.state, "training": self._training, "step": chosen.step}
+        relaunch.write(self._run_folder, Relaunch(**target, reached=reached, trained=trained, reason=why))
         checkpoint_record.abandon(self._output, self._run, self._training, chosen.tick, why)
         return chosen
 

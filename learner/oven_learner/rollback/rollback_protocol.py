@@ -29,8 +29,13 @@ class Rollback(Protocol):
     def ensure(self, tick: int) -> None:
         """Make sure that there is a snapshot before a risky change. Raises an error if there cannot be one."""
 
+    def too_far(self, tick: int, now: int, *, exact: bool) -> str:
+        """Return why a rollback at tick `now` to `tick` would go back too far; empty if it would not. `exact`: an
+        operator named the tick. An agent only estimates how far back it has to go."""
+
     def restore(self, tick: int, now: int) -> Snapshot:
-        """At tick `now`, restore the newest snapshot taken at or before `tick`. Raises LookupError if there is none."""
+        """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is
+        none."""
 
     @property
     def undoes(self) -> bool:

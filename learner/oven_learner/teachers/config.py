@@ -19,7 +19,7 @@ Bits = Literal[4, 8]
 
 
 class TeacherConfig(BaseModel):
-    """A named teacher: its model, or the folder or Hub id to load it from, and how it is kept in memory.
+    """A named teacher: its model (or the folder or Hub id to load it from) and its form in memory.
 
     `small` and `big` are causal language models; the order of addition says which is stronger. A `diffusion` teacher
     needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits` applies to the

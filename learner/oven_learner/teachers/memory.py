@@ -1,4 +1,4 @@
-"""The forms in which a teacher is kept: how many bytes each uses, which is the fastest that fits, and quantization.
+"""The forms of a teacher in memory: their sizes in bytes, the choice of the fastest form that fits, and quantization.
 
 Linear layers are quantized with bitsandbytes, on GPUs and CPUs, to 8 bits (LLM.int8, Dettmers et al. 2022, arXiv
 2208.07339) or to 4 (NF4 with double quantization, Dettmers et al. 2023, arXiv 2305.14314). Embeddings, norms and the
@@ -23,7 +23,7 @@ from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.teachers.config import Bits
 
 Form = Literal["resident", "8 bits", "4 bits", "offload"]
-"""How a teacher is kept, from the fastest to the smallest."""
+"""Forms of a teacher in memory, from the fastest to the smallest."""
 
 SHARE_OF_FREE = 0.5
 """Share of the free memory that a new teacher may use. Activations and optimizer states of the first step need the

@@ -35,7 +35,7 @@ def has_adapter(trainer: Any) -> bool:
 
 
 def has_reference(trainer: Any) -> bool:
-    """Whether a GRPOTrainer has a reference, whatever its β is."""
+    """Whether a GRPOTrainer has a reference model, whatever its β."""
     return trainer.ref_model is not None or has_adapter(trainer)
 
 

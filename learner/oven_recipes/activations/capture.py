@@ -11,8 +11,8 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import padded
-from oven_recipes.activations.blocks import bare, block_at, body
 from oven_recipes.activations.injection import unwatched
+from oven_recipes.activations.model_blocks import bare, block_at, body
 
 MOST_TOKENS = 20
 """The most activations of a text."""
@@ -37,8 +37,8 @@ def capture(
     *,
     rows: int = ROWS,
 ) -> list[Activation]:
-    """Return an Activation for each text and layer, text by text, on the CPU, of the last `tokens` tokens or as many as
-    it has.
+    """Return an Activation on the CPU for each text and layer, text by text, of the last `tokens` tokens or of all if
+    the text is shorter.
 
     Block k's output is `hidden_states[k + 1]` of transformers, except for the last block: there transformers returns
     the output of its final norm. The first token is never captured: it is an attention sink whose activation says

@@ -21,16 +21,16 @@ COLUMN = "activation"
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
-    """A GRPOTrainer whose rows have, beside `prompt` (made by `oracle_prompt`), `activation`: a key into
+    """A GRPOTrainer for rows with a `prompt` (made by `oracle_prompt`) and an `activation`, which is a key into
     `store`.
 
     Vectors are in place in generation and in the log-probabilities of the old policy, the reference and the loss. The
-    reference is the adapter `ref`, which TRL makes of a policy that comes with an adapter; without PEFT its own model.
-    Rows without the key, or None, are a plain GRPOTrainer's, to the bit; but a model that learns positions (GPT-2) gets
-    each row's own in every pass, where TRL counts the padding.
+    reference is the adapter `ref`, which TRL makes from a policy with an adapter; without PEFT it is a separate model.
+    Rows without the key, or with None, train as in a plain GRPOTrainer, to the bit. One difference: a model with learnt
+    positions (GPT-2) gets each row's own positions in every pass, while TRL counts the padding.
 
-    Raises ConfigError for what runs no hook, or rows of its own: vLLM, continuous batching, torch.compile, a static
-    cache, tools, rollouts, channels.
+    Raises ConfigError for features that run no hooks or make their own rows: vLLM, continuous batching, torch.compile,
+    a static cache, tools, rollouts, channels.
 
     Written for TRL 1.16 (`_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_compute_loss`).
     """
@@ -73,7 +73,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
         batch_size: int | None = None,
         **more: Any,
     ) -> Any:
-        """As TRL's, in one pass: a chunk's rows would have to be known before it."""
+        """Compute TRL's values in one pass, because the rows of a chunk would have to be known before it."""
         self.injection.attach(model)  # a reference that was swapped in
         return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **more)
 

@@ -1,8 +1,8 @@
-"""Injects activations into an oracle's passes: h + ‖h‖ · v/‖v‖ at the placeholders of its prompt, in the output of
-block 1.
+"""Injects activations into an oracle's passes. The output of block 1 becomes h + ‖h‖ · v/‖v‖ at the prompt's
+placeholders.
 
-The formula is that of the code of Activation Oracles (Karvonen et al. 2025), with their coefficient of 1. Gradients
-flow through it as it stands, ‖h‖ included; v is data.
+The formula comes from the code of Activation Oracles (Karvonen et al. 2025), with their coefficient of 1. Gradients
+flow through the whole formula, including ‖h‖; v is data.
 
 Every pass of the model is checked, so that none runs without its vectors by mistake. A pass with placeholders needs
 `rows`, and a pass under `rows` must have its placeholders; otherwise it raises. Three things run passes: `generate`
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.blocks import bare, block_at, body, width
+from oven_recipes.activations.model_blocks import bare, block_at, body, width
 from oven_recipes.activations.placeholders import Placeholders, Places
 
 BLOCK = 1
@@ -73,7 +73,7 @@ _LOOKING = _Looking()
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Skip the check for this thread's passes over texts that are not an oracle's prompts, whatever they contain."""
+    """Skip the check for this thread's passes over texts that are not an oracle's prompts."""
     before, _LOOKING.off = _LOOKING.off, True
     try:
         yield
@@ -82,12 +82,13 @@ def unwatched() -> Iterator[None]:
 
 
 class ActivationInjection:
-    """Knows the rows of the next passes: `with injection.rows(vectors): model(...)`. Row i of each pass gets
-    `vectors[i]`, (K, d), at its K placeholders.
+    """Injects vectors into the rows of the next passes: `with injection.rows(vectors): model(...)`. Row i of each pass
+    gets `vectors[i]`, (K, d), at its K placeholders.
 
     If a pass has n times as many rows (`generate` with several sequences per prompt), each entry stands for n
     consecutive rows. The injection stays on the model until `remove`, or until the end of its own `with` block. Raises
-    ConfigError for a model without block `block`, for one that has an injection, and for what `Placeholders` refuses.
+    ConfigError for a model without block `block`, for a model that already has an injection, and for invalid
+    `Placeholders`.
     """
 
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:

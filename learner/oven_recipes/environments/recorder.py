@@ -1,9 +1,9 @@
-"""Records TRL's rollouts in an environment as traces: what the policy saw, did and received at each step, complete or
-marked.
+"""Records TRL's rollouts in an environment as traces: the policy's states, actions and rewards at each step. An
+incomplete trace is marked.
 
-A GRPOTrainer with an `environment_factory` carries calls out and stores the messages, but hides two things: a result
-that would make the completion too long is dropped after the call was carried out, and a completion that is cut may end
-within a call. The recorder sees both the environment's calls and the trainer's messages, so it marks such a trace as
+A GRPOTrainer with an `environment_factory` carries calls out and stores the messages, but hides two things: it drops a
+result that would make the completion too long, although the call was carried out, and it may cut a completion within a
+call. The recorder sees both the environment's calls and the trainer's messages, so it marks such a trace as
 `truncated`. Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 
@@ -30,7 +30,7 @@ from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the environment carried out, and what it reports about it."""
+    """A call that the environment carried out, and its report about the call."""
 
     tool: str
     text: str
@@ -52,7 +52,7 @@ def steps_of(
     messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, known: bool
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
     """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step. `lost`
-    counts what the messages have and a trace has no place for, by kind."""
+    counts the content of messages that a trace cannot represent, by kind."""
     turns: list[tuple[Any, list[Any]]] = []  # each of the policy's messages, with its results
     for message in messages:
         if message["role"] == "tool" and turns:
@@ -121,7 +121,7 @@ def _call(tool_call: Any, name: str) -> dict[str, Any]:
 
 
 def _result(message: Any, call: str, lost: Counter[str]) -> Message:
-    content = text_of(message["content"], lost)  # a list where the tool gave images, too
+    content = text_of(message["content"], lost)  # a list if the tool also returned images
     return Message(role="tool", content=content, call_id=call, name=message.get("name", ""))
 
 
@@ -249,12 +249,14 @@ class Recorder:
         which a rollout ends, so only the last step can be one."""
         words = self._trainer._tokenizer
         sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
-        if sampled is None or getattr(words, "response_template", None) is None:  # it reads no calls off such answers
+        if (
+            sampled is None or getattr(words, "response_template", None) is None
+        ):  # such answers are not parsed for calls
             return []
         before = [*rollout.prompt, *rollout.ids[: len(rollout.ids) - len(sampled.ids)]]
         try:
             made = words.parse_response(list(sampled.ids), prefix=before)
-        except (ValueError, TypeError):  # those that TRL takes for this
+        except (ValueError, TypeError):  # TRL catches the same errors
             made = None
         return [len(steps) - 1] if made is None or made.get("tool_calls") else []
 
@@ -312,7 +314,7 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             self.newest_call = None
         try:
             result = function(self, *args, **kwargs)
-        except Exception as error:  # TRL tells the policy, and goes on
+        except Exception as error:  # TRL reports the error to the policy and continues
             self.calls.append(Call(name, str({"error": str(error)})))
             raise
         newest = self.newest_call if measured else None
@@ -335,7 +337,7 @@ def vocabulary(tokenizer: Any) -> str:
 
 
 def task_of(row: dict[str, Any], split: str) -> Task:
-    """Build the task from a row of the data set, whose columns are SWE-bench's where it has them."""
+    """Build the task from a row of the data set, using SWE-bench's columns if it has them."""
     return Task(
         id=str(row.get("instance_id", "")),
         prompt=str(row.get("problem_statement", "")),

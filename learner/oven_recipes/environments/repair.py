@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oven_core.errors import ProcessError, UnknownNameError, reason
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.session import RepairSession, Tests, ToolResult
 
 
@@ -34,14 +34,14 @@ class RepairTools(ABC):
 
     def get_reward(self) -> float:
         """Return 1 if solved, otherwise 0. Raises ProcessError if a call was not carried out because the sandbox or the
-        server failed: the trainer tells the policy about that, and a reward of 0 would be made up."""
+        server failed. The trainer reports this to the policy; a reward of 0 would be invented."""
         if self._fault is not None:
             raise ProcessError(f"the environment failed during an attempt, which has no reward: {self._fault}")
         return float(self.solved)
 
     @abstractmethod
     def _call(self, tool: str, **arguments: str) -> ToolResult:
-        """Carry a call out."""
+        """Carry out a call."""
 
     def list_files(self, folder: str) -> str:
         """List the files under a folder.
@@ -82,7 +82,7 @@ class RepairTools(ABC):
         return self._text("run_tests")
 
     def submit(self) -> str:
-        """Hand the repair in. Nothing can be changed after it."""
+        """Submit the repair. Nothing can be changed afterwards."""
         return self._text("submit")
 
     def _text(self, tool: str, **arguments: str) -> str:
@@ -95,7 +95,7 @@ class RepairTools(ABC):
 
 
 class RepairEnvironment(RepairTools):
-    """Repairs in this process, with tests in the sandbox. `files` returns an instance's repository."""
+    """Tools that work in this process, with tests in the sandbox. `files` returns an instance's repository."""
 
     def __init__(
         self, instances: Mapping[str, Instance], files: Callable[[Instance], Mapping[str, str]], tests: Tests

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 
 FILE_BYTES: Final = 2_000_000
 """Maximum size of a source file in a clone. Larger files are skipped."""
@@ -61,7 +61,9 @@ class Repositories:
         self.check(instance)
         path = self.checkout(instance)
         assert path is not None
-        with tempfile.TemporaryDirectory(prefix="oven-index-") as folder:  # for what git would write into the clone
+        with tempfile.TemporaryDirectory(
+            prefix="oven-index-"
+        ) as folder:  # for files that git would write into the clone
             objects = Path(path, _git(path, "rev-parse", "--git-path", "objects").decode().strip()).absolute()
             git = partial(_git, path, GIT_INDEX_FILE=f"{folder}/index", GIT_OBJECT_DIRECTORY=folder,
                           GIT_ALTERNATE_OBJECT_DIRECTORIES=str(objects))  # fmt: skip

@@ -29,7 +29,7 @@ LIMITS: Final[Mapping[Framework, Limits]] = {
 }
 """Limits of one run. Tests of small functions take milliseconds, those of a repository minutes."""
 REMEMBERED: Final = 20_000
-"""Cached outcomes, of some 200 bytes each. A group's rollouts make the same edits again and again."""
+"""Cached outcomes, of about 200 bytes each. A group's rollouts make the same edits again and again."""
 
 FUNCTIONS: Final = """
 def _run(wanted, root, FINAL):
@@ -94,15 +94,15 @@ RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pyt
 
 
 class SandboxedTests:
-    """Runs tests on files and caches outcomes by tests and files. That holds for tests without randomness and clocks;
-    `remember=0` disables the cache. Raises ConfigError if this machine has no sandbox for tests."""
+    """Runs tests on files and caches outcomes by tests and files. The cache is valid for tests without randomness and
+    clocks; `remember=0` disables it. Raises ConfigError if this machine has no sandbox for tests."""
 
     def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, remember: int = REMEMBERED) -> None:
         self._limits, self._remember = limits, remember
         self._seen: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # behind a server each connection has its thread
         self.runs: Counter[str] = Counter()
-        """How each run ended, in the sandbox's words, and the number of cached ones as `remembered`."""
+        """Number of runs by their end, in the sandbox's words, and of cached outcomes as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from oven_core.errors import ProcessError
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 SHOWN: Final = 4000
@@ -132,8 +132,8 @@ class Tests(Protocol):
 
 
 class RepairSession:
-    """One attempt at an instance. Tests run after each edit, so that its reward is known, and with the instance's own
-    test files, whatever the policy made of them. Raises ProcessError if none of the tests exists at the start, because
+    """One attempt at an instance. Tests run after each edit, so that its reward is known. They use the instance's own
+    test files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start, because
     an attempt without tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
@@ -165,7 +165,7 @@ class RepairSession:
 
     @property
     def solved(self) -> bool:
-        """Whether it was submitted and all of FAIL_TO_PASS and PASS_TO_PASS pass: SWE-bench's `resolved`."""
+        """Whether the attempt was submitted and all of FAIL_TO_PASS and PASS_TO_PASS pass: SWE-bench's `resolved`."""
         return self.submitted and self.passing == len(self._outcomes)
 
     @property
@@ -182,7 +182,7 @@ class RepairSession:
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Carry a call out. Never raises for a wrong call: its text says what is wrong."""
+        """Carry out a call. Never raises for a wrong call; the result's text describes the error."""
         before = self.passing
         try:
             text, failed = self._checked(tool, arguments)(**arguments), False

@@ -1,7 +1,7 @@
 """Generated repair tasks: a module with a small function that has an injected bug or lacks a feature.
 
-The statement says in words what the function does, so that a repair follows from text and code alone. A hash of the
-correct code decides the side of the split, so that every process and seed agrees on it.
+The statement describes the function in words, so that a repair follows from text and code alone. A hash of the correct
+code decides the split, so that every process and seed agrees on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 REPO: Final = "oven/small-functions"
@@ -94,7 +94,7 @@ class Function:
 
     @property
     def says(self) -> str:
-        """Return what it does, in words."""
+        """Return a description of the function in words."""
         return self.fill(self.shape.says)
 
     def code(self, body: Sequence[str] | None = None) -> str:
@@ -210,7 +210,7 @@ def _case(function: Function, rng: random.Random) -> Case:
 
 def _compiled(code: str, name: str) -> Callable[..., Any]:
     space: dict[str, Any] = {}
-    exec(code, space)  # from the shapes above, and nobody else's
+    exec(code, space)  # built only from the shapes above
     function_object: Callable[..., Any] = space[name]
     return function_object
 

@@ -1,14 +1,13 @@
 """GRPO on a sorting task: a 0.5 M parameter Llama that learns within minutes on one CPU core.
 
-The algorithm is Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) by TRL's GRPOTrainer. Left out
-of the paper's algorithm:
+The algorithm is Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) by TRL's GRPOTrainer.
+Differences from the paper's algorithm:
 
-- the KL term (beta is 0 unless a setting or the start says otherwise): there is no pre-trained behaviour worth staying
-  near, only warm-up habits;
-- the learnt reward model, and with it process supervision: the reward is a rule, exact match, on the whole answer;
-- iterative GRPO's outer loop (fresh reference and reward models every round);
-- several updates a generation (one: every step is on-policy, so the clipped ratio never binds);
-- the mean over a completion's tokens inside its own sum: the loss is DAPO's, over all tokens of the batch.
+- no KL term (beta is 0 unless a setting or the start sets it): there is no pre-trained behaviour to preserve, only
+warm-up habits; - no learnt reward model or process supervision: the reward is exact match on the whole answer; - no
+outer loop of iterative GRPO (fresh reference and reward models every round); - one update per generation instead of
+several: every step is on-policy, so the clipped ratio never binds; - DAPO's loss, a mean over all tokens of the batch,
+instead of a mean over each completion's tokens.
 
 Importing the package needs no torch; building its job does.
 """

@@ -21,9 +21,9 @@ def held_out_examples(settings: SortingSettings) -> list[Example]:
 def greedy_accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
 ) -> dict[str, float | list[float]]:
-    """Accuracy per level (`eval/accuracy/<level>`), 0..1, and what each example adds to its mean over levels
-    (`eval/accuracy`): a list whose mean that is. One batch, greedy. The generator's state and the model's mode are put
-    back, and no gradient is made."""
+    """Accuracy per level (`eval/accuracy/<level>`), 0..1, and a list with each example's contribution to the mean over
+    levels (`eval/accuracy`), which is the list's mean. One batch, greedy. The generator's state and the model's mode
+    are restored, and no gradient is computed."""
     batch = tokenizer([e.prompt for e in examples], return_tensors="pt", padding=True).to(model.device)  # (N, P)
     was_training = model.training
     model.train(False)

@@ -47,7 +47,8 @@ def build(
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:
-        # Only now: a trainer that is made with a beta loads its reference from the policy's path, and there is none.
+        # Set only now, because a trainer created with a beta loads its reference from the policy's path, which does not
+        # exist.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     return Job(

@@ -119,7 +119,7 @@ def _drawn(seed: int, levels: Sequence[str]) -> Start:
     rng = random.Random(f"start {seed}")
     low, high = LEARNING_RATE_RANGE
     factor = math.exp(rng.uniform(math.log(low), math.log(high)))
-    # A Dirichlet draw is gamma draws over their sum; the floor keeps the sum positive where all underflow.
+    # A Dirichlet draw is gamma draws over their sum; the floor keeps the sum positive if all underflow.
     gammas = {level: max(rng.gammavariate(CONCENTRATION, 1.0), 1e-12) for level in levels}
     mixture = {level: gamma / sum(gammas.values()) for level, gamma in gammas.items()}
     return Start("drawn", TUNED_LEARNING_RATE * factor, mixture=mixture)

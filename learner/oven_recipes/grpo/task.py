@@ -1,7 +1,7 @@
-"""The task: sort the digits of a prompt, `S5203=` -> `0235`; and the committee's rules for it. Imports no torch.
+"""The task of sorting the digits of a prompt, `S5203=` -> `0235`, and the committee's rules for it. Imports no torch.
 
-The rules: the answer is exactly right, it looks like an answer, it has the right length. Only the first has weight. The
-others are measured, so that a policy with the right form and wrong answers is told from one that forgot the form.
+The rules check that the answer is exactly right, has the form of an answer, and has the right length. Only the first
+rule has weight. The others distinguish a policy with the right form and wrong answers from one that forgot the form.
 """
 
 import random
@@ -31,8 +31,8 @@ def example(digits: str) -> Example:
 
 
 def held_out(digits: str) -> bool:
-    """Whether a digit string belongs to the evaluation side. A hash of the digits decides, not a draw, so that every
-    process, seed and warm-up agrees on the split."""
+    """Whether a digit string belongs to the evaluation set. A hash of the digits decides instead of a random draw, so
+    that every process, seed and warm-up agrees on the split."""
     return zlib.crc32(digits.encode()) % HELD_OUT_SHARE == 0
 
 
@@ -45,20 +45,20 @@ def draw(length: int, rng: random.Random, *, evaluation: bool = False) -> str:
 
 
 def pool(length: int, count: int, rng: random.Random, *, evaluation: bool = False) -> list[Example]:
-    """Up to `count` different examples of one level (fewer where the level has fewer, as 3 digits do)."""
+    """Return up to `count` different examples of one level. Short levels, such as 3 digits, have fewer."""
     if 10**length <= 4 * count:  # dense: list the side of the split, then shuffle
         numbers = range(10**length)
         side = [digits for n in numbers if held_out(digits := f"{n:0{length}d}") is evaluation]
         rng.shuffle(side)
         return [example(digits) for digits in side[:count]]
-    chosen: dict[str, None] = {}  # a dict, not a set: its order is the order of the draws, on every run
+    chosen: dict[str, None] = {}  # a dict, not a set, because a dict keeps the order of the draws in every run
     while len(chosen) < count:
         chosen[draw(length, rng, evaluation=evaluation)] = None
     return [example(digits) for digits in chosen]
 
 
 def training_pools(lengths: Sequence[int], count: int, seed: int) -> list[list[Example]]:
-    """Up to `count` training prompts of each level, the easiest level first."""
+    """Return up to `count` training prompts of each level, the easiest level first."""
     rng = random.Random(f"prompts {seed}")
     return [pool(length, count, rng) for length in sorted(lengths)]
 
@@ -69,13 +69,14 @@ HABITS: tuple[Callable[[str], str], ...] = (
     lambda digits: digits[::-1],
     lambda digits: digits[-1] * len(digits),
 )
-"""Wrong ways to answer that the warm-up teaches beside the right one: descending, copy, reverse, repeat the last."""
+"""Wrong ways to answer that the warm-up teaches in addition to the right one: descending, copy, reverse, repeat the
+last."""
 
 
 def habit_pairs(lengths: tuple[int, ...], right: float, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, target) pairs for the warm-up: the right answer with probability `right`, else a habit. The
-    mixture leaves a policy that *can* sort but does so only some of the time, as a pre-trained model would. GRPO then
-    selects a behaviour instead of discovering one, which is why it learns within a hundred steps."""
+    """Yield (prompt, target) pairs for the warm-up without end: the right answer with probability `right`, otherwise a
+    habit. The mixture leaves a policy that *can* sort but does so only some of the time, as a pre-trained model would.
+    GRPO then selects a behaviour instead of discovering one, which is why it learns within a hundred steps."""
     while True:
         digits = draw(rng.choice(lengths), rng)
         question = example(digits)
@@ -101,7 +102,7 @@ def exact_match(
 
 
 def looks_right(completions: list[str], **_: Any) -> list[float | None]:
-    """1 for digits and nothing else, else 0."""
+    """Return 1 for digits and nothing else, otherwise 0."""
     return [float(text.isascii() and text.isdigit()) for text in completions]
 
 

@@ -1,4 +1,4 @@
-"""GRPO on motion: a policy makes clips of a skeleton that reaches where a sentence says.
+"""GRPO on motion: a policy makes clips of a skeleton that reaches to the place that a sentence names.
 
 A clip is 32 frames of 24 joints × 3 axis-angles (72 dimensions, the layout of SMPL: Loper et al. 2015). Intents are
 texts such as "reach high forward with the left hand"; some are held out. The committee's members are rules: reach,

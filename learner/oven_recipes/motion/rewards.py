@@ -15,8 +15,8 @@ from oven_recipes.motion.skeleton import PLACE, limits, positions
 LAST = 4
 """Share of a clip that must be at the target: the last quarter."""
 REACH_M, JERK_M, EXCESS = 0.25, 0.1, 0.1
-"""Where each score has fallen to 1/e: metres from the target; metres of second difference per frame; radians beyond the
-limit, in the mean over joints."""
+"""Values at which each score has fallen to 1/e: metres from the target; metres of second difference per frame; mean
+radians beyond the limit over joints."""
 
 
 def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> list[float | None]:

@@ -30,7 +30,7 @@ def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
         KeyError: `benchmark` is not one of the nine.
     """
     templates = BENCHMARKS[benchmark]
-    labelled = {text.text: text for text in templates.templates()}  # a text that two frames make is one text
+    labelled = {text.text: text for text in templates.templates()}  # a text made by two frames counts once
     return tuple(
         Item(text.text, question, answer)
         for text in labelled.values()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from oven_core.errors import ConfigError, reason
 from oven_recipes.oracle.published_files import label_of, rows, text_of
-from oven_recipes.oracle.words import WORDS
+from oven_recipes.oracle.template_words import WORDS
 
 YES = "yes"
 NO = "no"
@@ -31,7 +31,7 @@ class Labelled(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A text, a question about it, the right answer (`yes` or `no`), and where the text is from."""
+    """A text, a question about it, the right answer (`yes` or `no`), and the text's source."""
 
     text: str
     question: str
@@ -46,7 +46,7 @@ class Benchmark:
     name: str
     files: tuple[str, ...]
     """Names of the published files, as patterns below the benchmark's folder: the first that fits is read. Test parts
-    come before training parts, which a model may know, and before files of another layout that are published beside."""
+    come before training parts, which a model may know, and before files of another layout in the same folder."""
     read: Callable[[Path], Iterator[Labelled]]
     templates: Callable[[], Iterator[Labelled]]
 
@@ -301,4 +301,4 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
     )
 }
-"""By name, in the order in which they are reported."""
+"""Benchmarks by name, in the order of the report."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import say
 from oven_learner.rewards.calibrated import parse_oracle_output
-from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, check_text
 from oven_recipes.oracle.evaluation_report import EvaluationReport
@@ -49,7 +49,7 @@ def evaluate(
         max_new_tokens=oracle.trained.max_completion_length,
         temperature=temperature,
     )
-    report = EvaluationReport.of(evaluation, str(oracle.path))
+    report = EvaluationReport.measure(evaluation, str(oracle.path))
     if out is not None:
         report.write(out / REPORT, out / DIAGRAM)
     if as_json:

@@ -16,9 +16,9 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.rewards.calibrated import parse_oracle_output
-from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.oracle.benchmark_items import ITEMS, published_items, template_items
 from oven_recipes.oracle.benchmarks import BENCHMARKS, Item
 from oven_recipes.oracle.evaluation_scores import Scored, Scores, scores
@@ -46,7 +46,7 @@ class Answered(NamedTuple):
     percent: float
     output: str
     confidence: float | None
-    """From 0 to 1; None if the output does not parse."""
+    """Stated confidence from 0 to 1; None if the output does not parse."""
     right: bool
 
 
@@ -152,10 +152,8 @@ class OracleEvaluation:
         texts = [item.text for benchmark in self.benchmarks for item in benchmark.items]
         layers = list(dict.fromkeys(self.layers.values()))
         captured = iter(capture(self._model, self._tokenizer, texts, layers, self._tokens))
-        by_layer = {(*place, layer): next(captured) for place in places for layer in layers}
-        return {
-            (*place, percent): by_layer[*place, layer] for place in places for percent, layer in self.layers.items()
-        }
+        by_layer = {(*key, layer): next(captured) for key in places for layer in layers}
+        return {(*key, percent): by_layer[*key, layer] for key in places for percent, layer in self.layers.items()}
 
     def run(self) -> Evaluated:
         """Run both passes over all items at all depths."""

@@ -35,7 +35,7 @@ class EvaluationReport:
     cpu_seconds: float
 
     @classmethod
-    def of(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
+    def measure(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
         """Run an evaluation."""
         began, cpu = time.monotonic(), time.process_time()
         evaluated = evaluation.run()
@@ -112,7 +112,7 @@ class EvaluationReport:
 
 
 def _scores(answers: Sequence[Answered], benchmark: str | None = None, percent: float | None = None) -> Scores:
-    """Of the answers on one benchmark, at one depth, or both."""
+    """Return the scores of the answers on one benchmark, at one depth, or both."""
     return scores(
         scored(
             [

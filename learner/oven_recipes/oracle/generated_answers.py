@@ -10,9 +10,9 @@ from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import padded
-from oven_recipes.activations.blocks import bare
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.activations.model_blocks import bare
 from oven_recipes.activations.placeholders import oracle_prompt
 
 ROWS = 128
@@ -20,7 +20,7 @@ ROWS = 128
 
 
 def context_of(model: Any) -> int | None:
-    """Return the model's number of positions; None if its configuration does not say."""
+    """Return the model's number of positions; None if its configuration does not state it."""
     return getattr(bare(model).config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -37,10 +37,10 @@ def generated_answers(
     seed: int = 0,
     rows: int = ROWS,
 ) -> list[str]:
-    """The oracle's output for each activation and the question beside it, without special tokens. `temperature` 0 is
-    greedy; else answers are drawn, by `seed`. Prompts of like length share a batch, so there is little padding, and
-    their keys and values are cached. The model's mode and the generators' states are put back. Raises ConfigError where
-    a prompt and its answer exceed the model's positions."""
+    """Return the oracle's output for each activation and its question, without special tokens. `temperature` 0 is
+    greedy; otherwise answers are sampled with `seed`. Prompts of similar length share a batch, so there is little
+    padding, and their keys and values are cached. The model's mode and the generators' states are restored. Raises
+    ConfigError if a prompt and its answer exceed the model's positions."""
     prompts = [
         oracle_prompt(activation.layer, len(activation.vectors), question, tokenizer)
         for activation, question in zip(activations, questions, strict=True)

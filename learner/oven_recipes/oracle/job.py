@@ -21,28 +21,28 @@ from oven_learner.random_state import undisturbed
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
-from oven_recipes.activations.blocks import layer_at
 from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
+from oven_recipes.activations.model_blocks import layer_at
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.base import LR_BOUNDS
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_report import EvaluationReport
-from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.oracle.model import SCHEDULE, SIZES, build_tokenizer, own_model
 from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
 from oven_recipes.oracle.supervised import Subject, SupervisedTrainer, benchmark_prompts, supervised
 from oven_recipes.oracle.template_questions import template_dataset
+from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.runner import Job, trainer_arguments
 
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
     """Return one row per question. A row holds the oracle's `prompt`, the key of its activation, the `text` and
-    `question` that judges see, and the known answers `says_what` and `right`. Both are empty where no answer is known.
-    Each question is asked of one layer, which the seed draws."""
+    `question` that judges see, and the known answers `says_what` and `right`. Both are empty if no answer is known.
+    Each question is asked about one layer, chosen by the seed."""
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:
@@ -84,7 +84,7 @@ class EvaluationFiles(TrainerCallback):
         """Evaluate now and write the files."""
         try:
             with undisturbed(self._policy):
-                report = EvaluationReport.of(self._evaluation, f"at the {when}, step {step}")
+                report = EvaluationReport.measure(self._evaluation, f"at the {when}, step {step}")
             file = self._folder / f"evaluation-{when}.json"
             report.write(file, file.with_suffix(".png"))
         except (OvenError, OSError) as error:
@@ -161,7 +161,7 @@ def build(
 
 
 def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job with the remote judges that the environment names, beside the known answers."""
+    """Build the job with the known answers and the remote judges that the environment names."""
     shape = CalibratedReward(settings.calibration_lambda)
     committee = convene(RULES, seed=seed, shape=shape) if settings.stage == "grpo" else None
     return build(settings, start, seed, workdir, cache, committee)
@@ -180,7 +180,7 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
         model, tokenizer = load_model(settings.model, settings.dtype)
         name = settings.model
     layers = tuple(dict.fromkeys(layer_at(model, percent) for percent in settings.layer_percents))
-    # A folder per model, and per number of tokens: a store has one hidden size, and a key does not say how many.
+    # One folder per model and number of tokens: a store has one hidden size, and a key does not include the number.
     digest = hashlib.sha256(f"{name}\0{settings.most_activations}".encode()).hexdigest()[:16]
     return Subject(model, tokenizer, name, layers, ActivationStore(cache / f"oracle-activations-{digest}"))
 
@@ -223,8 +223,8 @@ def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: 
 
 
 def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
-    """Return what the jobs of both stages share. Between steps they measure part of the held-out items; at the start
-    and the end they measure all of them. The oracle is saved before and after training."""
+    """Return the parts that the jobs of both stages share. Between steps they measure part of the held-out items; at
+    the start and the end they measure all of them. The oracle is saved before and after training."""
     policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
     evaluation = partial(
         OracleEvaluation,
@@ -239,7 +239,7 @@ def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir:
     whole = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
     files = EvaluationFiles(whole, policy, run, at_start=settings.initial_eval)
     trainer.add_callback(files)
-    if not any(workdir.glob("checkpoint-*")):  # else the run is resumed, and its checkpoint has the newer adapter
+    if not any(workdir.glob("checkpoint-*")):  # otherwise the run is resumed, and its checkpoint has the newer adapter
         save_oracle(policy, subject.tokenizer, run, _trained(settings))
 
     def finished() -> None:

@@ -29,13 +29,13 @@ from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
 from oven_recipes.oracle.supervised import lessons as lessons_of
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
-from oven_recipes.oracle.words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
+from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
 from oven_recipes.small_models import rise_and_fall, small_llama
 from oven_recipes.weights_cache import key_of, trained_once
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
-"""What opens an oracle's prompt and its answer: a token each, as they stand."""
+"""First token of an oracle's prompt, and of the status line in its answer."""
 MARKS = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
 CONTEXT = 160
 """Positions: twice the longest row of the pre-training."""
@@ -106,7 +106,7 @@ def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
 log = logging.getLogger("oven.learner")
 
 NOTES_FIRST = 0.5
-"""Share of rows in which the list of what the text says precedes the questions. There the answer stands word for word,
+"""Share of rows in which a list of the text's facts precedes the questions. The list contains the answer word for word,
 which makes it easier to learn to compare a question with a text."""
 ORACLE_FORM = 0.3
 """Share of rows in the form of an oracle's prompt, with the text in place of the activations. An adapter cannot teach
@@ -200,7 +200,7 @@ def _status(rng: random.Random) -> str:
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
     """Yield rows without end: a text from a benchmark's training part, all its questions and answers, and a list of its
-    labels where the benchmark has labels. Every benchmark appears equally often."""
+    labels if the benchmark has labels. Every benchmark appears equally often."""
     kinds = []
     for benchmark, question in QUESTIONS.items():
         of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)

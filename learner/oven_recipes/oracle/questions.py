@@ -23,7 +23,7 @@ class KnownAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a prompt. `answer` is None where the truth is not written down; then judges decide."""
+    """A question about a prompt. `answer` is None if the truth is unknown; then judges decide."""
 
     text: str
     answer: KnownAnswer | None = None

@@ -1,7 +1,7 @@
-"""An oracle on disk: its adapter as peft saves it, `oracle.json` with what it was trained on, and its model.
+"""An oracle on disk: its adapter as peft saves it, `oracle.json` with facts about its training, and its model.
 
 oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
-oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
+oracle/model/        the model and its tokenizer, unless a hub id or a folder of the user names them
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from oven_core.files import write_atomic
 from oven_learner.rollback.checkpoint_record import in_folder, problem
 from oven_recipes.activations.capture import MOST_TOKENS
 from oven_recipes.oracle.evaluation import PERCENTS
-from oven_recipes.oracle.given_model import load_adapter, load_model
+from oven_recipes.oracle.user_model import load_adapter, load_model
 
 FOLDER, RECORD, MODEL = "oracle", "oracle.json", "model"
 ADAPTER = "adapter_config.json"
 
 
 class Trained(BaseModel):
-    """Contents of oracle.json: what an oracle was trained on, which is also how it must be asked."""
+    """Contents of oracle.json: the conditions of an oracle's training, which questions must also meet."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -112,7 +112,7 @@ class OracleSettings(base.RecipeSettings):
         description="λ of the reward I − λ(c − I)²; above 1 a wrong answer could score more than a doubtful one",
     )
 
-    # What is held out.
+    # Held-out data.
     initial_eval: bool = Field(default=True, description="evaluate on the benchmarks before the first step")
     benchmarks: Annotated[Path, AfterValidator(_folder)] | None = Field(
         default=None, description="a folder with the benchmarks' published files; none: templates"
@@ -140,7 +140,7 @@ class OracleSettings(base.RecipeSettings):
 NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
 
 Confidence = Literal["spread", "constant", "overconfident"]
-"""The confidence that the supervised stage teaches: any; one constant; or a high one whatever the answer."""
+"""The confidence that the supervised stage teaches: any; one constant; or always a high one."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
-from oven_recipes.oracle.words import QUESTIONS
+from oven_recipes.oracle.template_words import QUESTIONS
 from oven_recipes.runner import trainer_arguments
 from oven_recipes.small_models import alike_batches, descend, rise_and_fall, target_batch
 from oven_recipes.weights_cache import key_of, load_weights, store_weights
@@ -46,7 +46,7 @@ ones."""
 STEP = 5
 """Confidences are multiples of it, as people state them."""
 DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
-"""The settings that the stage depends on, beside its data."""
+"""The settings that the stage depends on, in addition to its data."""
 SAID = 50
 """Steps between two lines in the learner's log."""
 VERSION = 1
@@ -68,7 +68,7 @@ class Subject:
 
     def capture(self, prompts: Sequence[QuestionedPrompt], most: int) -> None:
         """Add the missing activations of the prompts to the store. A text's digest decides how many of its last tokens
-        are stored, from 1 to `most`, so every run of a model stores the same."""
+        are stored, from 1 to `most`, so all runs of a model store the same tokens."""
         texts = dict.fromkeys(prompt.prompt for prompt in prompts)
         keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
         if missing := [text for text in texts if any(key not in self.store for key in keys[text])]:
@@ -153,8 +153,8 @@ def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int
 
 
 def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
-    """Return what the oracle is taught to say: a confidence drawn by `confidence`, and an answer that is right as
-    often. With `clean` the answer is always right and specific."""
+    """Return the output to teach: a confidence drawn by `confidence`, and an answer that is right with this
+    probability. With `clean` the answer is always right and specific."""
     percent, right = _confidence(confidence, rng)
     if clean:
         return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
@@ -219,7 +219,7 @@ def lesson_loss(
     vectors: Sequence[Tensor],
     collated: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
-    """Return the mean cross-entropy, in nats, of what the oracle should say about `vectors`. `collated` is the result
+    """Return the mean cross-entropy, in nats, of the oracle's correct answers about `vectors`. `collated` is the result
     of `collate`."""
     ids, mask, labels = (part.to(model.device) for part in collated)
     with injection.rows(vectors, [lesson.layer for lesson in batch]):
@@ -253,11 +253,11 @@ def collate(
 
 
 VECTORS, LAYERS = "oven_vectors", "oven_layers"
-"""In the batch: each row's activations and the block that they come of."""
+"""Keys in the batch for each row's activations and for the block that they come from."""
 
 
 class SupervisedTrainer(Trainer):
-    """A Trainer whose loss covers what the oracle says, with the activations injected."""
+    """A Trainer whose loss covers the oracle's output, with the activations injected."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class SupervisedTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the mean cross-entropy over what the oracle says, in nats."""
+        """Return the mean cross-entropy over the oracle's output, in nats."""
         with self.injection.rows(inputs[VECTORS], inputs[LAYERS]):
             outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         loss = _cross_entropy(outputs.logits, inputs["labels"])

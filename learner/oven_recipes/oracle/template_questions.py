@@ -1,5 +1,5 @@
-"""Prompts made from templates, for use without a file of real ones, and questions about them. The generator knows what
-each prompt says. Half of the questions are open; of the closed ones half are answered with no."""
+"""Prompts made from templates, for use without a file of real ones, and questions about them. The generator knows the
+facts in each prompt. Half of the questions are open; of the closed ones half are answered with no."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
-from oven_recipes.oracle.words import ATTRIBUTES, WORDS
+from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
 
 OPTIONAL = 0.8
 """Share of prompts with a greeting, and of prompts with a place."""
@@ -26,7 +26,7 @@ class TemplatePrompt:
 
 
 def held_out(text: str) -> bool:
-    """Whether a prompt belongs to the evaluation. Its hash decides, so every seed and stage agrees."""
+    """Whether a prompt belongs to the evaluation set. Its hash decides, so every seed and stage agrees."""
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
 
 
@@ -104,7 +104,7 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: random.Random) -> Question:
-    """Ask whether the attribute has some value. `yes` and `no` are right; with the true value beside it the answer is
+    """Ask whether the attribute has some value. `yes` and `no` are right; an answer that adds the true value is
     specific."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     others = [candidate for candidate in attribute.values if candidate != value]

@@ -131,7 +131,7 @@ def _few(files: Sequence[File]) -> Iterator[File]:
 
 
 def _split(name: str, files: Sequence[File], share: float) -> Part:
-    """Split by the order of the files, whatever the run's seed, so that every run measures the same text."""
+    """Split by the order of the files and not by the run's seed, so that every run measures the same text."""
     wanted, held, size = share * sum(file.size for file in files), [], 0
     for file in files[:-1]:
         if size >= wanted:

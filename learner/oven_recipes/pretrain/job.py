@@ -63,7 +63,7 @@ def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) 
                 f"{settings.model} has room for {room:,} positions, and a row has {settings.context:,} tokens: make "
                 "recipe_options.context smaller"
             )
-    # The corpus has a tokenizer of its own, whatever the configuration was made for.
+    # Replace the configuration's vocabulary by that of the corpus's tokenizer.
     config.vocab_size = len(tokenizer)
     config.bos_token_id, config.eos_token_id, config.pad_token_id = None, tokenizer.eos_token_id, tokenizer.pad_token_id
     config.use_cache = False
@@ -80,7 +80,7 @@ def _configured(file: Path) -> PreTrainedConfig:
         values = json.loads(file.read_text())
         kind = values.pop("model_type")
         return AutoConfig.for_model(kind, **values)
-    except Exception as error:  # whatever a configuration class says of what it is given
+    except Exception as error:  # a configuration class may raise anything for its arguments
         raise ConfigError(
             f"{file} is not a configuration that transformers knows ({reason(error)}); give another one, "
             "or install the version that it was written for"

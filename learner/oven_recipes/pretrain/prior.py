@@ -1,4 +1,4 @@
-"""Token priors: scores that scale the rows of the embedding, and weight the tokens of `channel.kg`.
+"""Token priors: scores that scale the rows of the embedding and weight the tokens of `channel.kg`.
 
 A score is from 0 to 1. Scores come from the corpus's own frequencies, from the stack's knowledge graph, or from a file
 that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control for the
@@ -95,7 +95,7 @@ TOKENS: Final = 358
 STRENGTH: Final = 0.1
 """A score of 1 lengthens its token's row of the embedding by this share, as in the source experiment."""
 KEPT: Final = "token_prior.bin"
-"""File beside a run's checkpoints with the service's answer. A restarted learner begins with the same scores, even if
+"""File next to a run's checkpoints with the service's answer. A restarted learner begins with the same scores, even if
 the graph has changed."""
 
 

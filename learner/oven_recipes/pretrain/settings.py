@@ -93,7 +93,7 @@ class PretrainSettings(base.RecipeSettings):
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
-    # What the source swarm's agents moved; the weights and the rounding are knobs of the run.
+    # Knobs that the source swarm's agents changed. The weights and the rounding are knobs of the run.
     token_prior: Annotated[str, AfterValidator(_prior)] = Field(
         default=NO_PRIOR,
         description="source of token scores: none, unigram (frequent tokens), kg (the prior service), or a file of "

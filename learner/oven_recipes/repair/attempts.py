@@ -26,7 +26,7 @@ def attempt_all(
     temperature: float = 1.0,
 ) -> None:
     """Run the sessions to their ends. `longest`: tokens of an attempt, results included. `temperature` 0 is greedy. It
-    restores the model's mode and computes no gradient. Torch's global generator decides what is sampled."""
+    restores the model's mode and computes no gradient. Sampling uses torch's global generator."""
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
     budget = [longest] * len(sessions)
     live = list(range(len(sessions)))

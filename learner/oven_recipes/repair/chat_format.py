@@ -45,7 +45,7 @@ TEMPLATE: Final = (
 """Messages as in ChatML, calls as Qwen writes them. Tools are not listed: the policy learnt them."""
 
 ASSISTANT: Final = f"{BEGIN}assistant\n"
-"""Where an answer begins."""
+"""The beginning of an answer."""
 
 RESPONSE: Final[dict[str, Any]] = {
     "defaults": {"role": "assistant"},
@@ -65,7 +65,7 @@ RESPONSE: Final[dict[str, Any]] = {
 
 
 def after_results(texts: Iterable[str]) -> str:
-    """Return what the template writes between the end of an answer with calls and the next answer."""
+    """Return the template's text between the end of an answer with calls and the next answer."""
     return "\n" + "".join(f"{BEGIN}tool\n{text}{END}\n" for text in texts) + ASSISTANT
 
 

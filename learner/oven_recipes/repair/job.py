@@ -17,10 +17,10 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_recipes.base import LR_BOUNDS, Start
-from oven_recipes.environments.instance import Instance
 from oven_recipes.environments.openenv_client import served
 from oven_recipes.environments.recorder import Recorder
 from oven_recipes.environments.repair import RepairEnvironment, RepairTools
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
@@ -126,7 +126,7 @@ def local(
 
 
 def rows_of(instances: Sequence[Instance]) -> Dataset:
-    """Return a data set in TRL's format: a prompt of one message, and what the trace records about the task."""
+    """Return a data set in TRL's format: a prompt of one message, and the task's fields for the trace."""
     return Dataset.from_list(
         [
             {

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from oven_recipes.base import RecipeSettings, Start, learning_rate_start, no_such_start
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.small_functions import known_shapes, tasks
 
 TUNED_LEARNING_RATE = 3e-4

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
-from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
@@ -112,7 +112,7 @@ def replacement(now: str, right: str) -> tuple[str, str]:
     ]
     first, last = changed[0], changed[-1]
     a, b, c, d = first[1], last[2], first[3], last[4]
-    if a == b or c == d:  # lines are missing, or too many: the next one stays, and says where
+    if a == b or c == d:  # lines are missing, or too many; the next line stays and marks the place
         b, d = b + 1, d + 1
     while True:
         old, new = "".join(before[a:b]).rstrip("\n"), "".join(after[c:d]).rstrip("\n")

@@ -16,7 +16,7 @@ from .tiny import (
     COMMON,
     EVALUATED,
     WORDS,
-    asked,
+    chat_prompts,
     chats,
     even,
     llama,
@@ -129,18 +129,18 @@ def iw_opd(folder: Path, **settings: Any) -> Trainer:
     )
 
 
-one = named("distillation", distillation)
+case = named("distillation", distillation)
 on_policy, aligned = named("gkd", gkd), named("gold", gold)
 self_taught, rewarded, weighted = named("sdft", sdft), named("sdpo", sdpo), named("iw_opd", iw_opd)
 DISTILLATION = (
-    one("forward_kl", beta=0.0),
-    one("jensen_shannon", beta=0.5),
-    one("reverse_kl", beta=1.0),
-    one("conversational", data=asked),
-    one("accumulation", gradient_accumulation_steps=2),
-    one("evaluation", **EVALUATED),
-    one("lora", peft=lora),
-    one("resume", resumed, save_strategy="steps", save_steps=2, max_steps=4),
+    case("forward_kl", beta=0.0),
+    case("jensen_shannon", beta=0.5),
+    case("reverse_kl", beta=1.0),
+    case("conversational", data=chat_prompts),
+    case("accumulation", gradient_accumulation_steps=2),
+    case("evaluation", **EVALUATED),
+    case("lora", peft=lora),
+    case("resume", resumed, save_strategy="steps", save_steps=2, max_steps=4),
     on_policy("plain"),
     on_policy("all_on_policy", lmbda=1.0),
     on_policy("off_policy", lmbda=0.0),

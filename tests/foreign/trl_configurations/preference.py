@@ -129,36 +129,36 @@ def tpo(folder: Path, *, model: Any = llama, peft: Any = None, **settings: Any) 
     )
 
 
-one, moving = named("dpo", dpo), named("dpo", moving_reference)
+case, moving = named("dpo", dpo), named("dpo", moving_reference)
 unpaired = named("kto", kto)
 contrastive, odds, triple = named("cpo", cpo), named("orpo", orpo), named("tpo", tpo)
 PREFERENCE = (
-    *(one(f"loss_{loss}", loss_type=[loss], label_smoothing=SMOOTHED.get(loss, 0.0)) for loss in DPO_LOSSES),
-    one("losses_weighted", loss_type=["sigmoid", "bco_pair", "sft"], loss_weights=[0.8, 0.2, 1.0]),
+    *(case(f"loss_{loss}", loss_type=[loss], label_smoothing=SMOOTHED.get(loss, 0.0)) for loss in DPO_LOSSES),
+    case("losses_weighted", loss_type=["sigmoid", "bco_pair", "sft"], loss_weights=[0.8, 0.2, 1.0]),
     *(
-        one(f"divergence_{name}", f_divergence_type=name)
+        case(f"divergence_{name}", f_divergence_type=name)
         for name in ("forward_kl", "js_divergence", "alpha_divergence")
     ),
-    one("length_desensitized", ld_alpha=0.5),
-    one("weighted_pairs", use_weighting=True),
-    one("precomputed_reference", precompute_ref_log_probs=True),
-    one("precomputed_reference_evaluation", precompute_ref_log_probs=True, **EVALUATED),
-    one("synced_reference", **SYNCED),
-    one("own_reference", reference=lambda: llama(num_hidden_layers=1)),
-    one("high_beta", beta=0.5),
-    one("conversational", data=preferred_chats),
-    one("stream", stream=True),
-    one("padding_free", padding_free=True),
-    one("truncation", max_length=14),
-    one("dropout", model=gpt2, disable_dropout=False),
-    one("router_loss", model=mixtral),
-    one("accumulation", gradient_accumulation_steps=2),
-    one("gradient_checkpointing", gradient_checkpointing=True),
-    one("evaluation", **EVALUATED),
-    one("liger", use_liger_kernel=True),
-    one("lora", peft=lora),
-    one("lora_precomputed_reference", peft=lora, precompute_ref_log_probs=True),
-    one("resume", resumed, **SAVED),
+    case("length_desensitized", ld_alpha=0.5),
+    case("weighted_pairs", use_weighting=True),
+    case("precomputed_reference", precompute_ref_log_probs=True),
+    case("precomputed_reference_evaluation", precompute_ref_log_probs=True, **EVALUATED),
+    case("synced_reference", **SYNCED),
+    case("own_reference", reference=lambda: llama(num_hidden_layers=1)),
+    case("high_beta", beta=0.5),
+    case("conversational", data=preferred_chats),
+    case("stream", stream=True),
+    case("padding_free", padding_free=True),
+    case("truncation", max_length=14),
+    case("dropout", model=gpt2, disable_dropout=False),
+    case("router_loss", model=mixtral),
+    case("accumulation", gradient_accumulation_steps=2),
+    case("gradient_checkpointing", gradient_checkpointing=True),
+    case("evaluation", **EVALUATED),
+    case("liger", use_liger_kernel=True),
+    case("lora", peft=lora),
+    case("lora_precomputed_reference", peft=lora, precompute_ref_log_probs=True),
+    case("resume", resumed, **SAVED),
     moving("moving_reference"),
     unpaired("plain"),
     unpaired("loss_apo_zero_unpaired", loss_type="apo_zero_unpaired"),

@@ -44,17 +44,17 @@ def classifier_lora() -> Any:
     return lora(task_type="SEQ_CLS", modules_to_save=["score"])
 
 
-one = named("reward", make)
+case = named("reward", make)
 REWARDING = (
-    one("plain"),
-    one("prompt_apart", data=preferences),
-    one("conversational", data=preferred_chats),
-    one("margin", data=margins),
-    one("centred", center_rewards_coefficient=0.01),
-    one("stream", stream=True),
-    one("accumulation", gradient_accumulation_steps=2),
-    one("gradient_checkpointing", gradient_checkpointing=True),
-    one("evaluation", **EVALUATED),
-    one("lora", peft=classifier_lora),
-    one("resume", resumed, save_strategy="steps", save_steps=2, max_steps=4),
+    case("plain"),
+    case("prompt_apart", data=preferences),
+    case("conversational", data=preferred_chats),
+    case("margin", data=margins),
+    case("centred", center_rewards_coefficient=0.01),
+    case("stream", stream=True),
+    case("accumulation", gradient_accumulation_steps=2),
+    case("gradient_checkpointing", gradient_checkpointing=True),
+    case("evaluation", **EVALUATED),
+    case("lora", peft=classifier_lora),
+    case("resume", resumed, save_strategy="steps", save_steps=2, max_steps=4),
 )

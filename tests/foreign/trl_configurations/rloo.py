@@ -13,7 +13,7 @@ from oven_bench.configurations.configuration import resumed
 
 from .grpo import TWO, judge, patient
 from .grpo import make as online
-from .tiny import COMMON, EVALUATED, asked, even, gpt2, llama, lora, named, prompts, saved, tokenizer
+from .tiny import COMMON, EVALUATED, chat_prompts, even, gpt2, llama, lora, named, prompts, saved, tokenizer
 
 
 def rloo(folder: Path, **settings: Any) -> Trainer:
@@ -59,28 +59,28 @@ def a2po(folder: Path, **settings: Any) -> Trainer:
     )
 
 
-one, pairs, values = named("rloo", rloo), named("online_dpo", online_dpo), named("a2po", a2po)
+case, pairs, values = named("rloo", rloo), named("online_dpo", online_dpo), named("a2po", a2po)
 RLOO = (
-    one("plain"),
-    one("no_beta", beta=0.0),
-    one("high_beta", beta=0.5),
-    one("synced_reference", sync_ref_model=True, ref_model_sync_steps=2),
-    one("normalized_advantages", normalize_advantages=True),
-    one("clipped_rewards", reward_clip_range=(0.0, 0.2)),
-    one("iterations", num_iterations=2),
-    one("steps_per_generation", steps_per_generation=2, max_steps=4),
-    one("clip_higher", epsilon=0.1, epsilon_high=0.3, num_iterations=2),
-    one("accumulation", gradient_accumulation_steps=2),
-    one("rewards_weighted", rewards=TWO, reward_weights=[0.7, 0.3]),
-    one("rewards_async", rewards=(even, patient)),
-    one("rewards_of_a_model", judges=1),
-    one("masked_truncation", mask_truncated_completions=True),
-    one("conversational", data=asked),
-    one("dropout", model=gpt2),
-    one("gradient_checkpointing", gradient_checkpointing=True),
-    one("evaluation", **EVALUATED, per_device_eval_batch_size=4),
-    one("lora", peft=lora),
-    one("resume", resumed, save_strategy="steps", save_steps=2, max_steps=4),
+    case("plain"),
+    case("no_beta", beta=0.0),
+    case("high_beta", beta=0.5),
+    case("synced_reference", sync_ref_model=True, ref_model_sync_steps=2),
+    case("normalized_advantages", normalize_advantages=True),
+    case("clipped_rewards", reward_clip_range=(0.0, 0.2)),
+    case("iterations", num_iterations=2),
+    case("steps_per_generation", steps_per_generation=2, max_steps=4),
+    case("clip_higher", epsilon=0.1, epsilon_high=0.3, num_iterations=2),
+    case("accumulation", gradient_accumulation_steps=2),
+    case("rewards_weighted", rewards=TWO, reward_weights=[0.7, 0.3]),
+    case("rewards_async", rewards=(even, patient)),
+    case("rewards_of_a_model", judges=1),
+    case("masked_truncation", mask_truncated_completions=True),
+    case("conversational", data=chat_prompts),
+    case("dropout", model=gpt2),
+    case("gradient_checkpointing", gradient_checkpointing=True),
+    case("evaluation", **EVALUATED, per_device_eval_batch_size=4),
+    case("lora", peft=lora),
+    case("resume", resumed, save_strategy="steps", save_steps=2, max_steps=4),
     pairs("plain"),
     pairs("loss_ipo", loss_type="ipo"),
     pairs("missing_eos_penalty", missing_eos_penalty=1.0),

@@ -149,7 +149,7 @@ def prompts() -> Dataset:
 
 
 @cache
-def asked() -> Dataset:
+def chat_prompts() -> Dataset:
     """Conversational prompts."""
     return Dataset.from_list([{"prompt": [user(f"say {word}")], "answer": word} for word in WORDS * 3])
 
@@ -196,12 +196,12 @@ def assistant(content: str) -> dict[str, str]:
 
 def even(completions: list[Any], **_: Any) -> list[float]:
     """Share of characters with an even code point: it differs between random completions."""
-    return [sum(ord(letter) % 2 == 0 for letter in text(one)) / 8 for one in completions]
+    return [sum(ord(letter) % 2 == 0 for letter in text(completion)) / 8 for completion in completions]
 
 
 def plain(completions: list[Any], **_: Any) -> list[float]:
     """Share of ASCII characters."""
-    return [sum(letter.isascii() for letter in text(one)) / 8 for one in completions]
+    return [sum(letter.isascii() for letter in text(completion)) / 8 for completion in completions]
 
 
 def text(completion: Any) -> str:

@@ -71,8 +71,8 @@ def test_ctrl_c_ends_an_agent_whose_vote_never_returns(stack: Stack, how: str) -
     guest = stack.start("agent", "run", path.name)
     processes = [*started_by(path), *family(guest.pid)]
     guest.send_signal(signal.SIGINT)
-    code, said = stack.end_of(guest)
-    assert code == 0 and "agent-hangs did not end within" in said, said
+    code, output = stack.end_of(guest)
+    assert code == 0 and "agent-hangs did not end within" in output, output
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
     assert stack.command("down", "r")[0] == 0
     assert stack.end_of(up)[0] == 0
@@ -88,8 +88,8 @@ def test_an_agent_beside_a_stack_ends_with_it(stack: Stack) -> None:
     processes = [*started_by(path), *family(guests[0].pid), *family(guests[1].pid)]
     up.kill()
     for guest, name in zip(guests, ("hangs", "well"), strict=True):
-        code, said = stack.end_of(guest)
-        assert code == 0 and f"r is down, and agent-{name} ends with it" in said, said
+        code, output = stack.end_of(guest)
+        assert code == 0 and f"r is down, and agent-{name} ends with it" in output, output
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
 
 
@@ -112,10 +112,10 @@ def test_a_stack_ends_though_its_agents_hang(stack: Stack, pooled: bool) -> None
     agents = [hanging(stack, IN_PYTHON, "one"), hanging(stack, IN_A_CALL, "two")]
     settings = ["--set", "agents=one.py,two.py", "--set", f"agents_per_process={2 if pooled else 1}"]
     up = stack.up("r", *settings, "--set", "recipe_options.mode=wait", until="step   12/12")
-    processes = [one for agent in agents[: 1 if pooled else 2] for one in started_by(agent)] + family(up.pid)
+    processes = [child for agent in agents[: 1 if pooled else 2] for child in started_by(agent)] + family(up.pid)
     up.send_signal(signal.SIGTERM)
-    code, said = stack.end_of(up)
-    assert code == 0 and "stopped at step 12" in said, said
+    code, output = stack.end_of(up)
+    assert code == 0 and "stopped at step 12" in output, output
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []
     assert stack.command("replay", "r")[0] == 0
 
@@ -131,11 +131,11 @@ def test_kill_minus_nine_of_up_leaves_nothing_of_an_agent_that_hangs(stack: Stac
 
 @pytest.mark.e2e
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux holds a process to it")
-def test_an_agent_that_hoards_is_told_from_the_others_and_they_go_on(stack: Stack) -> None:
+def test_an_agent_that_hoards_memory_is_named_and_the_others_continue(stack: Stack) -> None:
     (stack.folder / "hoards.py").write_text(HOARDS)
     (stack.folder / "well.py").write_text(COUNTER.replace("grad.clip", "optimizer.lr_scale"))
     settings = ["agents=hoards.py,well.py", "agents_per_process=2", "agents_memory_mb=256", "recipe_options.mode=wait"]
-    up = stack.up("r", *(part for one in settings for part in ("--set", one)), until="hoards cannot fire")
+    up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="hoards cannot fire")
     wanted = (
         "agent hoards reached the limit of 256 MB on the memory of an agent process (agents_memory_mb); fix what "
         "the agent hoards, remove it from the run, or allow more with --set agents_memory_mb=512"
@@ -150,8 +150,8 @@ def test_an_agent_that_hoards_is_told_from_the_others_and_they_go_on(stack: Stac
     guest = stack.start("agent", "run", "guest.py")
     assert "agent guest reached the limit of 256 MB" in stack.read_until(up, "guest cannot fire")
     guest.send_signal(signal.SIGINT)
-    code, said = stack.end_of(guest)
-    assert code == 0 and "agent guest reached the limit of 256 MB" in said, said
+    code, output = stack.end_of(guest)
+    assert code == 0 and "agent guest reached the limit of 256 MB" in output, output
     assert stack.command("down", "r")[0] == 0
     assert stack.end_of(up)[0] == 0
 
@@ -160,7 +160,7 @@ def test_an_agent_that_hoards_is_told_from_the_others_and_they_go_on(stack: Stac
 def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
     assert stack.command("agent", "new", "scout")[0] == 0
     settings = ["agents=learning_rate,scout.py", "agents_per_process=2", "recipe_options.mode=wait"]
-    up = stack.up("r", *(part for one in settings for part in ("--set", one)), until="the learner starts")
+    up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="the learner starts")
     before = stack.json("creds", "list")
     for name, whose in (
         ("learning_rate", "an agent of this run, which uses the key 'agents-1'"),
@@ -170,12 +170,12 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
         ("mesh", "a part of the stack"),
         ("nats-server", "a part of the stack"),
     ):
-        code, said = stack.command("creds", "add", name)
-        assert code == 2, said
-        assert said == f"error: {name!r} is the name of {whose}; choose another for your own agent\n"
+        code, output = stack.command("creds", "add", name)
+        assert code == 2, output
+        assert output == f"error: {name!r} is the name of {whose}; choose another for your own agent\n"
     assert stack.json("creds", "list") == before
-    code, said = stack.command("agent", "run", "scout.py", "--name", "curriculum")
-    assert code == 2 and "`oven-controller agent run curriculum` runs that one" in said, said
+    code, output = stack.command("agent", "run", "scout.py", "--name", "curriculum")
+    assert code == 2 and "`oven-controller agent run curriculum` runs that one" in output, output
     shipped = stack.start("agent", "run", "curriculum")
     assert "curriculum joined" in stack.read_until(up, "curriculum joined")
     shipped.send_signal(signal.SIGINT)
@@ -187,10 +187,10 @@ def test_names_that_are_taken_get_no_key(stack: Stack) -> None:
 async def test_a_crash_at_the_limit_says_that_it_may_be_the_limits(tmp_path: Path) -> None:
     """Compiled code that gets no memory can end a process without a word."""
     crash = "import os; kept = bytearray(100_000_000); kept[::4096] = b'x' * len(kept[::4096]); os.abort()"
-    for megabytes, told in (("128", True), ("1000", False)):
+    for megabytes, expected in (("128", True), ("1000", False)):
         env = {"OVEN_AGENTS_MEMORY_MB": megabytes}
         log = tmp_path / f"{megabytes}.log"
         child = await Child.start("crashes", [sys.executable, "-c", crash], log, env=env, foreign=True, whole=True)
         assert await child.wait() == 128 + signal.SIGABRT
         child.close()
-        assert ("a process of agents may use 128 MB (agents_memory_mb)" in child.tail()) == told
+        assert ("a process of agents may use 128 MB (agents_memory_mb)" in child.tail()) == expected

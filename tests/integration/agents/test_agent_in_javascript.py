@@ -84,7 +84,7 @@ class Stage:
         try:
             await self.server.logged(wanted)
         except TimeoutError:
-            raise AssertionError(f"agent: {self.scout.said()}\nmesh: {self.mesh.said()}") from None
+            raise AssertionError(f"agent: {self.scout.output()}\nmesh: {self.mesh.output()}") from None
         return await self.server.events()
 
 
@@ -102,7 +102,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         for _ in range(25):
             await learner.observe(1.0)  # it has to ask history for them
         while not await bus.has_listener(ON.history):
-            assert mesh.popen.poll() is None, mesh.said()
+            assert mesh.popen.poll() is None, mesh.output()
             await asyncio.sleep(0.05)
         run = f"import os; os.execv({NODE!r}, ['node', {str(EXAMPLES / 'agent.mjs')!r}])"
         stage = Stage(server, learner, Process(["-c", run], server.env(SCOUT), folder / "scout.log"), mesh)
@@ -123,7 +123,7 @@ async def test_its_proposal_is_decided_and_it_says_goodbye(tmp_path: Path) -> No
             await on.learner.observe(1.0)
         await on.logged(lambda event: isinstance(event.body, Decision))
         on.scout.terminate()
-        assert await on.scout.ended() == 0, on.scout.said()
+        assert await on.scout.ended() == 0, on.scout.output()
         await on.learner.end()
         events = await on.logged(lambda event: isinstance(event.body, RunEnded))
     (decision,) = [event.body for event in events if isinstance(event.body, Decision)]

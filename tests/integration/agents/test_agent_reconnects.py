@@ -59,7 +59,7 @@ async def history_of(server: Server, begun: asyncio.Event) -> None:
         await bus.closed.wait()
 
 
-async def test_what_was_said_while_it_was_cut_off_is_made_good(tmp_path: Path) -> None:
+async def test_messages_sent_during_a_disconnection_are_delivered_later(tmp_path: Path) -> None:
     (tmp_path / "counter.py").write_text(COUNTER)
     started = RunStarted(
         incarnation=1, n=0, recipe="made up", horizon=Horizon(max_steps=100), metrics=(MetricSpec(name="loss"),),

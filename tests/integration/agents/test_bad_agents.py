@@ -43,8 +43,8 @@ class Raises(Agent):
 def test_nonsense_is_refused_with_the_value_the_limit_and_the_remedy(stack: Stack) -> None:
     (stack.folder / "nonsense.py").write_text(NONSENSE)
     up = stack.up("bad", "--set", "agents=nonsense.py", "--set", "recipe_options.mode=wait", until="grad.clap")
-    said = stack.command("down", "bad")
-    assert said[0] == 0, said
+    result = stack.command("down", "bad")
+    assert result[0] == 0, result
     code, said_up = stack.end_of(up)
     assert code == 0, said_up
     events = [Event.from_line(line) for line in stack.run_folder("bad").export.read_text().splitlines()]
@@ -60,10 +60,10 @@ def test_nonsense_is_refused_with_the_value_the_limit_and_the_remedy(stack: Stac
 
 def test_an_agent_that_raises_on_every_vote_says_that_it_cannot_fire(stack: Stack) -> None:
     (stack.folder / "raises.py").write_text(RAISES)
-    code, said = stack.command(
+    code, output = stack.command(
         "up", "--headless", "--recipe", "toy", "--run", "raises", "--steps", "200", "--set", "agents=raises.py"
     )
-    assert code == 0, said
+    assert code == 0, output
     events = [Event.from_line(line) for line in stack.run_folder("raises").export.read_text().splitlines()]
     states = [e.body.state for e in events if isinstance(e.body, AgentStatus)]
     assert "joined" in states and states[-1] == "left"

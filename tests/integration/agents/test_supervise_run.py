@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.judge_endpoint import Endpoint
-from tests.support.scripted_conversation import Asked, Said
+from tests.support.scripted_conversation import ChatMessage, ChatRequest
 from tests.support.scripted_handler import program
 
 from oven_controller.cli.main import run as cli
@@ -31,9 +31,9 @@ FINAL({"slots": slots, "texts": [isinstance(one, str) for one in slots]})
 """
 
 
-def script(request: Asked) -> Said:
+def script(request: ChatRequest) -> ChatMessage:
     last = request.messages[-1].text
-    return Said("assistant", program(CODE) if request.model == "strong" else f"{len(last)} characters")
+    return ChatMessage("assistant", program(CODE) if request.model == "strong" else f"{len(last)} characters")
 
 
 @pytest.fixture
@@ -92,10 +92,10 @@ async def test_an_answered_run_is_printed_with_its_programs_and_exported_for_tra
     endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = iter([program("1 / 0"), "no program", program(CODE)])
-    endpoint.script = lambda request: Said("assistant", next(failing) if request.model == "strong" else "a text")
+    endpoint.script = lambda request: ChatMessage("assistant", next(failing) if request.model == "strong" else "a text")
     code, out, _ = await ask(capsys, "--log-dir", "logs/first", "--trajectory")
     assert code == 0 and "turn 1 (error):\n  1 / 0\n" in out and "turn 3 (completed):" in out
-    endpoint.script = lambda request: Said("assistant", "no program")
+    endpoint.script = lambda request: ChatMessage("assistant", "no program")
     assert (await ask(capsys, "--log-dir", "logs/unanswered", "--max-iterations", "1"))[0] == 0  # "forced", not FINAL
 
     def exported(role: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -195,7 +195,7 @@ async def test_bad_input_is_answered_with_the_remedy(
 async def test_the_example_runs(
     endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint.script = lambda request: Said("assistant", program("FINAL(query)"))
+    endpoint.script = lambda request: ChatMessage("assistant", program("FINAL(query)"))
     monkeypatch.setattr(sys, "argv", ["basic_qa.py", "a.txt", "Which method won?"])
     for folder in ("basic_qa", "basic_qa-2"):
         with pytest.raises(SystemExit) as ended:

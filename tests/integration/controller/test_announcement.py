@@ -72,7 +72,7 @@ async def test_an_announcement_is_followed_by_every_replica(server: Server, tmp_
             await swarm.decided(3)
         for name in MESHES:
             process = swarm.processes[name]
-            assert process.popen.poll() is None and "another" not in process.said(), process.said()
+            assert process.popen.poll() is None and "another" not in process.output(), process.output()
         assert await swarm.ended() >= 5
         announced = [event.body.actuator for event in swarm.events if isinstance(event.body, ActuatorAnnounced)]
         assert [spec.choices for spec in announced] == [("small", "big"), ("small", "big", "huge")]

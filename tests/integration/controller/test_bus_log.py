@@ -44,12 +44,12 @@ def vote(confidence: float = 0.5) -> bytes:
 
 
 async def take(bus: Bus, count: int, after: int = 0) -> list[str]:
-    found: list[str] = []
+    subjects: list[str] = []
     async for event in bus.read("r", after=after):
-        found.append(event.subject)
-        if len(found) == count:
+        subjects.append(event.subject)
+        if len(subjects) == count:
             break
-    return found
+    return subjects
 
 
 async def refused(bus: Bus, times: int) -> None:
@@ -157,7 +157,7 @@ async def test_an_agent_cannot_listen_where_it_does_not_belong(admin: Bus, serve
 
 
 @pytest.mark.parametrize("subject", [ON.history, ON.all, "oven.*.history"])
-async def test_who_may_listen_to_everything_cannot_draw_requests_off(
+async def test_a_reader_of_everything_cannot_intercept_requests(
     admin: Bus, server: EmbeddedServer, subject: str
 ) -> None:
     """Requests to history go to one of the replicas' queue; whoever else joined it would swallow some."""
@@ -205,10 +205,10 @@ async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: Em
     stored = [observation(0), b'{"v":1, "type":"Observation", \r\n"unknown": [1e-05]}', b"\xff"]
     for data in stored:
         await admin.append(ON.observation, data)
-    said: list[str] = []
-    await finish(admin, folder, said.append)
+    warnings: list[str] = []
+    await finish(admin, folder, warnings.append)
     events = list(exported(folder))
-    assert len(events) == 3 and not said
+    assert len(events) == 3 and not warnings
     assert events[0].data == stored[0]
     assert [type(event.body).__name__ for event in events] == ["Observation", "Malformed", "Malformed"]
     assert not list(folder.path.glob("*.partial"))

@@ -38,7 +38,7 @@ async def ended(swarm: Swarm) -> int:
     return await swarm.ended()
 
 
-async def test_a_node_is_killed_and_then_the_one_that_leads(cluster: Cluster, swarm: Swarm) -> None:
+async def test_a_run_survives_a_killed_node_and_a_killed_leader(cluster: Cluster, swarm: Swarm) -> None:
     async with cluster.bus() as admin, swarm.training(20):
         await swarm.decided(2)
         leader = await cluster.leader(admin)

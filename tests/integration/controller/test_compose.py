@@ -116,8 +116,8 @@ def containers(stack: Stack) -> Iterator[Containers]:
 def test_the_services_work_together(containers: Containers) -> None:
     stack = containers.stack
     bootstrap = containers.start("bootstrap")
-    code, said = stack.end_of(bootstrap)
-    assert code == 0, said
+    code, output = stack.end_of(bootstrap)
+    assert code == 0, output
     folder: Path = containers.folder
     assert [path.name for path in sorted((folder / "learner-key").iterdir())] == ["keys.json", "learner.nk"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("*key*/**/*.nk"))
@@ -127,15 +127,15 @@ def test_the_services_work_together(containers: Containers) -> None:
     up = containers.start("stack")
     wait_for(lambda: containers.healthy("stack"))
 
-    code, said = stack.end_of(containers.start("learner"))
-    assert code == 0, said
+    code, output = stack.end_of(containers.start("learner"))
+    assert code == 0, output
     monitor = containers.start("monitor")
-    said = stack.read_until(monitor, "RunEnded")
-    assert "RunStarted" in said and "Observation" in said and "RunEnded" in said, said
+    output = stack.read_until(monitor, "RunEnded")
+    assert "RunStarted" in output and "Observation" in output and "RunEnded" in output, output
 
     up.terminate()  # `docker compose stop stack`
-    code, said = stack.end_of(up)
-    assert code == 0, said
+    code, output = stack.end_of(up)
+    assert code == 0, output
     assert not containers.healthy("stack")
     assert stack.command("replay", RUN)[0] == 0
 

@@ -80,23 +80,23 @@ async def refusal(url: str, key: Credentials | None, trust: Path | None = None) 
     return str(refused.value)
 
 
-async def test_a_certificate_of_the_users_own_authority(
+async def test_a_certificate_of_the_users_own_authority_is_accepted(
     own: Own, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("cryptography")
     assert own.make("--tls", "--host", "127.0.0.1", "--host", "bus.example") == 0
     ca = own.folder / "tls" / "ca.pem"
-    assert f"up --nats tls://127.0.0.1:{own.port}" in (said := capsys.readouterr().out) and f"--tls-ca {ca}" in said
+    assert f"up --nats tls://127.0.0.1:{own.port}" in (text := capsys.readouterr().out) and f"--tls-ca {ca}" in text
     for secret in ("ca.key", "server.key"):
         assert stat.S_IMODE((own.folder / "tls" / secret).stat().st_mode) == 0o600
     own.start()
     url = f"tls://127.0.0.1:{own.port}"
     async with Bus.connect(url, own.key("learning_rate"), trust=tls.trusting(ca)) as bus:
         await bus.flush()
-    assert "is not trusted" in (said := await refusal(url, own.key("learning_rate"))) and "--tls-ca" in said
-    other = Own(tmp_path / "other")
-    assert other.make("--tls", "--host", "127.0.0.1") == 0
-    assert "is not trusted" in await refusal(url, own.key("learning_rate"), other.folder / "tls" / "ca.pem")
+    assert "is not trusted" in (text := await refusal(url, own.key("learning_rate"))) and "--tls-ca" in text
+    other_server = Own(tmp_path / "other")
+    assert other_server.make("--tls", "--host", "127.0.0.1") == 0
+    assert "is not trusted" in await refusal(url, own.key("learning_rate"), other_server.folder / "tls" / "ca.pem")
     assert "is not trusted" in await refusal(
         url.replace("127.0.0.1", "localhost"), own.key("learning_rate"), ca
     )  # another name
@@ -117,12 +117,12 @@ def test_a_run_over_tls(stack: Stack, own: Own) -> None:
     assert own.make("--tls", "--host", "127.0.0.1", "--agent", "curriculum") == 0
     own.start()
     there = ["--nats", f"tls://127.0.0.1:{own.port}", "--creds", str(own.folder / "creds"), "--run", "r"]
-    code, said = stack.command("up", "--headless", "--recipe", "toy", *there)
-    assert (code, "is not trusted" in said, "Traceback" in said) == (2, True, False), said
-    code, said = stack.command(
+    code, output = stack.command("up", "--headless", "--recipe", "toy", *there)
+    assert (code, "is not trusted" in output, "Traceback" in output) == (2, True, False), output
+    code, output = stack.command(
         "up", "--headless", "--recipe", "toy", *there, "--tls-ca", str(own.folder / "tls" / "ca.pem")
     )
-    assert code == 0, said
+    assert code == 0, output
     assert stack.command("replay", "r")[0] == 0
 
 
@@ -215,14 +215,14 @@ def test_a_key_is_revoked_while_the_run_continues(stack: Stack) -> None:
     _only_the_owner_reads_secrets(folder.path)
 
     assert stack.json("creds", "revoke", "guest") == {"revoked": "guest", "run": "r"}
-    code, said = stack.command("creds", "revoke", "scout")
-    assert (code, "scout is no longer one of r's" in said) == (0, True), said
+    code, output = stack.command("creds", "revoke", "scout")
+    assert (code, "scout is no longer one of r's" in output) == (0, True), output
     assert not (folder.server.creds / "scout.nk").exists()
-    said = stack.read_until(up, "it is not restarted")
-    assert "agent-scout" in said.splitlines()[-1], said
+    output = stack.read_until(up, "it is not restarted")
+    assert "agent-scout" in output.splitlines()[-1], output
     for name, why in (("learner", "the stack's own key"), ("nobody", "no key named 'nobody'")):
-        code, said = stack.command("creds", "revoke", name)
-        assert (code, why in said) == (2, True), said
+        code, output = stack.command("creds", "revoke", name)
+        assert (code, why in output) == (2, True), output
     assert "agent-learning_rate" in folder.info().children and stack.command("status")[0] == 0
     assert stack.command("down", "r")[0] == 0
     assert stack.end_of(up)[0] == 0
@@ -235,11 +235,11 @@ def test_a_key_is_revoked_while_the_server_restarts(stack: Stack) -> None:
     folder = stack.run_folder("r")
     assert stack.command("creds", "add", "guest")[0] == 0
     key = folder.server.creds / "guest.nk"
-    kept = key.read_bytes()
+    key_bytes = key.read_bytes()
     _kill_server(folder.info().children["nats-server"])
-    code, said = stack.command("creds", "revoke", "guest")
-    assert code == 0, said
-    key.write_bytes(kept)
+    code, output = stack.command("creds", "revoke", "guest")
+    assert code == 0, output
+    key.write_bytes(key_bytes)
     key.chmod(0o600)
     stack.read_until(up, "nats-server is back")
     with pytest.raises(RefusedError):
@@ -257,9 +257,17 @@ def test_a_key_is_revoked_in_the_folder_of_the_users_server(own: Own, capsys: py
     after = json.loads((own.folder / "nats.conf").read_text())
     assert len(after["authorization"]["users"]) == len(before["authorization"]["users"]) - 1
     assert {**before, "authorization": None} == {**after, "authorization": None}
-    for at in ("revoke", "list"):
+    for subcommand in ("revoke", "list"):
         with pytest.raises(SystemExit) as end:
-            run(["creds", at, *(["learning_rate"] if at == "revoke" else []), "--server", str(own.folder / "creds")])
+            run(
+                [
+                    "creds",
+                    subcommand,
+                    *(["learning_rate"] if subcommand == "revoke" else []),
+                    "--server",
+                    str(own.folder / "creds"),
+                ]
+            )
         assert (
             end.value.code == 2
             and "is not a folder that `oven-controller creds server` made" in capsys.readouterr().err

@@ -96,7 +96,7 @@ async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("frozen", [False, True], ids=["answering", "frozen"])
-async def test_an_attempt_to_reconnect_that_swallows_its_cancellation_leaves_nothing(
+async def test_a_reconnect_that_swallows_its_cancellation_leaves_no_connection(
     server: EmbeddedServer, frozen: bool, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As when the socket is there in the turn in which the attempt is cancelled: it continues, and connects."""
@@ -125,8 +125,8 @@ async def test_an_attempt_to_reconnect_that_swallows_its_cancellation_leaves_not
         for process in processes:
             process.resume()
     assert asyncio.all_tasks() == before and not bus.connected and not caplog.records
-    left = [c for c in psutil.Process().net_connections("tcp4") if c.raddr and c.raddr.port == server.port]
-    assert not left
+    open_connections = [c for c in psutil.Process().net_connections("tcp4") if c.raddr and c.raddr.port == server.port]
+    assert not open_connections
 
 
 @pytest.mark.e2e

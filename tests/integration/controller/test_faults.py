@@ -69,12 +69,12 @@ async def swarm(server: Server, tmp_path: Path) -> AsyncIterator[Swarm]:
         yield swarm
 
 
-async def test_a_frozen_server_is_let_go_by_all_and_found_again(server: Server, swarm: Swarm) -> None:
+async def test_all_clients_leave_a_frozen_server_and_reconnect_later(server: Server, swarm: Swarm) -> None:
     async with swarm.training(50) as learner:
         await swarm.decided()
         server.freeze(True)
         for name in ("mesh", "pendulum"):
-            await until(lambda name=name: "the bus was silent for" in swarm.processes[name].said())  # type: ignore[misc]
+            await until(lambda name=name: "the bus was silent for" in swarm.processes[name].output())  # type: ignore[misc]
         was = learner.tick
         await until(lambda: learner.tick > was + 50)
         server.freeze(False)

@@ -45,20 +45,20 @@ def ended(popen: Any, path: Path, *args: str, stop: int = 0) -> tuple[int, dict[
         text=True,
         start_new_session=True,
     )
-    said = process.stdout.readline()
+    line = process.stdout.readline()
     if stop:
         process.send_signal(stop)
     _, wrote = process.communicate(timeout=60)
-    found = json.loads(said)
-    found["open"] = [fd for fd in found["open"] if fd < 3]
-    return process.returncode, found, wrote
+    report = json.loads(line)
+    report["open"] = [fd for fd in report["open"] if fd < 3]
+    return process.returncode, report, wrote
 
 
 @pytest.mark.parametrize(
     ("args", "stop", "code"),
     [((), 0, 7), (("raises",), 0, 1), (("waits",), signal.SIGTERM, -signal.SIGTERM), (("waits",), signal.SIGINT, -2)],
 )
-def test_it_is_what_the_command_would_be(
+def test_a_forked_program_behaves_like_a_new_process(
     stack_forks: ForkServer, tmp_path: Path, args: tuple[str, ...], stop: int, code: int
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)

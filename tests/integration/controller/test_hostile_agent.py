@@ -94,7 +94,7 @@ def _refused(evil: Hostile, times: int) -> bool:
     return evil.refusals.total() == times
 
 
-async def test_2_3_4_nothing_but_its_own_subjects(tmp_path: Path) -> None:
+async def test_2_3_4_an_agent_publishes_only_on_its_own_subjects(tmp_path: Path) -> None:
     """Every body goes with a protected reply subject: wherever it were answered, the answer would be a forgery."""
     witness = Witness()
     request = {"deliver_subject": DECISION, "last_by_subj": ON.vote(HOSTILE), "batch": 1, "name": "MINE"}
@@ -111,11 +111,11 @@ async def test_2_3_4_nothing_but_its_own_subjects(tmp_path: Path) -> None:
             # The server refuses in order; the client hands the refusals on in tasks of their own.
             await until(partial(_refused, evil, before + 9))
         await admin.flush()
-    del witness.heard[ON.run]  # the learner's own
-    assert not witness.heard
+    del witness.received[ON.run]  # the learner's own
+    assert not witness.received
 
 
-async def test_5_history_answers_into_no_protected_subject(tmp_path: Path, plain: Played) -> None:
+async def test_5_history_replies_never_go_to_a_protected_subject(tmp_path: Path, plain: Played) -> None:
     """Nor into the inboxes of the learner's or the mesh's acknowledgements, which every agent sees."""
     seen: list[str] = []
 
@@ -138,10 +138,10 @@ async def test_5_history_answers_into_no_protected_subject(tmp_path: Path, plain
 
 async def test_history_reaches_its_asker_and_none_of_the_stack(tmp_path: Path) -> None:
     async with running(tmp_path) as run, run.hostile() as evil, run.bus() as admin:
-        heard: list[str] = []
+        subjects: list[str] = []
 
         async def hear(message: Msg) -> None:
-            heard.append(message.subject)
+            subjects.append(message.subject)
 
         await admin.subscribe("_INBOX_.>", hear)
         await admin.flush()
@@ -154,10 +154,10 @@ async def test_history_reaches_its_asker_and_none_of_the_stack(tmp_path: Path) -
         assert HistoryBatch.model_validate_json(answer.data).events
         await admin.flush()
         own = {f"_INBOX_.{name}.{rest}" for name in ("learner", "mesh", "history") for rest in ("x", "x.y")}
-        assert not own.intersection(heard)
+        assert not own.intersection(subjects)
 
 
-async def test_6_a_micro_service_answers_into_inboxes_only(tmp_path: Path, plain: Played) -> None:
+async def test_6_a_micro_service_replies_only_to_inboxes(tmp_path: Path, plain: Played) -> None:
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:
         for reply in (*PROTECTED, "_INBOX_.learner.x", "_INBOX_.mesh.x"):
             await evil.say("oven.kg.info", GraphInfoRequest().wire(), reply=reply)
@@ -199,7 +199,7 @@ async def test_7_no_message_of_anybodys_is_suppressed_by_its_id(tmp_path: Path, 
 
 
 async def test_listening_where_it_does_not_belong(tmp_path: Path, plain: Played) -> None:
-    heard: list[str] = []
+    subjects: list[str] = []
     wanted = [">", "oven.>", f"{ON.base}.>", ON.vote("*"), ON.vote("steady"), ON.operator("*"), ON.history]
     wanted += ["_INBOX_.>", "_INBOX_.learner.>", "_INBOX_.steady.>", "_INBOX_.*.*", "$SYS.>", "$JS.>", "$SRV.>"]
     wanted += ["oven.reward.*", "oven.kg.*", ON.answer("*"), ON.step("*")]
@@ -209,7 +209,7 @@ async def test_listening_where_it_does_not_belong(tmp_path: Path, plain: Played)
             return
 
         async def hear(message: Msg) -> None:
-            heard.append(message.subject)
+            subjects.append(message.subject)
 
         for subject in wanted:
             await evil.client.subscribe(subject, cb=hear)
@@ -219,7 +219,7 @@ async def test_listening_where_it_does_not_belong(tmp_path: Path, plain: Played)
     async with attacked(tmp_path, attack) as (played, evil, _):
         unchanged(played, plain)
         await until(lambda: evil.refusals.total() == 2 * len(wanted))
-    assert not heard
+    assert not subjects
 
 
 HEADERS = [
@@ -280,7 +280,7 @@ async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played
     async def one_of_each(run: HonestRun, evil: Hostile) -> None:
         """Until they are in the log. Of a flood the server keeps some for a second, which may be too short for any."""
         alert = Alert(state="raised", symptom="s", metric="m", value=1.0, expected=0.0, tick=1)
-        said = [
+        messages = [
             (ON.vote(HOSTILE), VOTE),
             (ON.agent(HOSTILE), AgentStatus(state="done").wire()),
             (ON.agent(HOSTILE), b"x"),
@@ -289,10 +289,10 @@ async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played
         async with run.bus() as admin:
             async with contextlib.aclosing(admin.read(RUN, subjects=[ON.run])) as log:
                 await asyncio.wait_for(anext(log), 60)  # a vote before the run has begun counts as another thing
-            for subject, data in said:
+            for subject, data in messages:
                 await evil.say(subject, data)
             async with contextlib.aclosing(admin.read(RUN, subjects=[*ALLOWED])) as log:
-                for _ in said:
+                for _ in messages:
                     await asyncio.wait_for(anext(log), 60)
 
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:
@@ -322,7 +322,7 @@ async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played
         assert [name for name in wanted if not counted[name]] == [], counted
 
 
-async def test_scores_that_it_was_not_asked_for(tmp_path: Path, plain: Played) -> None:
+async def test_scores_that_were_not_requested_are_refused(tmp_path: Path, plain: Played) -> None:
     reply = ScoreReply(member="judge", group="g", scores={"a": 1.0}).wire()
 
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:

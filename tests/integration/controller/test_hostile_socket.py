@@ -28,15 +28,15 @@ async def test_subscriptions_without_end(tmp_path: Path, plain: Played) -> None:
             writer.write(f"SUB _INBOX_.{HOSTILE}.{n} {n}\r\n".encode())
         writer.write(b"PING\r\n")
         await writer.drain()
-        said = await reader.readuntil(b"PONG\r\n")
-        assert b"maximum subscriptions exceeded" in said.lower(), said[-300:]
+        reply = await reader.readuntil(b"PONG\r\n")
+        assert b"maximum subscriptions exceeded" in reply.lower(), reply[-300:]
         await gone(writer)
 
     async with attacked(tmp_path, attack) as (played, _, _):
         unchanged(played, plain)
 
 
-async def test_one_that_asks_and_never_reads(tmp_path: Path, plain: Played) -> None:
+async def test_a_client_that_never_reads_its_replies_harms_no_run(tmp_path: Path, plain: Played) -> None:
     held: list[asyncio.StreamWriter] = []
 
     async def attack(run: HonestRun, evil: Hostile, step: int) -> None:

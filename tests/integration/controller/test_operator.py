@@ -52,9 +52,9 @@ def beating(stack: Stack, run: str, *sets: str) -> subprocess.Popen[str]:
     return stack.up(run, *wanted, until="learner  toy")
 
 
-def said(stack: Stack, code: int, *args: str) -> dict[str, Any]:
-    found, text = stack.command(*args, "--json")
-    assert found == code, text
+def command_json(stack: Stack, code: int, *args: str) -> dict[str, Any]:
+    exit_code, text = stack.command(*args, "--json")
+    assert exit_code == code, text
     answer: dict[str, Any] = json.loads(text)
     assert answer["code"] == code and answer["logged"] > 0
     return answer
@@ -75,9 +75,9 @@ def finish(stack: Stack, up: subprocess.Popen[str], run: str) -> str:
 
 def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     up = beating(stack, "advised", "rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_ticks=100000")
-    heard = stack.read_until(up, "advised: approve with `oven-controller approve")
-    assert "decision grad.clip 1 → 2 advised: adviser proposed 2 for grad.clip" in heard
-    approved = said(stack, 0, "approve", "grad.clip", "--reason", "go on then")
+    output = stack.read_until(up, "advised: approve with `oven-controller approve")
+    assert "decision grad.clip 1 → 2 advised: adviser proposed 2 for grad.clip" in output
+    approved = command_json(stack, 0, "approve", "grad.clip", "--reason", "go on then")
     decision, receipt = approved["decision"], approved["receipt"]
     assert approved["answer"]["decision"] == decision["id"] == receipt["decision_id"]
     assert decision["of"] and decision["command"] == approved["command"]
@@ -103,13 +103,13 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
         code, text = stack.command(*args)
         assert (code, words in text, "Traceback" in text) == (2, True, False), text
 
-    assert said(stack, 1, "approve", decision["of"])["answer"]["reason"].startswith(
+    assert command_json(stack, 1, "approve", decision["of"])["answer"]["reason"].startswith(
         f"decision {decision['of']} was app"
     )
-    assert said(stack, 0, "autonomy", "observe", "grad.clip")["receipt"] is None
+    assert command_json(stack, 0, "autonomy", "observe", "grad.clip")["receipt"] is None
     code, text = stack.command("mute", "adviser", "--reason", "it swings")
     assert (code, text) == (0, "mute: agent adviser is muted: its votes stand in the log and do not count\n")
-    assert said(stack, 1, "unmute", "nobody")["answer"]["done"] is False
+    assert command_json(stack, 1, "unmute", "nobody")["answer"]["done"] is False
     status = stack.json("status")
     assert status["autonomy"] == {"": "advise", "grad.clip": "observe"}
     assert (
@@ -119,7 +119,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     revoke = partial(stack.command, "creds", "revoke", "mcp")
     following = stack.start("decisions", "advised", "--follow", "--json", "--agent", "mcp")
     asyncio.run(steer("advised", "grad.clip", decision["of"], stack.env, stack.folder, revoke))
-    assert said(stack, 0, "set", "grad.clip", "5")["receipt"]["before"] == 3.5
+    assert command_json(stack, 0, "set", "grad.clip", "5")["receipt"]["before"] == 3.5
     (row,) = (json.loads(line) for line in stack.read_until(following, '"receipt":"applied"').splitlines()[-1:])
     assert (row["who"], row["value"], row["after"], row["verdict"]) == ("mcp", 3.5, 3.5, "adopted")
     assert "shadow: muted by operator" in stack.command("status")[1]
@@ -132,7 +132,7 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
     up = beating(stack, "meshless", "agents=[]")
     mesh = mesh_of(stack, "meshless")
     mesh.send_signal(signal.SIGSTOP)  # it is there, and says nothing: nobody starts another
-    held = said(stack, 0, "hold", "--reason", "a look")
+    held = command_json(stack, 0, "hold", "--reason", "a look")
     assert (held["receipt"]["actuator"], held["receipt"]["status"], held["answer"]) == ("run.hold", "applied", None)
     code, text = stack.command("hold", "meshless")
     assert (code, text.startswith("hold: noop at step "), "it is held already: a look" in text) == (0, True, True), text
@@ -141,9 +141,9 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
     assert "set: logged as event " in text and "no answer from the mesh within 1.5 s" in text
     mesh.kill()  # now it is gone, and up starts another, which finds the command in the log
     assert "receipt  grad.clip 1 → 4 applied" in stack.read_until(up, "receipt  grad.clip")
-    resumed = said(stack, 0, "resume", "meshless")
+    resumed = command_json(stack, 0, "resume", "meshless")
     assert resumed["receipt"]["reason"].startswith("it goes on")
-    stopped = said(stack, 0, "stop", "--reason", "enough")
+    stopped = command_json(stack, 0, "stop", "--reason", "enough")
     assert (stopped["receipt"]["actuator"], stopped["receipt"]["status"]) == ("run.stop", "applied")
     finish(stack, up, "meshless")
 
@@ -159,12 +159,12 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
 def test_a_hold_outlives_a_mesh_that_is_killed(stack: Stack) -> None:
     up = beating(stack, "killed", "rules.max_interventions=100000")
     mesh_of(stack, "killed").kill()
-    assert said(stack, 0, "hold")["receipt"]["status"] == "applied"
+    assert command_json(stack, 0, "hold")["receipt"]["status"] == "applied"
     stack.read_until(up, "mesh is back after")
     wait_for(lambda: stack.json("status")["held"], "held")
-    set_ = said(stack, 0, "set", "grad.clip", "3")
+    set_ = command_json(stack, 0, "set", "grad.clip", "3")
     assert set_["receipt"]["after"] == 3.0 and set_["receipt"]["status"] == "applied", "a set applies while it is held"
-    assert said(stack, 0, "resume")["receipt"]["status"] == "applied"
+    assert command_json(stack, 0, "resume")["receipt"]["status"] == "applied"
     finish(stack, up, "killed")
 
 

@@ -26,19 +26,19 @@ def test_a_killed_run_can_be_read(stack: Stack) -> None:
     readers = [stack.start("replay", "three", "--json") for _ in range(2)]
     ended = [stack.end_of(reader) for reader in readers]
     assert 0 in [code for code, _ in ended], ended
-    for code, said in ended:
+    for code, output in ended:
         if code == 0:
-            assert json.loads(said)["by_kind"]["observation"] == 12
+            assert json.loads(output)["by_kind"]["observation"] == 12
         else:
-            assert code == 2 and "the store of run 'three' is being read by another command" in said
+            assert code == 2 and "the store of run 'three' is being read by another command" in output
     assert stack.run_folder("three").export.exists()
 
-    found = stack.json("backtest", "learning_rate", "three")
-    assert (found["agent"], found["ticks"], found["took_part"], found["same_votes"]) == (
+    report = stack.json("backtest", "learning_rate", "three")
+    assert (report["agent"], report["ticks"], report["took_part"], report["same_votes"]) == (
         "learning_rate",
         12,
         True,
         True,
     )
-    code, said = stack.command("backtest", "learnig_rate", "three")
-    assert (code, "no agent named 'learnig_rate'; did you mean 'learning_rate'?" in said) == (2, True)
+    code, output = stack.command("backtest", "learnig_rate", "three")
+    assert (code, "no agent named 'learnig_rate'; did you mean 'learning_rate'?" in output) == (2, True)

@@ -27,7 +27,7 @@ from oven_runs.access.log_sources import exported
 from oven_runs.access.remote_run import RemoteRun
 from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import carried_out
-from oven_tui.feed import Feed
+from oven_tui.log_feed import Feed
 
 pytestmark = pytest.mark.e2e
 
@@ -70,9 +70,9 @@ def command(**fields: Any) -> OperatorCommand:
 
 
 def loaded(file: Path) -> PersonFile:
-    found = person_file.load(file)
-    assert isinstance(found, PersonFile)
-    return found
+    person = person_file.load(file)
+    assert isinstance(person, PersonFile)
+    return person
 
 
 def as_an_attacker(held: PersonFile, far: TlsStack) -> RemoteRun:
@@ -91,7 +91,7 @@ class Watching:
 
     def __init__(self, access: RemoteRun) -> None:
         self.events: list[Event] = []
-        self.said: list[tuple[str, str]] = [("", "")]
+        self.link_changes: list[tuple[str, str]] = [("", "")]
         self.feed = Feed(access, self._take, self._say)
         self._changed = asyncio.Event()
 
@@ -100,17 +100,17 @@ class Watching:
         self._changed.set()
 
     def _say(self, link: str, detail: str) -> None:
-        self.said.append((link, detail))
+        self.link_changes.append((link, detail))
         self._changed.set()
 
     async def until(self, link: str, more: int = 0) -> str:
         """Until this is the last word on the connection, and so many more events came; the word's detail."""
         wanted = len(self.events) + more
         async with asyncio.timeout(LIMIT_S):
-            while self.said[-1][0] != link or len(self.events) < wanted:
+            while self.link_changes[-1][0] != link or len(self.events) < wanted:
                 self._changed.clear()
                 await self._changed.wait()
-        return self.said[-1][1]
+        return self.link_changes[-1][1]
 
 
 @contextlib.asynccontextmanager
@@ -124,14 +124,14 @@ async def watching(file: Path) -> AsyncIterator[Watching]:
 
 
 async def another_runs_key(far: TlsStack) -> PersonFile:
-    other = far.stack.folder / "other"
-    made = ("creds", "server", str(other), "--run", "other", "--listen", "127.0.0.1:4222")
+    other_folder = far.stack.folder / "other"
+    made = ("creds", "server", str(other_folder), "--run", "other", "--listen", "127.0.0.1:4222")
     assert far.stack.command(*made)[0] == 0
-    code, said = far.stack.command(
-        "creds", "add", "mallory", "--operator", "--server", str(other), "--nats", far.url, "--json"
+    code, output = far.stack.command(
+        "creds", "add", "mallory", "--operator", "--server", str(other_folder), "--nats", far.url, "--json"
     )
-    assert code == 0, said
-    return loaded(Path(json.loads(said.splitlines()[-1])["file"]))
+    assert code == 0, output
+    return loaded(Path(json.loads(output.splitlines()[-1])["file"]))
 
 
 @pytest.fixture
@@ -162,8 +162,8 @@ async def test_operators_act_from_another_machine_and_readers_cannot(tls_stack: 
     far.end(finished=True)
     hook.until(lambda posted: posted[-1].json["kind"] == "ended", "its end is told elsewhere")
     assert far.stack.end_of(watcher)[0] == 0
-    code, said = far.elsewhere(eve, "log")
-    assert (code, f"no mesh of run '{RUN}' answers" in said) == (3, True), said
+    code, output = far.elsewhere(eve, "log")
+    assert (code, f"no mesh of run '{RUN}' answers" in output) == (3, True), output
     assert {author for kind, author in far.authors() if kind == "OperatorCommand"} == {"ann", "bob"}
     obeyed = {e.body.command for e in exported(far.folder) if isinstance(e.body, Receipt) and e.body.command}
     answered = {e.body.operator for e in exported(far.folder) if isinstance(e.body, CommandAnswer)}
@@ -176,14 +176,14 @@ async def nothing_without_the_right(far: TlsStack, ann: Path, eve: Path) -> None
     assert eyes.seed not in repr(eyes)
     powerless = {"read-only": eyes, "of another run": await another_runs_key(far)}
     for who, held in powerless.items():
-        found = await attempts(as_an_attacker(held, far))
-        assert {type(error) for error in found} == {RefusedError}, (who, found)
+        errors = await attempts(as_an_attacker(held, far))
+        assert {type(error) for error in errors} == {RefusedError}, (who, errors)
     async with as_an_attacker(loaded(ann), far).connected("operator") as bus:
         for subject in (ON.operator("bob"), ON.operator("operator"), ON.decision("x"), ON.receipt):
             with pytest.raises(BusError):  # under another's name
                 await bus.append(subject, command(action="stop").wire())
-    code, said = far.elsewhere(eve, "hold")
-    assert (code, "read-only" in said, "creds add NAME --operator" in said) == (2, True, True), said
+    code, output = far.elsewhere(eve, "hold")
+    assert (code, "read-only" in output, "creds add NAME --operator" in output) == (2, True, True), output
 
 
 def all_with_it(far: TlsStack, ann: Path, bob: Path) -> None:
@@ -191,15 +191,15 @@ def all_with_it(far: TlsStack, ann: Path, bob: Path) -> None:
     approved = far.json_elsewhere(0, ann, "approve", "grad.clip", "--reason", "go on")
     assert approved["receipt"]["status"] == "applied" and "operator ann" in approved["decision"]["reason"]
     assert far.json_elsewhere(1, bob, "veto", "grad.clip")["answer"]["operator"] == "bob"
-    for one in COMMANDS:
-        far.json_elsewhere(0, bob, *one)
+    for command in COMMANDS:
+        far.json_elsewhere(0, bob, *command)
     for refused, words in (
         (("set", "grad.clip", "-50"), "bounds 0.1 to 10"),
         (("set", "grad.clap", "5"), "no actuator"),
         (("approve", approved["decision"]["of"]), "was approved"),
     ):
-        code, said = far.elsewhere(ann, *refused)
-        assert (code, words in said) == (1, True), said
+        code, output = far.elsewhere(ann, *refused)
+        assert (code, words in output) == (1, True), output
 
 
 async def two_at_once(ann: Path, bob: Path) -> None:
@@ -210,24 +210,24 @@ async def two_at_once(ann: Path, bob: Path) -> None:
         )
         for who, value in wanted
     ]
-    assert [(found.code, found.line()) for found in await asyncio.gather(*both) if found.code] == []
+    assert [(result.code, result.line()) for result in await asyncio.gather(*both) if result.code] == []
 
 
 def reading(far: TlsStack, eve: Path) -> None:
     """By who may only read."""
     status = far.json_elsewhere(0, eve, "status")
     assert (status["status"], status["processes"]) == ("running", []) and status["knobs"]["grad.clip"] in (4.0, 5.0)
-    for words, asked in {
+    for words, arguments in {
         "operator ann": ("decisions",),
         "asked for by": ("explain", "grad.clip"),
         "OperatorCommand bob": ("log",),
     }.items():
-        code, said = far.elsewhere(eve, *asked)
-        assert (code, words in said) == (0, True), said
-    code, said = far.elsewhere(None, "status", OVEN_CREDS=str(eve))
-    assert (code, f"run {RUN}: running" in said) == (0, True), said
-    code, said = far.elsewhere(eve, "log", "--tls-ca", str(another_authority(far)))
-    assert (code, "is not trusted" in said, "--tls-ca" in said) == (2, True, True), said
+        code, output = far.elsewhere(eve, *arguments)
+        assert (code, words in output) == (0, True), output
+    code, output = far.elsewhere(None, "status", OVEN_CREDS=str(eve))
+    assert (code, f"run {RUN}: running" in output) == (0, True), output
+    code, output = far.elsewhere(eve, "log", "--tls-ca", str(another_authority(far)))
+    assert (code, "is not trusted" in output, "--tls-ca" in output) == (2, True, True), output
 
 
 async def the_bus_goes_away_and_a_key_is_taken_back(far: TlsStack, bob: Path) -> None:
@@ -240,18 +240,18 @@ async def the_bus_goes_away_and_a_key_is_taken_back(far: TlsStack, bob: Path) ->
         far.start_server()
         await monitor.until("connected", more=5)
         assert [event.seq for event in monitor.events] == list(range(1, len(monitor.events) + 1))
-        code, said = far.stack.command("creds", "revoke", "bob", "--server", str(far.bus))
-        assert (code, "reload=PID" in said) == (0, True), said
+        code, output = far.stack.command("creds", "revoke", "bob", "--server", str(far.bus))
+        assert (code, "reload=PID" in output) == (0, True), output
         far.reload()
         assert "refused the credentials of 'bob'" in await monitor.until("refused")
-    found = await attempts(as_an_attacker(held, far))
-    assert {type(error) for error in found} == {RefusedError}, found
+    errors = await attempts(as_an_attacker(held, far))
+    assert {type(error) for error in errors} == {RefusedError}, errors
 
 
 def another_authority(far: TlsStack) -> Path:
     made = far.stack.folder / "other-tls"
-    code, said = far.stack.command("creds", "server", str(made), "--run", "x", "--tls", "--host", "127.0.0.1")
-    assert code == 0, said
+    code, output = far.stack.command("creds", "server", str(made), "--run", "x", "--tls", "--host", "127.0.0.1")
+    assert code == 0, output
     return made / "tls" / "ca.pem"
 
 

@@ -45,7 +45,7 @@ async def ended(swarm: Swarm) -> int:
     """Decisions in a log that is over, whole and sound."""
     for name in MESHES:
         process = swarm.processes[name]
-        assert process.popen.poll() is None and "another" not in process.said(), process.said()
+        assert process.popen.poll() is None and "another" not in process.output(), process.output()
     return await swarm.ended()
 
 
@@ -76,7 +76,7 @@ async def test_a_replica_that_was_stopped_for_long_does_no_harm(swarm: Swarm) ->
     assert await ended(swarm) >= 18
 
 
-async def test_all_are_gone_for_longer_than_every_window(swarm: Swarm) -> None:
+async def test_decisions_resume_after_all_meshes_were_away_longer_than_every_window(swarm: Swarm) -> None:
     async with swarm.training(50):
         await swarm.decided(3)
         for name in MESHES:

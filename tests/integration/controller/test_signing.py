@@ -81,8 +81,10 @@ class Run:
         link = ProcessLink(self.server.url, RUN, credentials, pin=self.pin)
         actuators = Actuators()
         actuators.scalar("rate", lambda: rate[0], lambda v: rate.__setitem__(0, v), low=0.1, high=10)
-        said = self.keys if keys is None else keys
-        return OvenClient(link, actuators, max_steps=100, rules=RULES, metrics=(MetricSpec(name="loss"),), keys=said)
+        learner_keys = self.keys if keys is None else keys
+        return OvenClient(
+            link, actuators, max_steps=100, rules=RULES, metrics=(MetricSpec(name="loss"),), keys=learner_keys
+        )
 
     @contextlib.asynccontextmanager
     async def mesh(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -144,11 +146,11 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
             await run.forge(ON.decision("000000000779-00"), acknowledgement)
             await run.forge(ON.observation, seen.wire())
             await run.forge(ON.operator("operator"), OperatorCommand(id="c", action="stop").wire())
-            taken = Receipt(
+            forged_receipt = Receipt(
                 incarnation=1, n=3, decision_id=FORGED.id, actuator="rate", status="applied", before=1, after=9, tick=1,
                 step=1,
             )  # fmt: skip
-            await run.forge(ON.receipt, taken.wire())
+            await run.forge(ON.receipt, forged_receipt.wire())
             for step in (1, 2, 3):
                 learner.observe(step, {"loss": 1.0})
             await run.until(lambda event: isinstance(event.body, Vote) and event.body.rationale == "saw 3 up to 3")
@@ -191,8 +193,8 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     assert [(event.seq, event.subject, event.body) for event in again] == [
         (event.seq, event.subject, event.body) for event in logged
     ]
-    for found in (logged, again):
-        report = replay(found, RUN)
+    for log in (logged, again):
+        report = replay(log, RUN)
         assert report.same and report.adopted >= 1
         counted = {name: n for name, n in report.counters.items() if name.startswith(("unsigned", "signature"))}
         assert counted == {
@@ -260,9 +262,9 @@ async def test_a_forgery_that_comes_first_by_a_moment_does_not_block_it_either(
 async def test_three_replicas_and_a_forgery_make_one_decision(run: Run) -> None:
     subject, due = await said_by_hand(run)
     await run.forge(subject, due.wire())
-    async with run.mesh() as one, run.mesh() as two, run.mesh() as three:
+    async with run.mesh() as first, run.mesh() as two, run.mesh() as three:
         await run.until(lambda event: event.subject == subject and event.body == due)
-        assert not any(mesh.done() for mesh in (one, two, three))
+        assert not any(mesh.done() for mesh in (first, two, three))
     logged = await run.verified()
     assert sum(event.body == due for event in logged) == 1
     assert sum(isinstance(event.body, BallotOpened) for event in logged) == 1
@@ -286,7 +288,7 @@ async def test_a_replica_with_another_key_publishes_nothing(run: Run, caplog: py
     assert faults(logged) == [] and len(logged) == head + 2
 
 
-async def test_a_learner_goes_on_with_the_keys_of_the_run_and_with_no_other(run: Run) -> None:
+async def test_a_learner_resumes_only_with_the_keys_of_the_run(run: Run) -> None:
     first = run.learner([1.0])
     await asyncio.to_thread(first.start)
     assert await asyncio.to_thread(first.close, "stopped")
@@ -318,8 +320,8 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
         return learner.stopping
 
     await until(stopping)
-    told = await telling
-    assert told.code == 0 and told.receipt is not None and told.receipt.status == "applied"
+    result = await telling
+    assert result.code == 0 and result.receipt is not None and result.receipt.status == "applied"
     assert await asyncio.to_thread(learner.close, "stopped")
     assert faults(await run.verified()) == [(ON.receipt, "signature"), (ON.receipt, "unsigned")]
 
@@ -348,6 +350,6 @@ async def test_what_an_agent_puts_into_headers_does_not_silence_history(run: Run
                 ON.agent("proposer"), status, headers={"Nats-Msg-Id": value, "Oven-Signature": value}
             )
         async with asyncio.timeout(60):
-            while len(told := await log_sources.history(agent, RUN)) < 3:
+            while len(events := await log_sources.history(agent, RUN)) < 3:
                 await asyncio.sleep(0.01)
-    assert [(event.message_id, event.signature) for event in told] == [("", "")] * 3
+    assert [(event.message_id, event.signature) for event in events] == [("", "")] * 3

@@ -18,15 +18,15 @@ async def test_a_stack_uses_the_users_own_server(stack: Stack, server: EmbeddedS
         server.folder.add_user("agent", name)
     server.reload()
     there = ["--nats", server.url, "--creds", str(server.folder.creds), "--run", "r", "--recipe", "toy", "--headless"]
-    code, said = stack.command("up", *there)
-    assert code == 0, said
+    code, output = stack.command("up", *there)
+    assert code == 0, output
     assert stack.command("replay", "r")[0] == 0
     assert not (stack.run_folder("r").server.folder / "store").exists()
 
     (stack.run_folder("r").path).rename(stack.folder / "moved")  # the streams are still there
     for dry in ([], ["--dry-run"]):
-        code, said = stack.command("up", *dry, *there)
-        assert (code, "exists on this server; choose another name" in said) == (2, True), said
+        code, output = stack.command("up", *dry, *there)
+        assert (code, "exists on this server; choose another name" in output) == (2, True), output
 
 
 async def test_unknown_keys_are_refused_by_the_users_server(
@@ -35,7 +35,7 @@ async def test_unknown_keys_are_refused_by_the_users_server(
     key = Credentials.new("stranger").save(tmp_path / "keys")
     there = ["--headless", "--recipe", "toy", "--nats", server.url, "--creds", str(key), "--run", "r"]
     for dry in ([], ["--dry-run"]):
-        code, said = stack.command("up", *dry, *there)
-        assert (code, "refused the credentials of 'stranger'; check --creds" in said) == (2, True), said
-        assert "Traceback" not in said
+        code, output = stack.command("up", *dry, *there)
+        assert (code, "refused the credentials of 'stranger'; check --creds" in output) == (2, True), output
+        assert "Traceback" not in output
     assert not stack.run_folder("r").path.exists()

@@ -32,9 +32,11 @@ def test_decisions_continue_without_one_of_three_replicas(stack: Stack) -> None:
     os.kill(folder.info().children["mesh-3"], signal.SIGCONT)
 
     kill("mesh-2")
-    said = stack.read_until(up, "mesh-2 ended (killed by SIGKILL): 2 of 3 replicas continue deciding until it is back")
-    said += stack.read_until(up, "mesh-2 is back after")
-    assert "no decisions are made" not in said
+    output = stack.read_until(
+        up, "mesh-2 ended (killed by SIGKILL): 2 of 3 replicas continue deciding until it is back"
+    )
+    output += stack.read_until(up, "mesh-2 is back after")
+    assert "no decisions are made" not in output
     kill(*MESHES)
     assert "no decisions are made" in stack.read_until(up, "no decisions are made")
     wait_for(lambda: not any("mesh" in note for note in stack.json("status", "m")["notes"]), "all three are back")

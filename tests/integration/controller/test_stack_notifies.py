@@ -33,7 +33,7 @@ SERVICES = {"learner": "oven_services:learner", "notify": "oven_controller.notif
 
 
 def kinds(posted: list[Posted]) -> list[str]:
-    return [one.json["kind"] for one in posted]
+    return [post.json["kind"] for post in posted]
 
 
 def test_a_stack_sends_messages_to_a_webhook(stack: Stack) -> None:
@@ -51,7 +51,13 @@ def test_a_stack_sends_messages_to_a_webhook(stack: Stack) -> None:
             f"notify.to=[{endpoint}]",
         ]
         up = stack.start(
-            "up", "--headless", "--recipe", "toy", "--run", "calls", *(part for one in sets for part in ("--set", one))
+            "up",
+            "--headless",
+            "--recipe",
+            "toy",
+            "--run",
+            "calls",
+            *(part for setting in sets for part in ("--set", setting)),
         )
         (advice,) = hook.until(lambda posted: "advice" in kinds(posted), "advice")
         message = advice.json
@@ -65,23 +71,25 @@ def test_a_stack_sends_messages_to_a_webhook(stack: Stack) -> None:
 
         notifier = psutil.Process(stack.run_folder("calls").info().children["notify"])
         notifier.kill()
-        code, said = stack.command(*command[1:])
-        assert code == 0, said
+        code, output = stack.command(*command[1:])
+        assert code == 0, output
         assert stack.command("hold", "calls", "--reason", "a look at the loss")[0] == 0
         posted = hook.until(lambda posted: "held" in kinds(posted), "held")
-        texts = [one.json["title"] + one.json["message"] for one in posted]
+        texts = [post.json["title"] + post.json["message"] for post in posted]
         assert sum("advice: " in text for text in texts) == 1  # the restarted notifier repeated nothing
         assert sum("applied: grad.clip 1 → 0.5" in text for text in texts) == 1
         assert "operator: a look at the loss" in texts[-1] and "oven-controller resume calls" in texts[-1]
 
         os.kill(stack.run_folder("calls").info().children["learner"], signal.SIGKILL)
-        (died,) = [one for one in hook.until(lambda posted: "died" in kinds(posted), "died") if "died" in kinds([one])]
+        (died,) = [
+            post for post in hook.until(lambda posted: "died" in kinds(posted), "died") if "died" in kinds([post])
+        ]
         assert died.json["title"].startswith("calls: the learner died at step ")
         assert "killed by SIGKILL" in died.json["message"]
-        code, said = stack.end_of(up)
-        assert code == 3, said
+        code, output = stack.end_of(up)
+        assert code == 3, output
 
-    nothing_secret_is_left(stack, hook.url, said)
+    nothing_secret_is_left(stack, hook.url, output)
     assert stack.command("replay", "calls")[0] == 0
     wait_for(lambda: not psutil.pid_exists(notifier.pid), f"the notifier's end within {WAIT_S} s")
 
@@ -100,18 +108,18 @@ def watched_beside(stack: Stack, message: Any) -> None:
         (again,) = beside.until(len, "what waits is told")
         assert again.json["command"] == message["command"]
         watcher.send_signal(signal.SIGINT)
-        code, said = stack.end_of(watcher)
-    assert (code, SECRET in said) == (0, False), said
-    assert said.startswith("run calls: calling env:BESIDE about advice; Ctrl-C ends it")
+        code, output = stack.end_of(watcher)
+    assert (code, SECRET in output) == (0, False), output
+    assert output.startswith("run calls: calling env:BESIDE about advice; Ctrl-C ends it")
 
 
-def nothing_secret_is_left(stack: Stack, url: str, said: str) -> None:
+def nothing_secret_is_left(stack: Stack, url: str, output: str) -> None:
     """But in the one file that is for it."""
     folder = stack.run_folder("calls")
     written = [path for path in folder.path.rglob("*") if path.is_file() and "store" not in path.parts]
     holding = [path for path in written if SECRET.encode() in path.read_bytes()]
     assert [(path.name, path.stat().st_mode & 0o777) for path in holding] == [("addresses.json", 0o600)]
     assert not [path for path in written if TOKEN.encode() in path.read_bytes()]
-    assert SECRET not in said and TOKEN not in said
+    assert SECRET not in output and TOKEN not in output
     assert SECRET not in stack.command("config", "show", "--run", "calls")[1]
     assert json.loads(folder.config.read_text())["notify"]["to"][0]["url"] == f"saved:1 {url}/…"

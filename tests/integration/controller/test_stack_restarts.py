@@ -43,7 +43,7 @@ class Pendulum(Agent):
 '''
 
 
-class Said:
+class OutputReader:
     """What `up` prints, read all the while. `until` waits, within a limit, for a line that was not waited for yet."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -77,7 +77,7 @@ class Said:
         return code
 
 
-def beating(stack: Stack, run: str, *args: str) -> Said:
+def beating(stack: Stack, run: str, *args: str) -> OutputReader:
     stack.install(SERVICES)
     (stack.folder / "pendulum.py").write_text(PENDULUM)
     (stack.folder / "crasher.py").write_text(CRASHER)
@@ -90,9 +90,9 @@ def beating(stack: Stack, run: str, *args: str) -> Said:
         "rules.reversals=1000000",
     ]
     sets = [part for setting in wanted for part in ("--set", setting)]
-    said = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", run, *sets, *args))
-    said.until("receipt  grad.clip")
-    return said
+    reader = OutputReader(stack.start("up", "--headless", "--recipe", "toy", "--run", run, *sets, *args))
+    reader.until("receipt  grad.clip")
+    return reader
 
 
 def process_of(stack: Stack, run: str, name: str) -> psutil.Process:
@@ -104,11 +104,11 @@ def the_server_itself(stack: Stack, run: str) -> psutil.Process:
     return next(process for process in guard.children() if process.name() == "nats-server")
 
 
-def times_joined(follower: Said, process: str) -> int:
+def times_joined(follower: OutputReader, process: str) -> int:
     """How often the agent of this process has joined in the log that `follower` reads."""
     subject = process.replace("agent-", "oven.kills.agent.")
-    told = [json.loads(line) for line in list(follower.lines) if '"joined"' in line]
-    return sum(event["subject"] == subject for event in told)
+    events = [json.loads(line) for line in list(follower.lines) if '"joined"' in line]
+    return sum(event["subject"] == subject for event in events)
 
 
 def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
@@ -118,7 +118,7 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
         "nats-server", "mesh", "kg", "agent-learning_rate", "agent-pendulum", "agent-crasher", "member-judge",
         "learner",
     }  # fmt: skip
-    follower = Said(stack.start("log", "kills", "--follow", "--json"))
+    follower = OutputReader(stack.start("log", "kills", "--follow", "--json"))
     follower.until('"Receipt"')  # and has read on the way that the agents joined
 
     for name in ("agent-pendulum", "mesh", "nats-server", "kg", "member-judge", "agent-learning_rate", "nats-server"):

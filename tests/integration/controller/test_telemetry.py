@@ -121,9 +121,9 @@ async def one_decision(nats: Server, *agents: Agent) -> None:
 
 def named(spans: list[ReadableSpan], name: str, **attributes: object) -> ReadableSpan:
     wanted = {f"oven.{key}": value for key, value in attributes.items()}
-    found = [s for s in spans if s.name == name and wanted.items() <= dict(s.attributes or {}).items()]
-    assert len(found) == 1, (name, wanted, [(s.name, s.attributes) for s in spans])
-    return found[0]
+    matching_spans = [s for s in spans if s.name == name and wanted.items() <= dict(s.attributes or {}).items()]
+    assert len(matching_spans) == 1, (name, wanted, [(s.name, s.attributes) for s in spans])
+    return matching_spans[0]
 
 
 async def test_one_step_is_one_trace(nats: Server, spans: InMemorySpanExporter) -> None:
@@ -170,7 +170,7 @@ async def test_one_step_is_one_trace(nats: Server, spans: InMemorySpanExporter) 
     }
 
 
-def said(events: list[Event]) -> list[tuple[str, bytes]]:
+def messages_of(events: list[Event]) -> list[tuple[str, bytes]]:
     """All but signs of life, whose number and place are a matter of timing."""
     return sorted((event.subject, event.data) for event in events if not isinstance(event.body, AgentStatus))
 
@@ -179,14 +179,14 @@ async def test_the_log_holds_the_same_bytes_with_traces_and_without(
     nats: Server, tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
     await one_decision(nats, Proposer())
-    traced = said(await nats.events())
+    traced = messages_of(await nats.events())
     tracing.flush(limit_s=60)
     assert spans.get_finished_spans()
     tracing.shutdown()
     (tmp_path / "other").mkdir()
     async with serving(tmp_path / "other", agents=("proposer", "answerer")) as again:
         await one_decision(again, Proposer())
-        untraced = said(await again.events())
+        untraced = messages_of(await again.events())
         async with again.bus() as bus:
             for seq in range(1, await bus.head(RUN) + 1):
                 message = await bus.jetstream.get_msg(log_stream(RUN), seq)

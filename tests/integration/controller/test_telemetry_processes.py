@@ -59,7 +59,7 @@ class Collector(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.taken: list[bytes] = []
+        self.payloads: list[bytes] = []
         self.paths: set[str] = set()
         threading.Thread(target=self.serve_forever, name="collector", daemon=True).start()
 
@@ -69,12 +69,12 @@ class Collector(ThreadingHTTPServer):
 
     def spans(self) -> list[tuple[dict[str, str], Span]]:
         """(resource's attributes, span)."""
-        found = []
-        for body in self.taken:
+        named_spans = []
+        for body in self.payloads:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 names = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
-                found += [(names, span) for scope in resource.scope_spans for span in scope.spans]
-        return found
+                named_spans += [(names, span) for scope in resource.scope_spans for span in scope.spans]
+        return named_spans
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.paths.add(self.path)
-        self.server.taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.payloads.append(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -98,7 +98,7 @@ def collector() -> Iterator[Collector]:
         server.shutdown()
 
 
-def told(span: Span) -> dict[str, str]:
+def attributes_of(span: Span) -> dict[str, str]:
     """Its attributes that are texts."""
     return {attribute.key: attribute.value.string_value for attribute in span.attributes}
 
@@ -113,8 +113,8 @@ def test_one_step_is_one_trace_across_the_processes(stack: Stack, collector: Col
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process,os,host",
     }
     wanted = [*SETTINGS, "--run", "r"]
-    code, said = stack.command("run", *wanted, "--", sys.executable, "train.py", "--token", CANARY)
-    assert code == 0, said
+    code, output = stack.command("run", *wanted, "--", sys.executable, "train.py", "--token", CANARY)
+    assert code == 0, output
 
     spans = collector.spans()
     services = {f"oven-{name}" for name in ("learner", "mesh", "agent-doubler")}
@@ -122,18 +122,18 @@ def test_one_step_is_one_trace_across_the_processes(stack: Stack, collector: Col
     assert {resource["oven.run"] for resource, _ in spans} == {"r"}
     assert {frozenset(resource) for resource, _ in spans} == {frozenset({"service.name", "oven.run"})}
     assert collector.paths == {"/v1/traces"}
-    assert not [body for body in collector.taken if CANARY.encode() in body]
+    assert not [body for body in collector.payloads if CANARY.encode() in body]
 
     # On a busy machine the first decisions expire before the learner reads them.
-    (apply,) = [span for _, span in spans if span.name == "apply" and told(span)["oven.status"] == "applied"]
+    (apply,) = [span for _, span in spans if span.name == "apply" and attributes_of(span)["oven.status"] == "applied"]
     ids = {span.span_id: (resource["service.name"], span) for resource, span in spans}
     names = []
-    at: Span | None = apply
-    while at is not None:
-        service, span = ids[at.span_id]
+    current: Span | None = apply
+    while current is not None:
+        service, span = ids[current.span_id]
         assert span.trace_id == apply.trace_id
         names.append((service, span.name))
-        at = ids[span.parent_span_id][1] if span.parent_span_id else None
+        current = ids[span.parent_span_id][1] if span.parent_span_id else None
     assert names == [
         ("oven-learner", "apply"),
         ("oven-mesh", "tally"),
@@ -150,8 +150,8 @@ def test_a_collector_that_is_gone_changes_nothing(stack: Stack, collector: Colle
     collector.server_close()
     stack.env["OVEN_OTLP"] = collector.url
     wanted = [*SETTINGS, "--run", "r"]
-    code, said = stack.command("run", *wanted, "--", sys.executable, "train.py")
-    assert code == 0 and "Traceback" not in said, said
+    code, output = stack.command("run", *wanted, "--", sys.executable, "train.py")
+    assert code == 0 and "Traceback" not in output, output
     for log in stack.run_folder("r").logs.glob("*.log"):
         text = log.read_text()
         assert "Traceback" not in text, text

@@ -25,16 +25,16 @@ class Cuts(Agent):
 
 def decided(stack: Stack, verdict: str) -> str:
     """What the log says of the first decision with this verdict, once it is there."""
-    found: list[str] = []
+    reasons: list[str] = []
 
     def there() -> bool:
         lines = stack.command("log", "r", "--json")[1].splitlines()
         bodies = [json.loads(line)["data"] for line in lines if '"type":"Decision"' in line.replace(" ", "")]
-        found[:] = [body["reason"] for body in bodies if body["verdict"] == verdict]
-        return bool(found)
+        reasons[:] = [body["reason"] for body in bodies if body["verdict"] == verdict]
+        return bool(reasons)
 
     wait_for(there, f"a decision is {verdict}")
-    return found[0]
+    return reasons[0]
 
 
 def cuts(stack: Stack) -> str:
@@ -43,19 +43,19 @@ def cuts(stack: Stack) -> str:
 
 
 @pytest.mark.e2e
-def test_what_a_newcomer_alone_is_for_waits_for_a_person_and_a_command_may_trust_it(stack: Stack) -> None:
+def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stack) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     guest = stack.start("agent", "run", cuts(stack))
     assert "newcomers alone are for it (cuts): `oven-controller trust cuts optimizer.lr_scale`" in decided(
         stack, "advised"
     )
     assert stack.json("status", "r")["agents"]["cuts"]["newcomer"] is True
-    code, said = stack.command("trust", "cuts", "optimizer.lr_scale")
-    assert (code, said.splitlines()[-1][:38]) == (0, "trust: agent cuts is trusted with opti"), said
-    code, said = stack.command("distrust", "cuts")
-    assert code == 0 and "is on probation with every actuator" in said
-    code, said = stack.command("trust", "ghost")
-    assert code == 1 and "no agent “ghost” has joined this run" in said and "start it, then trust it" in said
+    code, output = stack.command("trust", "cuts", "optimizer.lr_scale")
+    assert (code, output.splitlines()[-1][:38]) == (0, "trust: agent cuts is trusted with opti"), output
+    code, output = stack.command("distrust", "cuts")
+    assert code == 0 and "is on probation with every actuator" in output
+    code, output = stack.command("trust", "ghost")
+    assert code == 1 and "no agent “ghost” has joined this run" in output and "start it, then trust it" in output
     sure = stack.start("agent", "run", "cuts.py", "--name", "sure", "--trust", "optimizer.lr_scale")
     assert "agent sure is trusted with optimizer.lr_scale" in stack.read_until(sure, "is trusted with")
     assert stack.command("down", "r")[0] == 0
@@ -70,5 +70,5 @@ def test_the_settings_grant_an_agent_and_refuse_a_grant_to_nobody(stack: Stack) 
     assert "specialist quorum" in decided(stack, "adopted")
     assert stack.command("down", "r")[0] == 0
     config.write_text("rules: {trusted: {ghost: [optimizer.lr_scale]}}\n")
-    code, said = stack.command("up", "--recipe", "toy", "--dry-run", "--config", str(config))
-    assert code == 2 and "rules.trusted names 'ghost', which is not an agent of this run; add it to `agents`" in said
+    code, output = stack.command("up", "--recipe", "toy", "--dry-run", "--config", str(config))
+    assert code == 2 and "rules.trusted names 'ghost', which is not an agent of this run; add it to `agents`" in output

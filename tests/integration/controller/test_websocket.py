@@ -30,8 +30,8 @@ def address(tmp_path: Path) -> Iterator[str]:
     with subprocess.Popen([binary(), "-c", str(config)], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
-            said = next(line for line in server.stderr if "websocket clients on" in line)
-            yield said.split()[-1]
+            announcement = next(line for line in server.stderr if "websocket clients on" in line)
+            yield announcement.split()[-1]
         finally:
             server.terminate()
 

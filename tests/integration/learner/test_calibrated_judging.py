@@ -146,7 +146,7 @@ def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path
         )
         committee.group_size = SIZE
         for start in range(0, GROUPS, A_STEP):
-            rows = [row for one in groups[start : start + A_STEP] for row in one]
+            rows = [row for group in groups[start : start + A_STEP] for row in group]
             numbers = [number for number in range(start, start + A_STEP) for _ in range(SIZE)]
             rewards = committee(
                 ["Layer: 3\n ? ? \nwhat is it worth?"] * len(rows),
@@ -155,11 +155,11 @@ def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path
                 question=[f"what is {number} worth?" for number in numbers],
             )
             pairs = zip(rewards, [earned for _, earned in rows], strict=True)
-            wrong += sum(given is not None and not abs(given - earned) < 1e-9 for given, earned in pairs)
+            wrong += sum(reward is not None and not abs(reward - earned) < 1e-9 for reward, earned in pairs)
             skipped += committee.last.skipped
             lost = {
-                place
-                for place, verdicts in enumerate(committee.evidence.verdicts)
+                index
+                for index, verdicts in enumerate(committee.evidence.verdicts)
                 if any(isinstance(verdict, Abstention) for verdict in verdicts.values())
             }
             none = {row // SIZE for row, reward in enumerate(rewards) if reward is None}
@@ -170,9 +170,9 @@ def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path
     faults = sum(count for outcome, count in served.items() if outcome in KINDS)
     assert faults > 0.15 * served.total() and len(served) > 8, served
     seen = shown(judges.endpoint)
-    said = json.dumps(seen) + json.dumps([body["messages"][0] for body in judges.endpoint.requests])
-    assert "epistemic" not in said.lower() and "Layer:" not in said
-    assert all("Text:\ntext " in one["task"] and "worth?" in one["task"] for one in seen)
+    requests_text = json.dumps(seen) + json.dumps([body["messages"][0] for body in judges.endpoint.requests])
+    assert "epistemic" not in requests_text.lower() and "Layer:" not in requests_text
+    assert all("Text:\ntext " in request["task"] and "worth?" in request["task"] for request in seen)
 
 
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -231,22 +231,26 @@ def test_an_outage_of_twenty_steps_leaves_the_weights_as_they_were(tmp_path: Pat
         trainer.train()
     seen = line.observed()
     away = [step in Watch.AWAY for step in range(STEPS)]
-    assert [bool(one.metrics["committee/skipped_steps"]) for one in seen] == away
+    assert [bool(observation.metrics["committee/skipped_steps"]) for observation in seen] == away
     for step in range(1, STEPS):
         assert same(line.states[step], line.states[step - 1]) == away[step], f"step {step + 1}"
-    for one, gone in zip(seen, away, strict=True):
-        assert all((name in one.metrics) != gone for name in (*CALIBRATED, "reward", "loss")), "absent, not 0"
-        assert all(math.isfinite(one.metrics[name]) for name in CALIBRATED if not gone)
-    kinds = Counter(name for one in seen for name in one.metrics if name.startswith("committee/abstain/"))
+    for observation, gone in zip(seen, away, strict=True):
+        assert all((name in observation.metrics) != gone for name in (*CALIBRATED, "reward", "loss")), "absent, not 0"
+        assert all(math.isfinite(observation.metrics[name]) for name in CALIBRATED if not gone)
+    kinds = Counter(
+        name for observation in seen for name in observation.metrics if name.startswith("committee/abstain/")
+    )
     assert kinds == {"committee/abstain/auth": 20}
     run = line.sent[0]
     assert isinstance(run, RunStarted)
     (knob,) = [spec for spec in run.actuators if spec.name == KNOB]
     assert (knob.low, knob.high, knob.value, knob.moves_own_metric) == (0, 1, LAMBDA, True)
     assert {*CALIBRATED, "calibration/ece_null", "calibration/unparsed"} <= {spec.name for spec in run.metrics}
-    assert [(one.actuator, one.status, one.after) for one in line.receipts()] == [(KNOB, "applied", 0.25)]
+    assert [(receipt.actuator, receipt.status, receipt.after) for receipt in line.receipts()] == [
+        (KNOB, "applied", 0.25)
+    ]
     groups = committee.evidence.groups
-    written = [parse_oracle_output(text) for one in groups for text in one.written]
+    written = [parse_oracle_output(text) for group in groups for text in group.written]
     assert committee.last.rewards == pytest.approx(
         [FORMAT_COST if a is None else worth(a.text) - 0.25 * (a.confidence - worth(a.text)) ** 2 for a in written]
     ), "from the step after on, λ is what was set"

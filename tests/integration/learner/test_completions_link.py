@@ -28,9 +28,9 @@ from oven_learner.link.samples import WAITING
 ON = Subjects(RUN)
 
 
-def sampling(**given: Any) -> Sampling:
-    redact = given.pop("redact", None)
-    made = sampling_of(None, {"every": 1, **given}, redact)
+def sampling(**options: Any) -> Sampling:
+    redact = options.pop("redact", None)
+    made = sampling_of(None, {"every": 1, **options}, redact)
     assert made is not None
     return made
 
@@ -69,7 +69,7 @@ async def test_samples_reach_readers_and_never_the_log(tmp_path: Path) -> None:
             learner.observe(tick, {"loss": 1.0})
             learner.show(parcel(made, tick, big, "\x00" * 50_000, *["x"] * 20))
         last = (await arrived(admin, 4))[-1]
-        assert [one.cut for one in last.group.completions[:2]] == [996_000, 46_000]
+        assert [completion.cut for completion in last.group.completions[:2]] == [996_000, 46_000]
         assert (last.group.left_out, len(last.group.completions)) == (6, 16)
         assert last.group.completions[0].reward is None and last.group.completions[0].advantage is None
         assert last.group.prompt.text == "prompt 4 ?\x1b[2J"
@@ -82,22 +82,22 @@ async def test_samples_reach_readers_and_never_the_log(tmp_path: Path) -> None:
             await serve_completions(history, RUN)
             request = CompletionsRequest(limit=2)
             answer = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, request.wire()))
-            assert [one.group.number for one in answer.groups] == [4, 5] and answer.has_stream
+            assert [stored_group.group.number for stored_group in answer.groups] == [4, 5] and answer.has_stream
             behind = CompletionsRequest(after=answer.groups[0].seq)
             rest = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, behind.wire()))
-            assert [one.group.number for one in rest.groups] == [5]
+            assert [stored_group.group.number for stored_group in rest.groups] == [5]
             for refused in (b"", b"{}x", CompletionsRequest(limit=1).wire().replace(b'"limit":1', b'"limit":9999')):
                 with pytest.raises(BusError, match="no answer"):
                     await admin.request(ON.stored_completions, refused, 0.3)
             async with server.bus("scout") as scout:
-                heard: list[bytes] = []
-                await scout.subscribe_inline(ON.completions, lambda message: heard.append(message.data))
+                received: list[bytes] = []
+                await scout.subscribe_inline(ON.completions, lambda message: received.append(message.data))
                 with pytest.raises(BusError):
                     await scout.request(ON.stored_completions, request.wire(), 0.5)
                 learner.show(parcel(made, 6, "secret"))
                 await arrived(admin, 6)
                 await scout.flush()
-                assert heard == [] and any("completions" in said.lower() for said in scout.errors)
+                assert received == [] and any("completions" in error.lower() for error in scout.errors)
 
         assert await off_loop(learner.close, "completed")
         bodies = await server.bodies()
@@ -133,9 +133,11 @@ async def test_an_outage_or_a_hanging_redaction_does_not_block_training(tmp_path
         learner.show(parcel(made, 2, "raise"))
         learner.show(parcel(made, 3, "a secret"))
         async with server.bus() as admin:
-            kept = await arrived(admin, 3)
-        assert [one.group.number for one in kept] == [1, 3] and kept[-1].group.completions[0].text == "a ■"
-        assert kept[-1].group.redacted
+            arrivals = await arrived(admin, 3)
+        assert [stored_group.group.number for stored_group in arrivals] == [1, 3] and arrivals[-1].group.completions[
+            0
+        ].text == "a ■"
+        assert arrivals[-1].group.redacted
 
         await server.kill()
         for tick in range(4, 4 + 5 * WAITING):
@@ -145,8 +147,8 @@ async def test_an_outage_or_a_hanging_redaction_does_not_block_training(tmp_path
         last = 3 + 5 * WAITING
         await server.start()
         async with server.bus() as admin:
-            kept = await arrived(admin, last)
-        assert len(kept) <= 2 + 3 * WAITING
+            arrivals = await arrived(admin, last)
+        assert len(arrivals) <= 2 + 3 * WAITING
         await server.logged(lambda event: isinstance(event.body, Observation) and event.body.step == last)
         assert await off_loop(partial(learner.close, timeout_s=30), "completed")
         ticks = [body.tick for body in await server.bodies() if isinstance(body, Observation)]

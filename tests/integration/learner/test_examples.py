@@ -68,29 +68,29 @@ def says(state: str, name: str, event: Event) -> bool:
 @pytest.mark.parametrize("example", SMOKE)
 async def test_the_example_runs_and_its_log_tells_all_of_it(stack: Stack, example: str) -> None:
     learner = stack.learner(example)
-    assert await learner.ended(120) == 0, learner.said()
+    assert await learner.ended(120) == 0, learner.output()
     for process, name in zip(stack.agents, AGENTS, strict=True):
         process.terminate()
-        assert await process.ended() == 0, process.said()
+        assert await process.ended() == 0, process.output()
         await stack.server.logged(partial(says, "left", name))
     events = await stack.server.events()
-    said = [event.body for event in events]
+    bodies = [event.body for event in events]
 
-    runs = [body for body in said if isinstance(body, RunStarted)]
-    ends = [body for body in said if isinstance(body, RunEnded)]
-    observed = [body for body in said if isinstance(body, Observation)]
+    runs = [body for body in bodies if isinstance(body, RunStarted)]
+    ends = [body for body in bodies if isinstance(body, RunEnded)]
+    observed = [body for body in bodies if isinstance(body, Observation)]
     assert len(runs) == len(ends) == 1 and ends[0].reason == "completed"
     assert ends[0].lockstep_timeouts == 0
     assert [body.step for body in observed] == list(range(SMOKE[example][0], SMOKE[example][1] + 1))
 
-    decided = [body for body in said if isinstance(body, Decision)]
+    decided = [body for body in bodies if isinstance(body, Decision)]
     assert decided, "the agent had something to say"
     for decision in decided:
-        spoken = {line.agent: line.stance for line in decision.tally}
-        assert spoken["custom_agent"] == "propose"
-        assert spoken["bare_nats_agent"] in ("for", "against")
+        stances = {line.agent: line.stance for line in decision.tally}
+        assert stances["custom_agent"] == "propose"
+        assert stances["bare_nats_agent"] in ("for", "against")
     adopted = [decision.id for decision in decided if decision.verdict == "adopted"]
-    answered = {body.decision_id: body.status for body in said if isinstance(body, Receipt)}
+    answered = {body.decision_id: body.status for body in bodies if isinstance(body, Receipt)}
     assert adopted and all(answered[name] == "applied" for name in adopted)
 
     report = replay(events, RUN)

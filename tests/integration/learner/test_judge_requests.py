@@ -42,8 +42,8 @@ async def test_a_second_training_and_an_evaluation_after_it_ask_once_for_each_gr
         async with Endpoint().running() as endpoint, Bus.connect(server.url, _key(server, "critic")) as bus:
             endpoint.likes = "a"
             settings = MemberSettings(provider="compatible", model="m@", base_url=endpoint.openai_url)
-            asked = endpoint_of("critic", settings, catalogue())
-            judge = Judge("critic", providers.connect("critic", asked, NO_KEY))
+            critic_endpoint = endpoint_of("critic", settings, catalogue())
+            judge = Judge("critic", providers.connect("critic", critic_endpoint, NO_KEY))
             serving = asyncio.create_task(serve(Member("critic", judge), bus, stop))
             remote = RemoteMembers(("critic",), server.url, _key(server, "learner"), deadline_s=20)
             committee = Committee({}, remote=remote, description="A test.")

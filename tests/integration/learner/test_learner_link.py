@@ -94,11 +94,11 @@ async def test_a_decision_that_is_not_adopted_does_not_reach_the_training_thread
             await decide(mesh, decision(number).model_copy(update={"verdict": verdict}))
     received: list[Any] = []
 
-    def heard() -> bool:
+    def decision_arrived() -> bool:
         received.append(process.receive())
         return received[-1] is not None
 
-    await until(heard)
+    await until(decision_arrived)
     assert received[-1].verdict == "adopted" and received[-1].id == decision(2).id
     assert await off_loop(learner.close, "completed")
 
@@ -125,8 +125,8 @@ async def test_a_later_incarnation_continues_where_the_log_ends(nats: Server) ->
     second.observe(4, {"loss": 1.0})
     second.poll()
     assert await off_loop(second.close, "completed")
-    said = [body for body in await nats.bodies() if not isinstance(body, Decision)]
-    mine = [body for body in said if body.incarnation == 2]  # type: ignore[attr-defined]
+    messages = [body for body in await nats.bodies() if not isinstance(body, Decision)]
+    mine = [body for body in messages if body.incarnation == 2]  # type: ignore[attr-defined]
     assert [type(body) for body in mine] == [RunStarted, Receipt, Receipt, Observation, RunEnded]
     receipts = [body for body in mine if isinstance(body, Receipt)]
     assert [(r.decision_id, r.status) for r in receipts] == [(decision(n).id, "unknown") for n in (11, 12)]
@@ -158,10 +158,10 @@ async def test_a_killed_server_loses_no_message(nats: Server) -> None:
     stop.set()
     last = await training
     assert await off_loop(learner.close, "completed")
-    said = [body for body in await nats.bodies() if not isinstance(body, Decision)]
-    assert [body.n for body in said] == list(range(1, len(said) + 1))  # type: ignore[attr-defined]
-    assert [body.step for body in said if isinstance(body, Observation)] == list(range(1, last + 1))
-    assert [r.status for r in said if isinstance(r, Receipt)] == ["applied", "applied"]
+    messages = [body for body in await nats.bodies() if not isinstance(body, Decision)]
+    assert [body.n for body in messages] == list(range(1, len(messages) + 1))  # type: ignore[attr-defined]
+    assert [body.step for body in messages if isinstance(body, Observation)] == list(range(1, last + 1))
+    assert [r.status for r in messages if isinstance(r, Receipt)] == ["applied", "applied"]
     assert process.dropped == 0
 
 
@@ -186,9 +186,9 @@ async def test_a_frozen_server_loses_no_message(nats: Server) -> None:
     stop.set()
     last = await training
     assert await off_loop(learner.close, "completed")
-    said = await nats.bodies()
-    assert [body.n for body in said] == list(range(1, len(said) + 1))  # type: ignore[attr-defined]
-    assert [body.step for body in said if isinstance(body, Observation)] == list(range(1, last + 1))
+    messages = await nats.bodies()
+    assert [body.n for body in messages] == list(range(1, len(messages) + 1))  # type: ignore[attr-defined]
+    assert [body.step for body in messages if isinstance(body, Observation)] == list(range(1, last + 1))
 
 
 async def test_operators_commands_are_read_from_the_log(nats: Server) -> None:

@@ -75,7 +75,7 @@ def weights(folder: Path, ranks: int) -> set[str]:
 
 async def reached(folder: Path, step: int, process: Process) -> None:
     await until(lambda: len(steps(folder)) >= step or process.popen.poll() is not None, LIMIT_S)
-    assert process.popen.poll() is None, process.said()
+    assert process.popen.poll() is None, process.output()
 
 
 def decision(
@@ -91,14 +91,14 @@ async def decide(nats: Server, *made: Decision) -> None:
     """As a mesh would: after the run's start, which the steps don't wait for."""
     await nats.logged(lambda event: isinstance(event.body, RunStarted))
     async with nats.bus("mesh") as mesh:
-        for one in made:
-            await mesh.append(ON.decision(one.id), one.wire(), once=True)
+        for decision in made:
+            await mesh.append(ON.decision(decision.id), decision.wire(), once=True)
 
 
 async def answered(nats: Server, folder: Path, made: Sequence[Decision], allowed: int, limit: int) -> int:
     """Let the ranks go on until the log has a receipt of each; the last step that they may take. A decision is taken at
     a step, once it has come, so that the log is read a few times before the next step."""
-    wanted = {one.id for one in made}
+    wanted = {decision.id for decision in made}
     async with nats.bus() as bus:
         for last in range(allowed, limit):
             for _ in range(READINGS):
@@ -139,19 +139,19 @@ async def test_four_ranks_take_twenty_decisions_while_the_bus_is_killed_twice(
     await decide(nats, *last)
     await answered(nats, tmp_path, last, allowed + 30, 190)
     allow(tmp_path, 200)
-    assert await process.ended(LIMIT_S) == 0, process.said()
+    assert await process.ended(LIMIT_S) == 0, process.output()
 
     assert [step for step, *_ in steps(tmp_path)] == list(range(1, 201))
     assert all(settings(tmp_path, rank) == settings(tmp_path, 0) for rank in (1, 2, 3))
     assert len(weights(tmp_path, 4)) == 1
-    said = await nats.bodies()
-    receipts = [(body.decision_id, body.status) for body in said if isinstance(body, Receipt)]
+    messages = await nats.bodies()
+    receipts = [(body.decision_id, body.status) for body in messages if isinstance(body, Receipt)]
     assert receipts == [(made.id, "applied") for made in (*first, *late, *last)]
     assert steps(tmp_path)[-1][1] == pytest.approx(0.01 * 2.4)
     # What was on its way when the link was killed is lost and counted; nothing else is.
-    seen = {body.step for body in said if isinstance(body, Observation)}
+    seen = {body.step for body in messages if isinstance(body, Observation)}
     assert seen <= set(range(1, 201)) and seen >= {*range(1, 91), *range(allowed + 31, 201)}
-    end = said[-1]
+    end = messages[-1]
     assert isinstance(end, RunEnded) and (end.reason, end.dropped_observations) == ("completed", 200 - len(seen))
 
 
@@ -174,10 +174,10 @@ async def test_a_signal_to_one_rank_ends_all_cleanly_and_a_dead_rank_is_a_failur
     os.kill(rank_1, signal.SIGKILL)
     assert await process.ended(LIMIT_S) != 0
 
-    said = await nats.bodies()
-    starts = [number for number, body in enumerate(said) if isinstance(body, RunStarted)]
+    messages = await nats.bodies()
+    starts = [number for number, body in enumerate(messages) if isinstance(body, RunStarted)]
     assert len(starts) == 2, "one learner, not one a rank"
-    first, second = said[: starts[1]], said[starts[1] :]
+    first, second = messages[: starts[1]], messages[starts[1] :]
     end = first[-1]
     assert isinstance(end, RunEnded) and (end.reason, end.detail) == ("stopped", "rank 1 was asked to end")
     assert len(weights(tmp_path, 2)) == 1
@@ -187,7 +187,7 @@ async def test_a_signal_to_one_rank_ends_all_cleanly_and_a_dead_rank_is_a_failur
     assert receipts == [(decision(n, 1.0).id, "applied") for n in (1, 2)], "one receipt each, not one a rank"
     seen = [body for body in first if isinstance(body, Observation)]
     assert [body.step for body in seen] == list(range(1, end.step + 1))
-    means = [(one[2] + other[2]) / 2 for one, other in zip(*each, strict=True)]
+    means = [(row[2] + peer_row[2]) / 2 for row, peer_row in zip(*each, strict=True)]
     assert [body.metrics["loss"] for body in seen] == pytest.approx(means, rel=1e-6)
     last = second[-1]
     assert isinstance(last, RunEnded) and last.reason == "failed", last
@@ -201,7 +201,7 @@ async def test_a_sharded_trainer_is_unchanged_and_its_knobs_work(nats: Server, s
     await until(lambda: [steps(tmp_path)[-1][i] for i in (1, 3)] == [0.005, 0.25], LIMIT_S)
     async with nats.bus() as operator:
         await operator.append(ON.operator("ann"), OperatorCommand(id="1", action="stop").wire())
-    assert await process.ended(LIMIT_S) == 0, process.said()
+    assert await process.ended(LIMIT_S) == 0, process.output()
     assert settings(tmp_path, 0) == settings(tmp_path, 1)
     assert len(weights(tmp_path, 2)) == 1
     assert all(end["same"] for end in ends(tmp_path, 2)), "observed, it trains as it does alone, bit for bit"
@@ -219,7 +219,7 @@ def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int, *more:
     job = ["-m", "tests.support.ranks_job", kind, str(folder), "--ranks", str(count), *more]
     process = Process(job, env, folder / "log", forks.popen())
     try:
-        assert process.popen.wait(LIMIT_S) == 0, process.said()
+        assert process.popen.wait(LIMIT_S) == 0, process.output()
     finally:
         process.kill()
     return ends(folder, count)
@@ -234,9 +234,9 @@ def test_an_oracles_rows_keep_their_own_vectors_on_two_ranks(forks: ForkServer, 
 
 def test_a_channel_shares_its_hints_between_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
     """Rank 1 has no hint, and none of them waits for the other."""
-    one, other = without_a_bus(forks, "channels", tmp_path, 2, "--steps", "2")
-    assert one["hinted"] == [16, 16] and other["hinted"] == [0, 0]
-    assert one["weights"] == other["weights"] and one["shares"] == [0.5, 0.5]
+    first_rank, second_rank = without_a_bus(forks, "channels", tmp_path, 2, "--steps", "2")
+    assert first_rank["hinted"] == [16, 16] and second_rank["hinted"] == [0, 0]
+    assert first_rank["weights"] == second_rank["weights"] and first_rank["shares"] == [0.5, 0.5]
 
 
 @pytest.fixture(scope="module")
@@ -247,9 +247,9 @@ def cases(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[d
 
 def alike(cases: list[dict[str, Any]], name: str, *fields: str) -> list[Any]:
     """What the ranks say alike."""
-    said = [[rank[name][field] for field in fields] for rank in cases]
-    assert said[0] == said[1] == said[2]
-    return said[0]
+    fields_by_rank = [[rank[name][field] for field in fields] for rank in cases]
+    assert fields_by_rank[0] == fields_by_rank[1] == fields_by_rank[2]
+    return fields_by_rank[0]
 
 
 @pytest.mark.parametrize("name", ["listening_fails", "the_client_itself_fails"])

@@ -211,18 +211,18 @@ async def test_a_lost_acknowledgement_never_duplicates_a_message(nats: Server, m
     all_of, one_of = Bus.append_all, Bus.append
 
     async def append_all(bus: Bus, *args: Any, **kwargs: Any) -> int:
-        taken = await all_of(bus, *args, **kwargs)
+        reply = await all_of(bus, *args, **kwargs)
         if lost.count("batch") < 2:
             lost.append("batch")
             raise BusError("no word came back")
-        return taken
+        return reply
 
     async def append(bus: Bus, *args: Any, **kwargs: Any) -> int:
-        taken = await one_of(bus, *args, **kwargs)
+        reply = await one_of(bus, *args, **kwargs)
         if lost.count("one") < 2:
             lost.append("one")
             raise BusError("no word came back")
-        return taken
+        return reply
 
     monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
     for module in ("bus.log", "protocol.events"):
@@ -246,11 +246,11 @@ async def test_a_lost_acknowledgement_never_duplicates_a_message(nats: Server, m
 
 async def test_a_forged_message_settles_nothing(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing went out, and when the log is asked it holds something newer of this incarnation."""
-    real, kept = Bus.append, list[str]()
+    real, withheld = Bus.append, list[str]()
 
     async def append(bus: Bus, subject: str, data: bytes, **kwargs: Any) -> int:
-        if subject == ON.observation and not kept:
-            kept.append(subject)
+        if subject == ON.observation and not withheld:
+            withheld.append(subject)
             forged = Observation(incarnation=1, n=10**6, tick=10**6, step=10**6, progress=0, metrics={})
             async with nats.bus() as admin:
                 await real(admin, ON.observation, forged.wire(), message_id="1-1000000-0123456789abcdef")
@@ -264,7 +264,7 @@ async def test_a_forged_message_settles_nothing(nats: Server, monkeypatch: pytes
     await off_loop(learner.start)
     learner.observe(1, {"loss": 1.0})
     assert await off_loop(learner.close, "completed", timeout_s=60)
-    assert kept and sorted(await in_log(nats)) == [1, 2, 3, 10**6]
+    assert withheld and sorted(await in_log(nats)) == [1, 2, 3, 10**6]
 
 
 async def test_a_batch_that_arrives_late_is_not_duplicated(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,10 +325,10 @@ async def test_a_full_log_does_not_stop_training_and_is_reported_once(
     await until(lambda: not link.unsent)
     assert await off_loop(learner.close, "completed", timeout_s=60)
     assert await in_log(nats) == list(range(1, 2 * BATCH + 3))
-    said = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
-    refusals = [text for text in said if "10077" in text]
-    assert 1 <= len(refusals) <= 2 and "training continues" in refusals[0], said  # one for a batch, one for one by one
-    assert any(re.match(r"the log takes messages again after .*; 0 observations were dropped", text) for text in said)
+    lines = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
+    refusals = [text for text in lines if "10077" in text]
+    assert 1 <= len(refusals) <= 2 and "training continues" in refusals[0], lines  # one for a batch, one for one by one
+    assert any(re.match(r"the log takes messages again after .*; 0 observations were dropped", text) for text in lines)
 
 
 async def test_without_jetstream_training_continues_and_the_log_says_what_to_check(
@@ -359,11 +359,11 @@ async def test_the_end_counts_all_that_was_dropped(nats: Server) -> None:
     closing = asyncio.create_task(off_loop(learner.close, "completed", timeout_s=60))
     await nats.start()
     assert await closing
-    said = await nats.bodies()
-    steps = [body.step for body in said if isinstance(body, Observation)]
-    assert isinstance(said[0], RunStarted) and isinstance(said[-1], RunEnded)
+    messages = await nats.bodies()
+    steps = [body.step for body in messages if isinstance(body, Observation)]
+    assert isinstance(messages[0], RunStarted) and isinstance(messages[-1], RunEnded)
     assert steps == list(range(1001 - len(steps), 1001))
-    assert said[-1].dropped_observations == 1000 - len(steps) > 0
+    assert messages[-1].dropped_observations == 1000 - len(steps) > 0
 
 
 async def test_a_permanently_closed_connection_is_replaced(nats: Server) -> None:
@@ -433,8 +433,8 @@ async def test_during_an_outage_the_oldest_observations_are_dropped_and_receipts
     assert rate[0] == 4.0
     await nats.start()
     assert await off_loop(learner.close, "completed", timeout_s=30)
-    said = await nats.bodies()
-    steps = [body.step for body in said if isinstance(body, Observation)]
+    messages = await nats.bodies()
+    steps = [body.step for body in messages if isinstance(body, Observation)]
     assert steps == list(range(501 - len(steps), 501)) and 50 < len(steps) < 200
-    assert [(body.after, body.step) for body in said if isinstance(body, Receipt)] == [(3.0, 0), (4.0, 199)]
+    assert [(body.after, body.step) for body in messages if isinstance(body, Receipt)] == [(3.0, 0), (4.0, 199)]
     assert link.writer.dropped == 500 - len(steps)

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family, wait_for
-from tests.integration.controller.test_stack_restarts import SERVICES, Said, the_server_itself
+from tests.integration.controller.test_stack_restarts import SERVICES, OutputReader, the_server_itself
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage, Observation, RunEnded
@@ -21,10 +21,12 @@ from oven_runs.home.spool import NAME, look
 pytestmark = pytest.mark.e2e
 
 
-def training(stack: Stack, run: str) -> Said:
+def training(stack: Stack, run: str) -> OutputReader:
     """25 observations a second, with two agents, decisions and receipts."""
     stack.install(SERVICES)
-    up = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", run, "--set", "agents=[learning_rate]"))
+    up = OutputReader(
+        stack.start("up", "--headless", "--recipe", "toy", "--run", run, "--set", "agents=[learning_rate]")
+    )
     up.until("step   10")
     return up
 
@@ -36,7 +38,7 @@ def down(stack: Stack, run: str) -> None:
     the_server_itself(stack, run).kill()
 
 
-def ended(stack: Stack, run: str, up: Said) -> str:
+def ended(stack: Stack, run: str, up: OutputReader) -> str:
     """Training goes on for a while without it, and ends."""
     up.until("nats-server ended")
     up.until("nats-server ended")  # it is tried again in vain
@@ -48,8 +50,8 @@ def ended(stack: Stack, run: str, up: Said) -> str:
 
 def whole(events: list[Event]) -> int:
     """Nothing of the learner is missing or there twice, in order; how many observations."""
-    said = [event.body.n for event in events if isinstance(event.body, LearnerMessage)]
-    assert said == list(range(1, len(said) + 1))
+    numbers = [event.body.n for event in events if isinstance(event.body, LearnerMessage)]
+    assert numbers == list(range(1, len(numbers) + 1))
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     [end] = [event.body for event in events if isinstance(event.body, RunEnded)]
     assert end.reason == "completed" and end.dropped_observations == 0
@@ -61,13 +63,13 @@ def whole(events: list[Event]) -> int:
 def test_after_a_lasting_outage_the_spool_goes_into_the_log_when_it_is_read(stack: Stack) -> None:
     up = training(stack, "never")
     down(stack, "never")
-    said = ended(stack, "never", up)
+    text = ended(stack, "never", up)
     folder = stack.run_folder("never")
     content = look(folder.path, "never")
     assert content.messages and content.end is not None and not content.lost
-    assert f"the log lacks {len(content.messages)} messages of the learner ({content.observations} observations" in said
-    code, told = stack.command("log", "never", "--json")
-    assert code == 0 and f"spool.jsonl: {len(content.messages)} messages" in told
+    assert f"the log lacks {len(content.messages)} messages of the learner ({content.observations} observations" in text
+    code, output = stack.command("log", "never", "--json")
+    assert code == 0 and f"spool.jsonl: {len(content.messages)} messages" in output
     assert not (folder.path / NAME).exists()
     assert whole(list(exported(folder))) > content.observations
     assert stack.command("replay", "never")[0] == 0
@@ -80,13 +82,13 @@ def test_a_bus_that_returns_during_shutdown_gets_all_messages(stack: Stack) -> N
     down(stack, "back")
     up.until("nats-server ended")  # and is tried again 3.75 s and 7.75 s from here: the learner gives it up between
     (stack.run_folder("back").path / "finish").touch()
-    kept = stack.run_folder("back").path / NAME
+    spool = stack.run_folder("back").path / NAME
     # `look` would wait for the stack, which has the file to itself until the server is back.
-    wait_for(lambda: kept.exists() and "RunEnded" in kept.read_text(), "what the learner kept")
+    wait_for(lambda: spool.exists() and "RunEnded" in spool.read_text(), "what the learner kept")
     conf.write_text(before)
     code = up.end()
-    said = "".join(up.lines)
-    assert code == 0 and "are in the log now" in said and "completed at step" in said, said
+    text = "".join(up.lines)
+    assert code == 0 and "are in the log now" in text and "completed at step" in text, text
     whole(list(exported(stack.run_folder("back"))))
     assert stack.run_folder("back").status() == "completed"
     assert stack.command("replay", "back")[0] == 0
@@ -102,11 +104,11 @@ def test_without_the_store_log_jsonl_has_the_whole_log(stack: Stack) -> None:
     ended(stack, "gone", up)
     content = look(folder.path, "gone")
     assert content.messages
-    code, told = stack.command("log", "gone")
-    assert code == 0 and "the store of run 'gone' is gone: its log is log.jsonl" in told, told
+    code, output = stack.command("log", "gone")
+    assert code == 0 and "the store of run 'gone' is gone: its log is log.jsonl" in output, output
     whole(list(exported(folder)))
-    code, told = stack.command("replay", "gone")
-    assert code == 0 and "is gone" in told and "byte for byte" in told, told
+    code, output = stack.command("replay", "gone")
+    assert code == 0 and "is gone" in output and "byte for byte" in output, output
     assert stack.json("status", "gone")["status"] == "completed"
 
 
@@ -122,30 +124,30 @@ def test_with_a_full_disk_the_number_of_missing_messages_is_reported(stack: Stac
     """By a limit on a file's size, as a quota or a full disk would have it: for the store, log.jsonl and the spool."""
     stack.install(SERVICES)
     args = ["up", "--headless", "--recipe", "toy", "--run", "full", "--set", "agents=[learning_rate]"]
-    up = Said(limited(stack, 30000, *args))
+    up = OutputReader(limited(stack, 30000, *args))
     folder = stack.run_folder("full")
     up.until("log.jsonl cannot be written (File too large): make room")
     learner = folder.logs / "learner.log"
     wait_for(lambda: "messages wait" in learner.read_text(), "the outage, in the learner's own log")
     (folder.path / "finish").touch()
-    code, said = up.end(), "".join(up.lines)
-    assert code == 3 and "Traceback" not in said, said
+    code, text = up.end(), "".join(up.lines)
+    assert code == 3 and "Traceback" not in text, text
     content = look(folder.path, "full")
     assert content.messages and content.end is not None, "the end goes before the last observations"
-    assert f"the log lacks {content.summary()}; see {folder.path / NAME}" in said
+    assert f"the log lacks {content.summary()}; see {folder.path / NAME}" in text
 
-    code, told = stack.command("log", "full", "--json")
-    events = [Event.from_line(line) for line in told.splitlines() if line.startswith("{")]
+    code, output = stack.command("log", "full", "--json")
+    events = [Event.from_line(line) for line in output.splitlines() if line.startswith("{")]
     numbers = [event.body.n for event in events if isinstance(event.body, LearnerMessage)]
     [end] = [event.body for event in events if isinstance(event.body, RunEnded)]
     assert numbers == sorted(set(numbers)) and len(numbers) + content.lost == end.n
-    assert (code, "for good: the spool that held them was cut" in told) == (
+    assert (code, "for good: the spool that held them was cut" in output) == (
         3 if content.lost else 0,
         bool(content.lost),
     )
-    code, told = stack.command("replay", "full", "--verify")
-    assert code == (1 if content.lost else 0) and "byte for byte" in told, told
-    assert (f"missing: {content.lost} messages of the learner" in told) == bool(content.lost)
+    code, output = stack.command("replay", "full", "--verify")
+    assert code == (1 if content.lost else 0) and "byte for byte" in output, output
+    assert (f"missing: {content.lost} messages of the learner" in output) == bool(content.lost)
     status = stack.json("status", "full")
     assert status["status"] == "completed" and bool(status["missing"]) == bool(content.lost)
 
@@ -172,21 +174,23 @@ def limited(stack: Stack, size: int, *args: str) -> subprocess.Popen[str]:
 
 
 def test_an_unwritable_file_is_reported_in_one_line(stack: Stack) -> None:
-    code, told = stack.end_of(limited(stack, 300, "up", "--headless", "--recipe", "toy", "--run", "early"))
-    assert code == 3 and "Traceback" not in told
-    assert "cannot be written (File too large): make room" in told
+    code, output = stack.end_of(limited(stack, 300, "up", "--headless", "--recipe", "toy", "--run", "early"))
+    assert code == 3 and "Traceback" not in output
+    assert "cannot be written (File too large): make room" in output
 
-    up = Said(stack.start("up", "--headless", "--recipe", "toy", "--run", "late", "--set", "recipe_options.mode=wait"))
+    up = OutputReader(
+        stack.start("up", "--headless", "--recipe", "toy", "--run", "late", "--set", "recipe_options.mode=wait")
+    )
     up.until("step   12/12")
     psutil.Process(up.process.pid).rlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     assert stack.command("down", "late")[0] == 0
-    code, told = up.end(), "".join(up.lines)
-    assert code == 3 and "Traceback" not in told, told
-    assert "run.json cannot be written (File too large), and lacks the run's end: make room" in told
+    code, output = up.end(), "".join(up.lines)
+    assert code == 3 and "Traceback" not in output, output
+    assert "run.json cannot be written (File too large), and lacks the run's end: make room" in output
     folder = stack.run_folder("late")
     folder.export.unlink()
-    code, told = stack.end_of(limited(stack, 300, "replay", "late"))
-    assert code == 3 and "Traceback" not in told and told.count("\n") == 1, told
-    assert "File too large" in told and "free some disk space" in told
+    code, output = stack.end_of(limited(stack, 300, "replay", "late"))
+    assert code == 3 and "Traceback" not in output and output.count("\n") == 1, output
+    assert "File too large" in output and "free some disk space" in output
     assert stack.command("replay", "late", "--verify")[0] == 0, "nothing was lost"
     assert stack.json("status", "late")["status"] == "interrupted"

@@ -73,7 +73,7 @@ class Training:
         os.kill(self.link.pid, number)
 
 
-async def said(server: Server) -> list[LearnerMessage]:
+async def learner_messages(server: Server) -> list[LearnerMessage]:
     return [body for body in await server.bodies() if isinstance(body, LearnerMessage)]
 
 
@@ -87,7 +87,7 @@ async def test_messages_arrive_once_in_order_and_decisions_are_applied(nats: Ser
         await decide(mesh, decision(3, value=3.0))
     await until(lambda: run.turned(3.0))
     assert await off_loop(run.client.close, "completed")
-    messages = await said(nats)
+    messages = await learner_messages(nats)
     assert [message.n for message in messages] == list(range(1, 106))
     observed = [message for message in messages if isinstance(message, Observation)]
     assert observed[-2].metrics == {"loss": 0.5, "accuracy": 0.25}
@@ -116,7 +116,7 @@ async def test_a_killed_process_loses_only_observations(
             await decide(mesh, decision(10 * life + 5, value=5.0 + life))
             await until(lambda life=life: run.turned(5.0 + life))  # type: ignore[misc]
     assert await off_loop(run.client.close, "completed", timeout_s=60)
-    messages = await said(nats)
+    messages = await learner_messages(nats)
     numbers = [message.n for message in messages]
     assert numbers == sorted(set(numbers)), "in order, and nothing twice"
     assert sum(isinstance(message, Receipt) for message in messages) == 6
@@ -145,7 +145,7 @@ async def test_a_process_killed_during_an_outage_is_replaced_afterwards(
         await decide(mesh, decision(1, value=3.0))
     await until(lambda: run.turned(3.0))
     assert await off_loop(run.client.close, "completed", timeout_s=60)
-    assert [message.n for message in await said(nats)] == list(range(1, 14))
+    assert [message.n for message in await learner_messages(nats)] == list(range(1, 14))
     assert run.link.dropped == 0
 
 
@@ -161,7 +161,7 @@ async def test_a_frozen_process_blocks_nothing_and_the_oldest_observations_are_d
     await until(lambda: run.link.dropped > 1_000)
     run.signal(signal.SIGCONT)
     assert await off_loop(run.client.close, "completed", timeout_s=60)
-    messages = await said(nats)
+    messages = await learner_messages(nats)
     end = messages[-1]
     assert isinstance(end, RunEnded) and 1_000 < end.dropped_observations < 20_000
     assert len(messages) == 20_012 - end.dropped_observations
@@ -187,7 +187,7 @@ async def test_the_last_messages_of_a_killed_learner_are_delivered(nats: Server,
     )
     assert done.returncode == -signal.SIGKILL
     await until(lambda: not psutil.pid_exists(int(done.stdout)))
-    assert [message.n for message in await said(nats)] == [1, 2, 3, 4, 5, 6]
+    assert [message.n for message in await learner_messages(nats)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("last", ["", "; link._closing.set(); spin(lambda: not link._sent_close)"])
@@ -198,8 +198,8 @@ async def test_an_orphaned_process_without_a_server_ends(nats: Server, tmp_path:
     content = subprocess.Popen(args, env=nats.env("learner"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     await nats.logged(lambda event: isinstance(event.body, Observation))
     await nats.kill()
-    told, _ = await off_loop(content.communicate, "\n", 60)
-    await until(lambda: not psutil.pid_exists(int(told)))
+    output, _ = await off_loop(content.communicate, "\n", 60)
+    await until(lambda: not psutil.pid_exists(int(output)))
 
 
 async def test_an_unpicklable_message_is_omitted_and_logged(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,7 +209,7 @@ async def test_an_unpicklable_message_is_omitted_and_logged(nats: Server, caplog
     run.client.observe(1, {"loss": odd})
     run.steps(2)
     assert await off_loop(run.client.close, "completed")
-    assert [message.n for message in await said(nats)] == [1, 3, 4, 5]
+    assert [message.n for message in await learner_messages(nats)] == [1, 3, 4, 5]
     assert "a message could not be made and is left out" in caplog.text
 
 
@@ -254,7 +254,7 @@ async def test_spooled_messages_are_sent_first_by_the_next_learner(
     again.steps(5)
     assert await off_loop(again.client.close, "completed")
     assert not (folder / NAME).exists()
-    numbers = [(message.incarnation, message.n) for message in await said(nats)]
+    numbers = [(message.incarnation, message.n) for message in await learner_messages(nats)]
     assert numbers == [(1, n) for n in range(1, 53)] + [(2, n) for n in range(1, 8)]
 
 
@@ -273,7 +273,7 @@ async def test_spooled_messages_that_are_in_the_log_are_not_sent_again(nats: Ser
         assert await append(bus, RUN, content.messages[:4]) == 4
         assert await append(bus, RUN, content.messages) == 7
         assert await append(bus, RUN, content.messages) == 0
-    assert [message.n for message in await said(nats)] == list(range(1, 23))
+    assert [message.n for message in await learner_messages(nats)] == list(range(1, 23))
 
 
 @pytest.mark.slow
@@ -294,7 +294,7 @@ async def test_if_the_process_is_killed_in_an_outage_the_learner_writes_the_spoo
     await nats.start()
     async with nats.bus() as bus:
         await append(bus, RUN, content.messages)
-    assert [message.n for message in await said(nats)] == list(range(1, 23))
+    assert [message.n for message in await learner_messages(nats)] == list(range(1, 23))
 
 
 SAYS_MORE = """input()
@@ -316,12 +316,12 @@ async def test_the_messages_of_a_learner_killed_in_an_outage_are_spooled(nats: S
     await nats.logged(lambda event: isinstance(event.body, Observation) and event.body.tick == 5)
     assert (folder / NAME).exists() and look(folder, RUN).empty, "it is held while the learner lives"
     await nats.kill()
-    told, _ = await off_loop(content.communicate, "\n", 60)
+    output, _ = await off_loop(content.communicate, "\n", 60)
     assert content.returncode == -signal.SIGKILL
-    await until(lambda: not psutil.pid_exists(int(told)))
-    kept = look(folder, RUN)
-    assert [message.message_id.split("-")[1] for message in kept.messages] == ["7", "8", "9", "10", "11"]
-    assert kept.end is None and not kept.lost and not kept.unknown
+    await until(lambda: not psutil.pid_exists(int(output)))
+    spool = look(folder, RUN)
+    assert [message.message_id.split("-")[1] for message in spool.messages] == ["7", "8", "9", "10", "11"]
+    assert spool.end is None and not spool.lost and not spool.unknown
 
 
 async def test_a_spool_of_another_run_is_refused_at_the_start(nats: Server, folder: Path) -> None:

@@ -52,11 +52,11 @@ class Judge:
         asyncio.run_coroutine_threadsafe(what(), self.loop).result(30)
 
     async def answer(self, message: Msg) -> None:
-        asked = ScoreRequest.model_validate_json(message.data)
-        self.policies.add(asked.policy)
-        right = example(asked.prompt.strip("S=")).answer
-        scores = {c.id: 0.9 if c.text == right else 0.1 for c in asked.completions}
-        await self.bus.publish(message.reply, ScoreReply(member="judge", group=asked.group, scores=scores).wire())
+        request = ScoreRequest.model_validate_json(message.data)
+        self.policies.add(request.policy)
+        right = example(request.prompt.strip("S=")).answer
+        scores = {c.id: 0.9 if c.text == right else 0.1 for c in request.completions}
+        await self.bus.publish(message.reply, ScoreReply(member="judge", group=request.group, scores=scores).wire())
 
 
 class Outage(Remembering):
@@ -109,9 +109,9 @@ async def test_an_outage_of_the_judge_is_skipped_and_the_run_goes_on(tmp_path: P
 
 def test_the_bench_finds_no_wrong_score_and_would_find_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
-    found = bench.measure(tmp_path / "a", groups=20, members=4, share=0.5, deadline_s=0.5, seed=1)
-    assert found["wrong_scores"] == 0 and sum(found["faults_by_kind"].values()) > 0
-    assert found["skipped"] < found["skipped_by_one_judge"]
+    result = bench.measure(tmp_path / "a", groups=20, members=4, share=0.5, deadline_s=0.5, seed=1)
+    assert result["wrong_scores"] == 0 and sum(result["faults_by_kind"].values()) > 0
+    assert result["skipped"] < result["skipped_by_one_judge"]
     liar = bench.rescored(lambda score: 1 - score)
     monkeypatch.setattr(bench, "FAULTS", {"a lie in the right form": liar})
     (tmp_path / "b").mkdir()

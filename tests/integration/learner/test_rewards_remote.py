@@ -32,46 +32,48 @@ def request(number: int = 0) -> ScoreRequest:
     return ScoreRequest(run="r", group=f"g{number}", prompt="p", completions=completions, deadline_s=1)
 
 
-def honest(asked: ScoreRequest, member: str) -> ScoreReply:
-    return ScoreReply(member=member, group=asked.group, scores={c.id: TRUTH[c.text] for c in asked.completions})
+def honest(request: ScoreRequest, member: str) -> ScoreReply:
+    return ScoreReply(member=member, group=request.group, scores={c.id: TRUTH[c.text] for c in request.completions})
 
 
 def saying(make: Callable[[ScoreRequest], bytes]) -> Answer:
-    async def answer(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
-        await bus.publish(message.reply, make(asked))
+    async def answer(bus: Bus, message: Msg, request: ScoreRequest) -> None:
+        await bus.publish(message.reply, make(request))
 
     return answer
 
 
-async def silent(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+async def silent(bus: Bus, message: Msg, request: ScoreRequest) -> None:
     pass
 
 
-async def flooding(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+async def flooding(bus: Bus, message: Msg, request: ScoreRequest) -> None:
     """The truth once, then a thousand other scores on the same inbox."""
-    await bus.publish(message.reply, honest(asked, "bad").wire())
-    other = ScoreReply(member="bad", group=asked.group, scores={c.id: 0.0 for c in asked.completions}).wire()
+    await bus.publish(message.reply, honest(request, "bad").wire())
+    foreign_reply = ScoreReply(
+        member="bad", group=request.group, scores={c.id: 0.0 for c in request.completions}
+    ).wire()
     for _ in range(1000):
-        await bus.publish(message.reply, other)
+        await bus.publish(message.reply, foreign_reply)
 
 
-async def late(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
+async def late(bus: Bus, message: Msg, request: ScoreRequest) -> None:
     """Scores that would be wrong, after the deadline that the request names."""
-    await asyncio.sleep(asked.deadline_s + 0.05)
-    await bus.publish(message.reply, ScoreReply(member="bad", group=asked.group, scores={"x": 0.0}).wire())
+    await asyncio.sleep(request.deadline_s + 0.05)
+    await bus.publish(message.reply, ScoreReply(member="bad", group=request.group, scores={"x": 0.0}).wire())
 
 
 def edited(**update: object) -> Answer:
-    return saying(lambda asked: honest(asked, "bad").model_copy(update=update).wire())
+    return saying(lambda request: honest(request, "bad").model_copy(update=update).wire())
 
 
-def shifted(asked: ScoreRequest) -> bytes:
-    return honest(asked, "bad").model_copy(update={"scores": {f"{c.id}x": 0.5 for c in asked.completions}}).wire()
+def shifted(request: ScoreRequest) -> bytes:
+    return honest(request, "bad").model_copy(update={"scores": {f"{c.id}x": 0.5 for c in request.completions}}).wire()
 
 
 def beyond(value: float) -> Callable[[ScoreRequest], bytes]:
-    def make(asked: ScoreRequest) -> bytes:
-        return ScoreReply(member="bad", group=asked.group, scores={c.id: value for c in asked.completions}).wire()
+    def make(request: ScoreRequest) -> bytes:
+        return ScoreReply(member="bad", group=request.group, scores={c.id: value for c in request.completions}).wire()
 
     return make
 
@@ -106,20 +108,20 @@ async def nats(tmp_path: Path) -> AsyncIterator[Server]:
 @contextlib.asynccontextmanager
 async def listening(server: Server, member: str, answer: Answer) -> AsyncIterator[list[ScoreRequest]]:
     """A member that answers each request with `answer`; what it was asked."""
-    asked: list[ScoreRequest] = []
+    requests: list[ScoreRequest] = []
     tasks: set[asyncio.Task[None]] = set()
     async with Bus.connect(server.url, Credentials.load(server.creds(member))) as bus:
 
         async def hear(message: Msg) -> None:
-            said = ScoreRequest.model_validate_json(message.data)
-            asked.append(said)
-            task = asyncio.create_task(answer(bus, message, said))
+            request = ScoreRequest.model_validate_json(message.data)
+            requests.append(request)
+            task = asyncio.create_task(answer(bus, message, request))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
         await bus.subscribe(names.reward(member), hear)
         await bus.flush()
-        yield asked
+        yield requests
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -144,7 +146,7 @@ async def ask(members: RemoteMembers, count: int = 1) -> dict[str, list[Verdict]
     return await asyncio.to_thread(members.ask, [request(number) for number in range(count)], named)
 
 
-GOOD = saying(lambda asked: honest(asked, "good").wire())
+GOOD = saying(lambda request: honest(request, "good").wire())
 SCORES = tuple(TRUTH.values())
 
 
@@ -153,59 +155,59 @@ async def test_a_fault_is_an_abstention_by_its_name_and_the_others_score(nats: S
     answer, kind = FAULTS[fault]
     async with listening(nats, "good", GOOD), listening(nats, "bad", answer):
         with remote(nats) as members:
-            found = await ask(members, 3)
-    assert found == {"good": [SCORES] * 3, "bad": [Abstention(kind)] * 3}
+            answers = await ask(members, 3)
+    assert answers == {"good": [SCORES] * 3, "bad": [Abstention(kind)] * 3}
 
 
-async def test_nobody_there_is_known_before_the_deadline(nats: Server) -> None:
+async def test_an_absent_member_is_detected_before_the_deadline(nats: Server) -> None:
     async with listening(nats, "good", GOOD):
         with remote(nats, deadline_s=60, absent_s=0.5) as members:
             async with asyncio.timeout(60):
-                found = await ask(members)
-    assert found == {"good": [SCORES], "bad": [Abstention("no_responder")]}
+                answers = await ask(members)
+    assert answers == {"good": [SCORES], "bad": [Abstention("no_responder")]}
 
 
 async def test_a_member_that_is_being_started_is_waited_for(nats: Server) -> None:
     with remote(nats, deadline_s=60) as members:
         asking = asyncio.create_task(ask(members))
-        as_good = saying(lambda asked: honest(asked, "bad").wire())
+        as_good = saying(lambda request: honest(request, "bad").wire())
         async with listening(nats, "good", GOOD), listening(nats, "bad", as_good):
-            found = await asking
-    assert found == {"good": [SCORES], "bad": [SCORES]}
+            answers = await asking
+    assert answers == {"good": [SCORES], "bad": [SCORES]}
 
 
 async def test_a_flood_of_replies_counts_once_and_drowns_nobody(nats: Server) -> None:
     async with listening(nats, "good", GOOD), listening(nats, "bad", flooding):
         with remote(nats, deadline_s=30) as members:
-            found = await ask(members, 20)
-    assert found == {"good": [SCORES] * 20, "bad": [SCORES] * 20}
+            answers = await ask(members, 20)
+    assert answers == {"good": [SCORES] * 20, "bad": [SCORES] * 20}
 
 
 async def test_an_answer_that_cannot_be_used_is_asked_for_once_more(nats: Server) -> None:
-    said = 0
+    attempts = 0
 
-    async def better_the_second_time(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
-        nonlocal said
-        said += 1
-        await bus.publish(message.reply, b"oops" if said == 1 else honest(asked, "bad").wire())
+    async def better_the_second_time(bus: Bus, message: Msg, request: ScoreRequest) -> None:
+        nonlocal attempts
+        attempts += 1
+        await bus.publish(message.reply, b"oops" if attempts == 1 else honest(request, "bad").wire())
 
-    async with listening(nats, "bad", better_the_second_time) as asked:
+    async with listening(nats, "bad", better_the_second_time) as requests:
         with remote(nats, ("bad",)) as members:
             assert await ask(members) == {"bad": [SCORES]}
-            assert len(asked) == 2
+            assert len(requests) == 2
 
-    async with listening(nats, "bad", FAULTS["its_own_failure"][0]) as asked:
+    async with listening(nats, "bad", FAULTS["its_own_failure"][0]) as requests:
         with remote(nats, ("bad",)) as members:
             assert await ask(members) == {"bad": [Abstention("rate_limit")]}
-            assert len(asked) == 1, "its own failure is its own business"
+            assert len(requests) == 1, "its own failure is its own business"
 
 
 async def test_many_groups_are_asked_for_together(nats: Server) -> None:
     """Nobody is answered before all twenty have come: one after another would never end."""
     waiting: list[tuple[Msg, ScoreRequest]] = []
 
-    async def together(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
-        waiting.append((message, asked))
+    async def together(bus: Bus, message: Msg, request: ScoreRequest) -> None:
+        waiting.append((message, request))
         if len(waiting) == 20:
             for held, of_it in waiting:
                 await bus.publish(held.reply, honest(of_it, "good").wire())
@@ -215,7 +217,7 @@ async def test_many_groups_are_asked_for_together(nats: Server) -> None:
             assert await ask(members, 20) == {"good": [SCORES] * 20}
 
 
-async def test_a_member_that_takes_its_time_costs_the_deadline_and_no_more(nats: Server) -> None:
+async def test_a_slow_member_costs_no_more_than_the_deadline(nats: Server) -> None:
     """Two hundred groups to a member that never answers, of which not all are asked at a time."""
     async with listening(nats, "bad", silent):
         with remote(nats, ("bad",), deadline_s=0.5) as members:
@@ -241,17 +243,17 @@ async def test_the_bus_goes_down_and_comes_back(nats: Server) -> None:
 
 
 async def test_what_was_lost_with_the_connection_is_asked_for_again(nats: Server) -> None:
-    heard = asyncio.Event()
+    arrived = asyncio.Event()
 
-    async def second_time(bus: Bus, message: Msg, asked: ScoreRequest) -> None:
-        if heard.is_set():
-            await GOOD(bus, message, asked)
-        heard.set()
+    async def second_time(bus: Bus, message: Msg, request: ScoreRequest) -> None:
+        if arrived.is_set():
+            await GOOD(bus, message, request)
+        arrived.set()
 
     async with listening(nats, "good", second_time):
         with remote(nats, ("good",), deadline_s=60) as members:
             asking = asyncio.create_task(ask(members))
-            await heard.wait()
+            await arrived.wait()
             await nats.kill()
             await nats.start()
             assert await asking == {"good": [SCORES]}
@@ -281,10 +283,10 @@ async def test_a_group_too_large_for_the_bus_is_not_sent(nats: Server) -> None:
 
 async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:
     """The server's permissions: answering for another would need its requests' inboxes."""
-    heard: list[Msg] = []
+    messages: list[Msg] = []
 
     async def listen(message: Msg) -> None:
-        heard.append(message)
+        messages.append(message)
 
     async with Bus.connect(nats.url, Credentials.load(nats.creds("bad"))) as spy, listening(nats, "good", GOOD):
         await spy.subscribe(names.reward("good"), listen)
@@ -292,7 +294,7 @@ async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:
         with remote(nats, ("good",)) as members:
             assert await ask(members) == {"good": [SCORES]}
         await spy.flush()
-        assert not heard and any("ermission" in problem for problem in spy.errors)
+        assert not messages and any("ermission" in problem for problem in spy.errors)
 
 
 async def test_a_probe_brings_what_the_members_process_says_of_a_model(nats: Server) -> None:
@@ -316,8 +318,8 @@ async def test_a_probe_brings_what_the_members_process_says_of_a_model(nats: Ser
             assert await probes["good"] == ""
             assert await probes["bad"] == "deepseek/chat gave no verdict: auth, HTTP 401"
             replies["good"] = ProbeReply(member="bad", judge=model.identity)
-            said = await asyncio.wrap_future(members.probe("good", model))
-            assert said == "the process of good answered for bad and deepseek/chat"
+            report = await asyncio.wrap_future(members.probe("good", model))
+            assert report == "the process of good answered for bad and deepseek/chat"
     with remote(nats) as members:
         assert "the process of good does not listen" in await asyncio.wrap_future(members.probe("good", model))
 

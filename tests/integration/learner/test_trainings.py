@@ -38,11 +38,11 @@ async def turn(server: Server, client: OvenClient, number: int, value: float, ra
                 break
         await mesh.append(Subjects(RUN).decision(made.id), made.wire(), once=True)
 
-    def taken() -> bool:
+    def applied() -> bool:
         client.poll()
         return rate[0] == value
 
-    await until(taken)
+    await until(applied)
     client.observe(3, {"loss": 1.0})
 
 
@@ -61,11 +61,11 @@ async def test_a_second_training_has_its_own_values_and_a_restart_resumes_both(
         assert await asyncio.to_thread(client.close, "failed")
 
         monkeypatch.setattr(run_start, "_trainings_of_run", Counter())  # the script is started again
-        sft, grpo, other = [1.0], [2.0], [3.0]
-        for rate, named in ((sft, None), (grpo, None), (other, "other")):
+        sft, grpo, other_rate = [1.0], [2.0], [3.0]
+        for rate, named in ((sft, None), (grpo, None), (other_rate, "other")):
             client = await train(server, rate, named)
             assert await asyncio.to_thread(client.close, "completed")
-        assert (sft, grpo, other) == ([4.0], [5.0], [3.0])
+        assert (sft, grpo, other_rate) == ([4.0], [5.0], [3.0])
         bodies = await server.bodies()
     started = [body for body in bodies if isinstance(body, RunStarted)]
     assert [body.training for body in started] == ["1", "2", "1", "2", "other"]

@@ -34,14 +34,14 @@ async def publish(bus: Bus, *groups: SampledGroup) -> None:
     await bus.flush()
 
 
-class Heard:
+class Listener:
     """What a feed yields, until somebody has heard enough."""
 
     def __init__(self, run: RunFolder) -> None:
         self.groups: list[StoredGroup] = []
         self._run, self._more = run, asyncio.Event()
 
-    async def __aenter__(self) -> Heard:
+    async def __aenter__(self) -> Listener:
         self._task = asyncio.create_task(self._read())
         return self
 
@@ -80,28 +80,28 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
             assert await newest(local, 5) == []
             await bus.publish(Subjects("r").completions, b"\xff{")  # not a message: passed over
             await publish(bus, *(judged(step) for step in range(1, 71)))
-            found = await newest(local, 5)
-            assert [one.group.step for one in found] == [66, 67, 68, 69, 70]
+            newest_groups = await newest(local, 5)
+            assert [stored_group.group.step for stored_group in newest_groups] == [66, 67, 68, 69, 70]
             monitor = Credentials.load(folder.server.creds / "monitor.nk")
-            assert await newest(RemoteRun("r", folder.info().url, monitor), 4) == found[1:]
-            heard = await around.enter_async_context(Heard(folder))
-            await heard.until(70)
+            assert await newest(RemoteRun("r", folder.info().url, monitor), 4) == newest_groups[1:]
+            listener = await around.enter_async_context(Listener(folder))
+            await listener.until(70)
             await publish(bus, judged(71))
-            await heard.until(71)
+            await listener.until(71)
             await first.aclose()
             _, bus = await around.enter_async_context(serving(folder))  # another port, the same store
             await serve_completions(bus, "r")
             await publish(bus, hostile(72))
-            await heard.until(72)
-            assert [one.group.step for one in heard.groups] == [*range(7, 73)]
+            await listener.until(72)
+            assert [stored_group.group.step for stored_group in listener.groups] == [*range(7, 73)]
             async with contextlib.aclosing(followed(local, 3)) as batches:
-                assert [one.group.step for one in await anext(batches)] == [70, 71, 72]
+                assert [stored_group.group.step for stored_group in await anext(batches)] == [70, 71, 72]
     capsys.readouterr()
     await print_completions(local, last=2, as_json=True, follow=True)  # its stack is down
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["group"]["step"] for line in lines] == [71, 72] and all(line.isascii() for line in lines)
     await print_completions(local, last=2, as_json=False, follow=False)
-    said = capsys.readouterr().out
-    assert all(clean(line) == line for line in said.split("\n"))
-    assert "critic 0.8: right and short" in said and "996,000 characters are left out" in said
-    assert "reward –, advantage –" in said and "and 5 more completions" in said
+    output = capsys.readouterr().out
+    assert all(clean(line) == line for line in output.split("\n"))
+    assert "critic 0.8: right and short" in output and "996,000 characters are left out" in output
+    assert "reward –, advantage –" in output and "and 5 more completions" in output

@@ -29,7 +29,7 @@ from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import EmbeddedServer
 from oven_tui.apps.runs_app import Elsewhere
-from oven_tui.feed import Feed
+from oven_tui.log_feed import Feed
 from oven_tui.model.monitor_view import MonitorView
 
 LIMIT_S = 60

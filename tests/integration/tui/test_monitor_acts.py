@@ -44,15 +44,15 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
         await refusals(person, far)
         await person.press("X")
         await person.done()
-        given = {one.command.id for one in person.results}
-        assert {one.command.action for one in person.results} == {
+        command_ids = {result.command.id for result in person.results}
+        assert {result.command.action for result in person.results} == {
             "approve", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "veto", "stop"
         }  # fmt: skip
     await asyncio.to_thread(far.end)
     events = list(exported(far.folder))
     logged = {event.body.id for event in events if isinstance(event.body, OperatorCommand)}
     answered = {event.body.command for event in events if isinstance(event.body, CommandAnswer | Receipt)}
-    assert given <= logged <= answered
+    assert command_ids <= logged <= answered
     assert {author for kind, author in far.authors() if kind == "OperatorCommand"} == {"ann", "operator"}
 
 
@@ -66,8 +66,8 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
                 await reader.press(command.key_names()[0])
                 assert len(reader.app.screen_stack) == 1, command
     async with at_monitor(RemoteRun.from_endpoint(Endpoint("", bob, None))) as gone:
-        code, said = await asyncio.to_thread(far.stack.command, "creds", "revoke", "bob", "--server", str(far.bus))
-        assert code == 0, said
+        code, output = await asyncio.to_thread(far.stack.command, "creds", "revoke", "bob", "--server", str(far.bus))
+        assert code == 0, output
         await asyncio.to_thread(far.reload)
         await gone.press("p")
         if not gone.app.barred():
@@ -75,9 +75,11 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
             assert lost.stage == "lost" and not lost.logged, lost.line()
     held = person_file.load(ann)
     assert isinstance(held, PersonFile)
-    other = RemoteRun("another", far.url, held.credentials, keys=held.keys, trust=tls.trusting_text(held.tls_ca, "ann"))
+    other_run = RemoteRun(
+        "another", far.url, held.credentials, keys=held.keys, trust=tls.trusting_text(held.tls_ca, "ann")
+    )
     with pytest.raises((BusError, RefusedError)):
-        await carried_out(other, OperatorCommand(id="of-another-run", action="hold"), 1.0)
+        await carried_out(other_run, OperatorCommand(id="of-another-run", action="hold"), 1.0)
 
 
 async def advice(person: Person) -> None:
@@ -133,12 +135,12 @@ async def hold_and_resume(person: Person) -> None:
 async def snapshots(person: Person) -> None:
     run = person.app.view.run
     await person.press("w")
-    kept = await person.done()
-    await person.until(lambda: run.step > kept.step + 2)
+    snapshot = await person.done()
+    await person.until(lambda: run.step > snapshot.step + 2)
     await person.press("b")
-    await person.choose(str(kept.tick))
+    await person.choose(str(snapshot.tick))
     back = await person.done()
-    assert back.after <= kept.step < back.before, "the newest from there or before that is still kept"
+    assert back.after <= snapshot.step < back.before, "the newest from there or before that is still kept"
     await person.press("B")
     assert (await person.done()).after == back.before
     await person.press("b")

@@ -29,9 +29,9 @@ class Served:
 
     def __init__(self, folder: RunFolder) -> None:
         command = [sys.executable, "-m", "oven_controller.stack.entry", "monitor", str(folder.path), "--web"]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+        parent_env = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self.process = subprocess.Popen(
-            command, env=kept | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, stdout=subprocess.PIPE
+            command, env=parent_env | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, stdout=subprocess.PIPE
         )
         assert self.process.stdout is not None
         self.address = re.findall(r"http://\S+", self.process.stdout.readline())[0]
@@ -55,7 +55,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.end()
 
 
-async def test_who_is_let_in_and_that_nothing_is_asked_of_another_machine(served: Served) -> None:
+async def test_only_authenticated_users_are_let_in_and_no_other_machine_is_contacted(served: Served) -> None:
     assert urlsplit(served.base).hostname == "127.0.0.1"
     everything = ("/", "/ws", "/page.css", "/static/js/textual.js", "/download/x", "/static/")
     refused: list[tuple[str, dict[str, str]]] = [(served.base + path, {}) for path in everything]
@@ -86,9 +86,9 @@ async def test_who_is_let_in_and_that_nothing_is_asked_of_another_machine(served
         async with person.get(served.address) as again, stranger.get(served.address) as elsewhere:
             assert (again.status, elsewhere.status) == (403, 403), "once"
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
-            with pytest.raises(aiohttp.WSServerHandshakeError) as other:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
                 await person.ws_connect(served.websocket, headers=headers)
-            assert other.value.status == 403
+            assert refusal.value.status == 403
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await stranger.ws_connect(served.websocket)
         async with asyncio.timeout(LIMIT_S), person.ws_connect(served.websocket) as first:
@@ -105,7 +105,7 @@ async def test_who_is_let_in_and_that_nothing_is_asked_of_another_machine(served
     assert served.process.wait(LIMIT_S) == 0
 
 
-async def test_what_draws_it_ends_with_a_server_that_was_killed(served: Served) -> None:
+async def test_the_drawing_process_ends_with_a_killed_server(served: Served) -> None:
     async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as person:
         await person.get(served.address)
         async with person.ws_connect(served.websocket) as page:

@@ -1,4 +1,4 @@
-"""Small real services for the stack's tests: a prior service, a committee member, a learner that beats, a monitor."""
+"""Small real services for the stack's tests: a prior service, a committee member, a beating learner, a monitor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEERED_S = 0.2
 
 
 def kg(_args: list[str]) -> int:
-    """Knows one contradiction and one requirement."""
+    """A prior service that knows one contradiction and one requirement."""
     info = GraphInfo(
         graph="0" * 64,
         nodes={"cause": 1},
@@ -46,7 +46,7 @@ def kg(_args: list[str]) -> int:
 
 
 def member(args: list[str]) -> int:
-    """Scores by length."""
+    """A member that scores by length."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)
     name = parser.parse_args(args).name
@@ -83,9 +83,9 @@ def learner(_args: list[str]) -> int:
 
 
 def keeping_learner(_args: list[str]) -> int:
-    """The same with snapshots, so that it can be taken back."""
-    step, kept = [0], list[int]()
-    return _beat(Snapshots(lambda: (step[0], step[0]), kept.append))
+    """The same learner with snapshots, so that it can be rolled back."""
+    step, snapshots = [0], list[int]()
+    return _beat(Snapshots(lambda: (step[0], step[0]), snapshots.append))
 
 
 def _beat(snapshots: Snapshots | None) -> int:
@@ -135,7 +135,7 @@ def steered(_args: list[str]) -> int:
 
 
 def monitor(_args: list[str]) -> int:
-    """Reads a line from its terminal, and ends with what it says: `quit`, or `crash`."""
+    """A monitor that reads a line from its terminal and ends as it says: `quit`, or `crash`."""
     print("monitor of", os.environ["OVEN_RUN"], os.path.exists(os.environ["OVEN_CREDS"]), flush=True)
     for line in sys.stdin:
         if line.strip() == "crash":

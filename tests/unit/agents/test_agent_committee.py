@@ -28,73 +28,76 @@ def observed(
 ) -> list[Observation]:
     """Gauges that follow courses over the run's progress: members at every tick, held-out ones at evaluations."""
     rng = random.Random(seed)
-    found = []
+    observations = []
     for tick in range(first, ticks + 1):
-        at = tick / ticks
+        progress = tick / ticks
         metrics = {
-            (name if "/" in name else f"rewards/{name}/mean"): course(at) + rng.gauss(0, noise)
+            (name if "/" in name else f"rewards/{name}/mean"): course(progress) + rng.gauss(0, noise)
             for name, course in courses.items()
             if "/" not in name or tick % every == 0
         }
-        found.append(Observation(incarnation=1, n=2 * tick, tick=tick, step=tick, progress=at, metrics=metrics))
-    return found
+        observations.append(
+            Observation(incarnation=1, n=2 * tick, tick=tick, step=tick, progress=progress, metrics=metrics)
+        )
+    return observations
 
 
 def votes(observations: list[Observation], run: RunStarted | None = None) -> list[Vote]:
     session = Session(RewardWeights(), "committee")
     session.absorb(run or started(ACCURACY))
-    said = []
+    cast_votes = []
     for observation in observations:
         session.absorb(observation)
-        said += [message for message in session.react() if isinstance(message, Vote)]
+        cast_votes += [message for message in session.react() if isinstance(message, Vote)]
         assert not session.problems, session.problems
-    return said
+    return cast_votes
 
 
-def up_then_down(at: float) -> float:
-    return 0.4 + 0.8 * at if at < 0.4 else 0.72 - 0.5 * (at - 0.4)
+def up_then_down(progress: float) -> float:
+    return 0.4 + 0.8 * progress if progress < 0.4 else 0.72 - 0.5 * (progress - 0.4)
 
 
 FOOLED: dict[str, Course] = {
     "eval/accuracy": up_then_down,
     "exact": up_then_down,
-    "judge": lambda at: 0.3 + 0.6 * at,
-    "format": lambda at: 1.0,
+    "judge": lambda progress: 0.3 + 0.6 * progress,
+    "format": lambda progress: 1.0,
 }
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_one_that_saw_it(seed: int) -> None:
-    said = votes(observed(FOOLED, seed=seed))
-    assert said[0].value == {"exact": 0.75, "judge": 0.25, "format": 0.0}
-    assert said[0].target == "eval/accuracy" and said[0].expected_change > 0
-    assert said[0].evidence == ("symptom:reward_up_heldout_down",)
-    assert "judge rose" in said[0].rationale and "exact fell" in said[0].rationale
-    assert {vote.confidence for vote in said} <= {NEEDS_SECOND, RewardWeights.SURE}
+    cast_votes = votes(observed(FOOLED, seed=seed))
+    assert cast_votes[0].value == {"exact": 0.75, "judge": 0.25, "format": 0.0}
+    assert cast_votes[0].target == "eval/accuracy" and cast_votes[0].expected_change > 0
+    assert cast_votes[0].evidence == ("symptom:reward_up_heldout_down",)
+    assert "judge rose" in cast_votes[0].rationale and "exact fell" in cast_votes[0].rationale
+    assert {vote.confidence for vote in cast_votes} <= {NEEDS_SECOND, RewardWeights.SURE}
 
 
 CALM: dict[str, dict[str, Course]] = {
-    "everything rises": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda at: 0.3 + 0.5 * at),
+    "everything rises": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda progress: 0.3 + 0.5 * progress),
     "the proxy rises over a plateau": {
-        "eval/accuracy": lambda at: min(0.96, 0.5 + 2 * at), "exact": lambda at: 0.4 + 0.5 * at,
-        "judge": lambda at: 0.4 + 0.5 * at,
+        "eval/accuracy": lambda progress: min(0.96, 0.5 + 2 * progress), "exact": lambda progress: 0.4 + 0.5 * progress,
+        "judge": lambda progress: 0.4 + 0.5 * progress,
     },
-    "everything collapses": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda at: 0.8 - 0.7 * at),
+    "everything collapses": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda progress: 0.8 - 0.7 * progress),
     "all members are fooled": {
-        "eval/accuracy": up_then_down, "exact": lambda at: 0.3 + 0.5 * at, "judge": lambda at: 0.3 + 0.6 * at,
+        "eval/accuracy": up_then_down, "exact": lambda progress: 0.3 + 0.5 * progress,
+        "judge": lambda progress: 0.3 + 0.6 * progress,
     },
-    "nothing but noise": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda at: 0.9),
+    "nothing but noise": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda progress: 0.9),
     "a member without weight rises": {
         "eval/accuracy": up_then_down, "exact": up_then_down, "judge": up_then_down,
-        "format": lambda at: 0.3 + 0.6 * at,
+        "format": lambda progress: 0.3 + 0.6 * progress,
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("course", CALM)
 @pytest.mark.parametrize("seed", range(4))
-def test_silent_when(course: str, seed: int) -> None:
-    quiet: dict[str, Course] = {"format": lambda at: 1.0}
+def test_no_vote_in_calm_courses(course: str, seed: int) -> None:
+    quiet: dict[str, Course] = {"format": lambda progress: 1.0}
     assert not votes(observed(quiet | CALM[course], ticks=400, noise=0.015, seed=seed))
 
 
@@ -110,7 +113,7 @@ def test_a_change_of_weights_or_of_a_judge_starts_the_count_again(actuator: str,
     first = votes(seen)[0].tick
     session = Session(RewardWeights(), "committee")
     session.absorb(started(ACCURACY))
-    said = []
+    cast_votes = []
     for observation in seen:
         session.absorb(observation)
         if observation.tick == first:
@@ -120,8 +123,8 @@ def test_a_change_of_weights_or_of_a_judge_starts_the_count_again(actuator: str,
                     after=after, tick=first, step=first,
                 )
             )  # fmt: skip
-        said += [message for message in session.react() if isinstance(message, Vote)]
-    later = [vote.tick for vote in said if vote.tick > first]
+        cast_votes += [message for message in session.react() if isinstance(message, Vote)]
+    later = [vote.tick for vote in cast_votes if vote.tick > first]
     assert later and later[0] >= first + 80
 
 

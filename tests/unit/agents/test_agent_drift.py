@@ -17,8 +17,8 @@ POOR = (0.5, 0.52, 0.51, 0.5, 0.49, 0.48)
 
 def run(beta: float | None = 0.04, scale: bool = True, metrics: tuple[str, ...] = (BITS, KL)) -> RunStarted:
     made = runs.grpo()
-    knobs = [one for one in made.actuators if one.name not in (BETA, SCALE)]
-    knobs += [one for one in made.actuators if one.name == SCALE and scale]
+    knobs = [spec for spec in made.actuators if spec.name not in (BETA, SCALE)]
+    knobs += [spec for spec in made.actuators if spec.name == SCALE and scale]
     if beta is not None:
         knobs.append(ActuatorSpec(name=BETA, kind="scalar", low=0.0, high=0.4, value=beta))
     published = (*made.metrics, *(MetricSpec(name=name, better="down") for name in metrics))
@@ -30,19 +30,19 @@ def read(
 ) -> list[Observation]:
     """A reading every EVERY ticks, and a held-out one beside each, two before them."""
     seen = []
-    for at, value in enumerate(held_out):
+    for index, value in enumerate(held_out):
         metrics = {"reward": 0.7, "eval/accuracy": value}
-        if (number := at - (len(held_out) - len(bits))) >= 0:
+        if (number := index - (len(held_out) - len(bits))) >= 0:
             metrics |= {BITS: bits[number]} | ({KL: kl[number]} if kl else {})
-        seen.append(runs.seen(EVERY * (at + 1), metrics))
+        seen.append(runs.seen(EVERY * (index + 1), metrics))
     return seen
 
 
-def votes(events: Sequence[Observation], of: RunStarted | None = None) -> list[Vote]:
-    return runs.votes(Drift(), of or run(), events)
+def votes(events: Sequence[Observation], started: RunStarted | None = None) -> list[Vote]:
+    return runs.votes(Drift(), started or run(), events)
 
 
-def test_a_policy_that_moves_away_and_gains_nothing_is_to_be_held_closer() -> None:
+def test_a_policy_that_drifts_without_a_gain_needs_a_stronger_anchor() -> None:
     [vote] = votes(read(AWAY))
     assert (vote.actuator, vote.stance) == (BETA, "propose") and vote.value == pytest.approx(0.06)
     assert vote.rationale.startswith("frontier/bits_per_byte is 0.08 bits per byte above step 0 and grew at each of 4")

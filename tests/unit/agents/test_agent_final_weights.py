@@ -32,11 +32,13 @@ def run(value: str = "last") -> RunStarted:
 def read(values: Sequence[float], last: int = LENGTH - 50, every: int = 50) -> list[Observation]:
     """The newest reading at tick `last`."""
     first = last - every * (len(values) - 1)
-    return [runs.seen(first + every * at, {"reward": 0.7, "eval/accuracy": value}) for at, value in enumerate(values)]
+    return [
+        runs.seen(first + every * index, {"reward": 0.7, "eval/accuracy": value}) for index, value in enumerate(values)
+    ]
 
 
-def votes(events: Sequence[Observation | Receipt], of: RunStarted | None = None) -> list[Vote]:
-    return runs.votes(FinalWeights(), of or run(), events)
+def votes(events: Sequence[Observation | Receipt], started: RunStarted | None = None) -> list[Vote]:
+    return runs.votes(FinalWeights(), started or run(), events)
 
 
 def test_two_readings_below_the_best_late_in_the_run_ask_for_the_best_weights() -> None:
@@ -49,14 +51,14 @@ def test_two_readings_below_the_best_late_in_the_run_ask_for_the_best_weights() 
 
 def test_the_best_reading_of_the_whole_run_counts_also_for_an_agent_that_skips_ticks() -> None:
     accuracy = dict(
-        zip(range(50, 1000, 50), (0.44, 0.61, 0.74, 0.84, *(0.82 - 0.02 * at for at in range(15))), strict=True)
+        zip(range(50, 1000, 50), (0.44, 0.61, 0.74, 0.84, *(0.82 - 0.02 * step for step in range(15))), strict=True)
     )
     events = [
         runs.seen(tick, {"reward": 0.7} | ({"eval/accuracy": accuracy[tick]} if tick in accuracy else {}))
         for tick in range(1, 990)
     ]
     for every in (1, 7):
-        vote = runs.said(FinalWeights(), run(), events, every)[0]
+        vote = runs.agent_messages(FinalWeights(), run(), events, every)[0]
         assert isinstance(vote, Vote) and vote.rationale.startswith("eval/accuracy was 0.84 at its best"), every
 
 
@@ -76,7 +78,7 @@ def test_it_is_silent(values: Sequence[float], last: int) -> None:
     assert votes(read(values, last)) == []
 
 
-def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
+def test_it_proposes_once_and_respects_values_set_by_others() -> None:
     fallen = [*LEARNT, 0.6, 0.62, 0.61, 0.6]
     assert votes(read(fallen), run("best")) == []
     events = read(fallen)
@@ -87,11 +89,13 @@ def test_it_asks_once_and_leaves_alone_what_somebody_has_set() -> None:
     assert votes([*events[:9], back, *events[9:]]) == []
 
 
-def asked(shape: Callable[[float], float], noise: Callable[[random.Random], float], count: int, runs: int) -> float:
+def share_of_proposals(
+    shape: Callable[[float], float], noise: Callable[[random.Random], float], count: int, runs: int
+) -> float:
     """The share of runs with so many readings in which it would speak."""
     agent, draw, spoke = FinalWeights(), random.Random(f"{count}"), 0
     for _ in range(runs):
-        values = [shape(at / count) + noise(draw) for at in range(count)]
+        values = [shape(index / count) + noise(draw) for index in range(count)]
         spoke += any(agent.lost(values[:until]) is not None for until in range(math.ceil(0.75 * count) + 1, count + 1))
     return spoke / runs
 
@@ -105,7 +109,7 @@ def test_noise_alone_rarely_asks_and_harm_does(count: int) -> None:
     def learns(part: float) -> float:
         return 20 * (1 - math.exp(-5 * part))
 
-    assert asked(learns, normal, count, 1000) <= 0.01
-    assert asked(lambda _: 0.0, normal, count, 1000) <= 0.05
+    assert share_of_proposals(learns, normal, count, 1000) <= 0.01
+    assert share_of_proposals(lambda _: 0.0, normal, count, 1000) <= 0.05
     if count == 30:
-        assert asked(lambda part: learns(part) - (8 if part > 0.8 else 0), normal, count, 300) >= 0.85
+        assert share_of_proposals(lambda part: learns(part) - (8 if part > 0.8 else 0), normal, count, 300) >= 0.85

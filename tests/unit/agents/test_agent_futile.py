@@ -22,7 +22,7 @@ def window(backs: int, readings: dict[int, float]) -> Window:
     return Window(runs.pretraining(), seen, KNOBS, receipts, {})
 
 
-def test_so_many_rollbacks_without_a_new_best_are_enough() -> None:
+def test_rollbacks_stop_without_a_new_best() -> None:
     assert [rollbacks_exhausted(window(backs, FALLEN)) for backs in (0, LIMIT - 1, LIMIT, LIMIT + 4)] == [
         False,
         False,
@@ -31,7 +31,7 @@ def test_so_many_rollbacks_without_a_new_best_are_enough() -> None:
     ]
 
 
-def test_a_new_best_begins_anew() -> None:
+def test_a_new_best_reading_resets_the_count() -> None:
     assert not rollbacks_exhausted(window(LIMIT, {**FALLEN, 80: 2.5}))
 
 
@@ -50,15 +50,15 @@ def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = Fa
     return Window(run, seen, KNOBS, receipts, {})
 
 
-def test_the_share_that_a_rollback_regained_is_of_what_had_been_lost() -> None:
+def test_the_share_regained_by_a_rollback_is_relative_to_the_loss_before_it() -> None:
     window = after({65: 2.9, 70: 2.6, 75: math.nan})
-    found = recovered_share(window, window.receipts[-1]) or []
-    assert [tick for tick, _ in found] == [65, 70, 75]
-    assert [share for _, share in found] == pytest.approx([0.25, 1.0, -math.inf])
+    shares = recovered_share(window, window.receipts[-1]) or []
+    assert [tick for tick, _ in shares] == [65, 70, 75]
+    assert [share for _, share in shares] == pytest.approx([0.25, 1.0, -math.inf])
     assert recovered_share(after({60: 2.5}), window.receipts[-1]) is None, "nothing had been lost"
 
 
-def test_after_a_rollback_was_taken_back_nobody_goes_back_until_there_is_a_new_best() -> None:
+def test_after_an_undone_rollback_no_agent_rolls_back_until_a_new_best() -> None:
     undone = ((60, "run.rollback"), (66, "run.undo_rollback"))
     assert last_rollback_failed(after({65: 2.95, 80: 2.9}, *undone))
     assert not last_rollback_failed(after({65: 2.95, 80: 2.5}, *undone))

@@ -25,15 +25,15 @@ def turned(change: Change, end: int = END) -> list[Observation]:
     healthy = runs.sorting()
 
     def gauges(tick: int, draw: random.Random) -> dict[str, float]:
-        found = healthy(tick, draw)
-        return {**found, **change(tick - ONSET, found)} if tick >= ONSET else found
+        metrics = healthy(tick, draw)
+        return {**metrics, **change(tick - ONSET, metrics)} if tick >= ONSET else metrics
 
     return runs.observed(gauges, range(1, end))
 
 
 def judge(name: str, by: Callable[[int], float]) -> Change:
     key = f"rewards/{name}/mean"
-    return lambda since, found: {key: min(1.0, max(0.0, found[key] + by(since)))}
+    return lambda since, metrics: {key: min(1.0, max(0.0, metrics[key] + by(since)))}
 
 
 def test_a_judge_that_jumps_up_alone_loses_its_weight() -> None:
@@ -45,26 +45,26 @@ def test_a_judge_that_jumps_up_alone_loses_its_weight() -> None:
     )
 
 
-def test_judges_that_come_apart_slowly_are_told_by_the_one_that_rises() -> None:
-    def apart(since: int, found: dict[str, float]) -> dict[str, float]:
-        rising = judge("critic", lambda s: s / 80)(since, found)
-        return {**found, **rising, **judge("exact", lambda s: -s / 60)(since, found), "eval/accuracy": 0.5}
+def test_slowly_diverging_judges_are_detected_by_the_rising_one() -> None:
+    def apart(since: int, metrics: dict[str, float]) -> dict[str, float]:
+        rising = judge("critic", lambda s: s / 80)(since, metrics)
+        return {**metrics, **rising, **judge("exact", lambda s: -s / 60)(since, metrics), "eval/accuracy": 0.5}
 
-    said = runs.said(RewardHacking(), runs.grpo(), turned(apart))[0]
-    assert isinstance(said, Alternatives)
-    assert [plan.remedy for plan in said.plans] == ["rollback_and_reweigh", "reweigh_rewards"]
-    weights = said.plans[0].votes[-1].value
-    assert isinstance(weights, dict) and weights["critic"] < 0.05 and "reward_up_heldout_down" in said.symptoms
+    message = runs.agent_messages(RewardHacking(), runs.grpo(), turned(apart))[0]
+    assert isinstance(message, Alternatives)
+    assert [plan.remedy for plan in message.plans] == ["rollback_and_reweigh", "reweigh_rewards"]
+    weights = message.plans[0].votes[-1].value
+    assert isinstance(weights, dict) and weights["critic"] < 0.05 and "reward_up_heldout_down" in message.symptoms
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_an_entropy_that_collapses_for_nothing_is_surer_with_advantages_below_chance(quiet: bool) -> None:
-    def collapsed(since: int, found: dict[str, float]) -> dict[str, float]:
-        spread = found["reward_std"] * (0.2 if quiet and since > 3 else 1)
-        return {"entropy": found["entropy"] * 0.8**since, "reward_std": spread, "reward": 0.6}
+def test_advantages_below_chance_raise_the_confidence_in_an_entropy_collapse(quiet: bool) -> None:
+    def collapsed(since: int, metrics: dict[str, float]) -> dict[str, float]:
+        spread = metrics["reward_std"] * (0.2 if quiet and since > 3 else 1)
+        return {"entropy": metrics["entropy"] * 0.8**since, "reward_std": spread, "reward": 0.6}
 
-    said = runs.said(EntropyCollapse(), runs.grpo(), turned(collapsed))
-    offers = [offer for offer in said if isinstance(offer, Alternatives)]
+    messages = runs.agent_messages(EntropyCollapse(), runs.grpo(), turned(collapsed))
+    offers = [offer for offer in messages if isinstance(offer, Alternatives)]
     assert [plan.remedy for plan in offers[0].plans] == ["rollback_and_cut", "raise_beta", "rollback"]
     surest = max(vote.confidence for offer in offers for vote in offer.plans[0].votes)
     assert (surest >= STANDS_ALONE) == quiet
@@ -72,20 +72,20 @@ def test_an_entropy_that_collapses_for_nothing_is_surer_with_advantages_below_ch
 
 def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_rate() -> None:
     def dragged(down: float) -> Change:
-        return lambda since, found: {
+        return lambda since, metrics: {
             "optim/grad_momentum_cos": 0.6,
-            "learning_rate": found["learning_rate"] / 10,
-            "reward": max(0.35, found["reward"] - down * since),
+            "learning_rate": metrics["learning_rate"] / 10,
+            "reward": max(0.35, metrics["reward"] - down * since),
         }
 
     assert not runs.votes(LearningRate(), runs.grpo(), turned(dragged(0.03), ONSET + 9))
     assert runs.votes(LearningRate(), runs.grpo(), turned(dragged(0.0), ONSET + 9))
 
 
-def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
+def test_a_rate_that_never_fell_is_reported_once_and_left_to_operators() -> None:
     """A proposal that can never have a second voice would stand in every log for nothing."""
 
-    def told(gauges: runs.Gauges) -> list[str]:
+    def notices(gauges: runs.Gauges) -> list[str]:
         session = Session(LrCooldown(), "me")
         session.absorb(runs.pretraining())
         words = []
@@ -95,7 +95,7 @@ def test_a_rate_that_never_fell_is_told_once_and_left_to_people() -> None:
         assert not any(isinstance(word, Vote) for word in words)
         return [word.reason for word in words if isinstance(word, AgentStatus) and word.state == "notice"]
 
-    (notice,) = told(runs.language())
+    (notice,) = notices(runs.language())
     assert "20% of the run is left" in notice and "oven-controller set optimizer.lr_scale 0.3" in notice
-    assert not told(runs.language(rate=lambda t: 3e-3 * (1 - t / 1000)))
+    assert not notices(runs.language(rate=lambda t: 3e-3 * (1 - t / 1000)))
     assert LrCooldown().cannot_fire(RunStarted(incarnation=1, n=0, recipe="x")) is not None

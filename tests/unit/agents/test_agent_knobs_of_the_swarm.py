@@ -52,8 +52,8 @@ def run(*knobs: str, metrics: Iterable[MetricSpec] = METRICS, steps: int | None 
 
 
 def observation(tick: int, **metrics: float) -> Observation:
-    found = {"loss": 2.0, "learning_rate": 2e-3} | {name.replace("__", "/"): value for name, value in metrics.items()}
-    return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / STEPS, metrics=found)
+    gauges = {"loss": 2.0, "learning_rate": 2e-3} | {name.replace("__", "/"): value for name, value in metrics.items()}
+    return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / STEPS, metrics=gauges)
 
 
 def turned(agent: Agent, started: RunStarted, observations: Iterable[Observation]) -> list[tuple[int, Value, float]]:
@@ -61,35 +61,33 @@ def turned(agent: Agent, started: RunStarted, observations: Iterable[Observation
     session = Session(agent, "me")
     session.absorb(started)
     value = started.actuators[0].value
-    found: list[tuple[int, Value, float]] = []
-    for one in observations:
-        session.absorb(one)
+    turns: list[tuple[int, Value, float]] = []
+    for event in observations:
+        session.absorb(event)
         for vote in without_graph(session.react()):
             if isinstance(vote, Vote):
-                found.append((vote.tick, vote.value, vote.confidence))
-                told = receipt(one.tick, vote.actuator, value, vote.value)
-                session.absorb(told.model_copy(update={"decision_id": f"{one.tick:012d}-00"}))
+                turns.append((vote.tick, vote.value, vote.confidence))
+                knob_receipt = receipt(event.tick, vote.actuator, value, vote.value)
+                session.absorb(knob_receipt.model_copy(update={"decision_id": f"{event.tick:012d}-00"}))
                 value = vote.value
         assert not session.problems, session.problems
-    return found
+    return turns
 
 
 def test_the_graphs_weight_is_lowered_in_the_sources_stages_and_ends_at_a_fifth() -> None:
-    said = turned(Knowledge(), run("channel.kg"), map(observation, range(1, STEPS + 1)))
-    assert [(tick / STEPS, value) for tick, value, _ in said] == [(0.15, 0.4), (0.4, 0.3), (0.7, 0.1)]
-    assert all(confidence == STANDS_ALONE for *_, confidence in said)
+    turns = turned(Knowledge(), run("channel.kg"), map(observation, range(1, STEPS + 1)))
+    assert [(tick / STEPS, value) for tick, value, _ in turns] == [(0.15, 0.4), (0.4, 0.3), (0.7, 0.1)]
+    assert all(confidence == STANDS_ALONE for *_, confidence in turns)
 
 
 def test_it_keeps_the_users_scale_never_raises_and_takes_a_late_start_at_once() -> None:
-    said = turned(Knowledge(), run("channel.kg", kg=1.0), map(observation, range(350, STEPS)))
-    assert [(tick, value) for tick, value, _ in said] == [(350, 0.2)]
+    turns = turned(Knowledge(), run("channel.kg", kg=1.0), map(observation, range(350, STEPS)))
+    assert [(tick, value) for tick, value, _ in turns] == [(350, 0.2)]
     assert turned(Knowledge(), run("channel.kg", kg=0.0), map(observation, range(1, STEPS))) == []
 
 
 @pytest.mark.parametrize(("value", "after"), [(0.45, []), (0.4, [0.3, 0.1])])
-def test_a_weight_that_a_person_set_is_theirs_and_a_stage_that_was_approved_is_not(
-    value: float, after: list[float]
-) -> None:
+def test_a_weight_set_by_an_operator_stays_and_an_approved_stage_does_not(value: float, after: list[float]) -> None:
     session = Session(Knowledge(), "me")
     session.absorb(run("channel.kg"))
     session.absorb(observation(1))
@@ -101,23 +99,25 @@ def test_a_weight_that_a_person_set_is_theirs_and_a_stage_that_was_approved_is_n
         )
     )  # fmt: skip
     session.absorb(receipt(2, "channel.kg", 0.5, value).model_copy(update={"decision_id": id_}))
-    said: list[Value] = []
+    values: list[Value] = []
     for tick in range(3, STEPS):
         session.absorb(observation(tick))
         for vote in without_graph(session.react()):
             if isinstance(vote, Vote):
-                said.append(vote.value)
-                told = receipt(tick, "channel.kg", 0.5, vote.value)
-                session.absorb(told.model_copy(update={"decision_id": f"{tick:012d}-00"}))
-    assert said == after
+                values.append(vote.value)
+                knob_receipt = receipt(tick, "channel.kg", 0.5, vote.value)
+                session.absorb(knob_receipt.model_copy(update={"decision_id": f"{tick:012d}-00"}))
+    assert values == after
 
 
 ROUNDED = {"eval__bits_per_byte": 2.0, "eval__int4__bits_per_byte": 2.2}
 
 
 def test_training_is_quantised_late_where_rounding_costs() -> None:
-    said = turned(Quantisation(), run("train.quantisation"), (observation(tick, **ROUNDED) for tick in range(1, STEPS)))
-    assert said == [(261, "int4", Quantisation.SURE)], "past .65, and once"
+    turns = turned(
+        Quantisation(), run("train.quantisation"), (observation(tick, **ROUNDED) for tick in range(1, STEPS))
+    )
+    assert turns == [(261, "int4", Quantisation.SURE)], "past .65, and once"
     cheap = ROUNDED | {"eval__int4__bits_per_byte": 2.001}
     assert not turned(
         Quantisation(), run("train.quantisation"), (observation(tick, **cheap) for tick in range(1, STEPS))
@@ -130,5 +130,5 @@ def test_multi_token_prediction_is_weighted_down_once_late_where_it_no_longer_fa
     falling = (observation(tick, channel__mtp=3.0 * 0.998**tick) for tick in range(1, STEPS))
     assert turned(AuxiliaryLoss(), run("channel.mtp"), falling) == []
     heavy = (observation(tick, channel__mtp=1.5) for tick in range(1, 100))
-    said = turned(AuxiliaryLoss(), run("channel.mtp", mtp=1.0), heavy)
-    assert [(value, sure) for _, value, sure in said] == [(0.5, NEEDS_SECOND)], "a rule of thumb needs a second voice"
+    turns = turned(AuxiliaryLoss(), run("channel.mtp", mtp=1.0), heavy)
+    assert [(value, sure) for _, value, sure in turns] == [(0.5, NEEDS_SECOND)], "a rule of thumb needs a second voice"

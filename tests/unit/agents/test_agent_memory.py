@@ -16,7 +16,7 @@ class Hoards(Agent):
     moves = ("grad.clip",)
 
     def __init__(self) -> None:
-        self.kept = [0]
+        self.hits = [0]
 
     def vote(self, window: Window) -> None:
         raise MemoryError
@@ -38,17 +38,19 @@ def seen(incarnation: int, tick: int) -> Observation:
         (resource.RLIM_INFINITY, "agent hog found no memory left on this machine"),
     ],
 )
-def test_it_says_so_once_and_stays_out_whatever_begins(limit: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_out_of_memory_says_so_once_and_stays_out_of_later_trainings(
+    limit: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     agent = Hoards()
     session = Session(agent, "hog")
     session.absorb(started(1))
     session.absorb(seen(1, 1))
-    told: list[Any] = [said for said in session.react() if isinstance(said, AgentStatus)]
-    assert [status.state for status in told][:2] == ["joined", "cannot_fire"]
-    assert words in told[1].reason and not vars(agent)
-    assert session.problems == [told[1].reason]
+    statuses: list[Any] = [status for status in session.react() if isinstance(status, AgentStatus)]
+    assert [status.state for status in statuses][:2] == ["joined", "cannot_fire"]
+    assert words in statuses[1].reason and not vars(agent)
+    assert session.problems == [statuses[1].reason]
     session.absorb(started(2))
     session.absorb(seen(2, 1))
-    again = [(said.state, said.reason) for said in session.react() if isinstance(said, AgentStatus)]
-    assert ("cannot_fire", told[1].reason) in again and len(session.problems) == 1
+    again = [(status.state, status.reason) for status in session.react() if isinstance(status, AgentStatus)]
+    assert ("cannot_fire", statuses[1].reason) in again and len(session.problems) == 1

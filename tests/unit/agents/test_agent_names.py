@@ -26,9 +26,9 @@ def test_an_agents_class_has_its_name(name: str) -> None:
 def test_its_docstring_has_the_four_headings_in_their_order(name: str) -> None:
     made, _ = find(name)
     assert isinstance(made, type)
-    said = sections(made)
-    assert tuple(said) == HEADINGS
-    assert all(said.values())
+    texts = sections(made)
+    assert tuple(texts) == HEADINGS
+    assert all(texts.values())
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED["agent"].items())

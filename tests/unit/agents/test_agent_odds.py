@@ -37,18 +37,18 @@ def test_what_stands_out_is_as_sure_as_it_ever_was_and_what_does_not_is_even_odd
 
 
 @pytest.mark.parametrize("gain", [0.02, 0.05, 0.1, 0.2])
-def test_of_a_gain_that_comes_true_it_says_what_outcomes_will(gain: float) -> None:
+def test_the_stated_confidence_matches_later_outcomes(gain: float) -> None:
     """In the mean over outcomes, each drawn with noise and measured as the mesh does."""
     deviation, horizon, draw = 0.1, 20, random.Random(1)
-    said, came = [], []
+    confidences, came = [], []
     for seed in range(300):
         before = noisy(deviation, horizon, seed)
         seen = window([*noisy(deviation, 40, seed + 1000), *before])
-        said.append(confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
+        confidences.append(confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
         after = [draw.gauss(3.0 - gain, deviation) for _ in range(horizon // 2)]
-        found = effect(before, after, -1, before)
-        came.append(beaten(found.gain, found.noise))
-    assert fmean(said) == pytest.approx(max(STANDS_ALONE, fmean(came)), abs=0.06)
+        measured = effect(before, after, -1, before)
+        came.append(beaten(measured.gain, measured.noise))
+    assert fmean(confidences) == pytest.approx(max(STANDS_ALONE, fmean(came)), abs=0.06)
 
 
 def strict(quorum: float) -> RunStarted:
@@ -58,9 +58,7 @@ def strict(quorum: float) -> RunStarted:
 @pytest.mark.parametrize(
     ("quorum", "second", "alone"), [(0.6, 0.55, 0.65), (0.5, 0.45, 0.65), (0.8, 0.55, 0.85), (1.0, 0.55, 1.0)]
 )
-def test_what_needs_a_second_voice_and_what_stands_alone_follow_the_runs_quorum(
-    quorum: float, second: float, alone: float
-) -> None:
+def test_confidence_levels_follow_the_runs_quorum(quorum: float, second: float, alone: float) -> None:
     run = strict(quorum)
     assert (needs_second(run), stands_alone(run)) == (second, alone)
 

@@ -32,7 +32,7 @@ def window(kls: Sequence[float]) -> Window:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("far", [1.0, 4.0, 12.0])
-def test_however_far_a_policy_is_from_its_reference_its_own_tokens_are_its_own(seed: int, far: float) -> None:
+def test_on_policy_tokens_are_never_flagged_as_off_policy(seed: int, far: float) -> None:
     draw = np.random.default_rng(seed)
     start = draw.normal(size=VOCABULARY)
     away = far * draw.normal(size=VOCABULARY)
@@ -44,7 +44,7 @@ def test_however_far_a_policy_is_from_its_reference_its_own_tokens_are_its_own(s
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_tokens_of_somebody_else_show_within_a_few_steps(seed: int) -> None:
+def test_off_policy_tokens_are_detected_within_a_few_steps(seed: int) -> None:
     draw = np.random.default_rng(seed)
     reference = softmax(draw.normal(size=VOCABULARY))
     sure = softmax(np.where(np.arange(VOCABULARY) == 0, 14.0, 0.0))
@@ -65,7 +65,7 @@ def with_kl(events: Events, kl: Callable[[int], float]) -> Events:
     ]
 
 
-def test_what_is_lost_meanwhile_is_not_gone_back_for() -> None:
+def test_a_fall_while_off_policy_is_not_rolled_back() -> None:
     fell = read([*LEARNT, 0.3])
     last = EVERY * len(LEARNT)
     assert offers(with_kl(fell, lambda tick: 0.3))

@@ -55,9 +55,9 @@ def scout(tmp_path: Path) -> str:
 
 
 def test_options_are_numeric_attributes_with_a_docstring(scout: str) -> None:
-    found = options_of(LearningRate)
-    assert (found["cut"].default, found["cut"].meaning) == (8.0, "Factor of the cut after a collapse")
-    assert "early" not in found, "a range is no number"
+    options = options_of(LearningRate)
+    assert (options["cut"].default, options["cut"].meaning) == (8.0, "Factor of the cut after a collapse")
+    assert "early" not in options, "a range is no number"
     _, agent = load(scout)
     assert [(o.name, o.default, o.meaning, o.least, o.most) for o in options_of(type(agent)).values()] == [
         ("share", 0.25, "Share of it that is enough, 0 to 1", 0.0, 1.0),
@@ -93,19 +93,27 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
         ({"cut": 4, "CUT": 5}, "agent 'learning_rate': option cut is set twice"),
     ],
 )
-def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, UnknownNameError), match=words):
         checked("learning_rate", LearningRate, options)
 
 
 def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp_path: Path) -> None:
     named = "{name: learning_rate, options: {CUT: 0.5, window: 12}}"
-    found = resolve(sets=[f"agents=[divergence, {named}, {{name: {scout}, options: {{low: 1e-3}}}}]"]).settings
-    assert found.agents == ("divergence", "learning_rate", scout)
-    assert found.agent_options == {"learning_rate": {"cut": 0.5, "window": 12}, "scout": {"low": 0.001}}
-    shared, alone = pools(agent_specs(found), None)
-    told = ["--option", "learning_rate.cut=0.5", "--option", "learning_rate.window=12"]
-    assert shared.arguments == ["divergence", "learning_rate", "--name", "divergence", "--name", "learning_rate", *told]
+    settings = resolve(sets=[f"agents=[divergence, {named}, {{name: {scout}, options: {{low: 1e-3}}}}]"]).settings
+    assert settings.agents == ("divergence", "learning_rate", scout)
+    assert settings.agent_options == {"learning_rate": {"cut": 0.5, "window": 12}, "scout": {"low": 0.001}}
+    shared, alone = pools(agent_specs(settings), None)
+    arguments = ["--option", "learning_rate.cut=0.5", "--option", "learning_rate.window=12"]
+    assert shared.arguments == [
+        "divergence",
+        "learning_rate",
+        "--name",
+        "divergence",
+        "--name",
+        "learning_rate",
+        *arguments,
+    ]
     assert alone.arguments == [scout, "--name", "scout", "--option", "scout.low=0.001"]
     folder = Home(tmp_path).create("r", "x")
     service = Plan(folder, "nats://x").guest(AgentSpec("learning_rate", "learning_rate", (("cut", 4),)), "mine")
@@ -129,7 +137,7 @@ def test_settings_refuse_what_is_no_option(sets: str, words: str) -> None:
         resolve(sets=[sets])
 
 
-def test_the_process_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_process_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
 
     class EnoughError(Exception):
@@ -163,10 +171,10 @@ def numeric(value: ast.expr | None) -> bool:
             return False
         case ast.Constant(value=int() | float()):
             return True
-        case ast.UnaryOp(operand=one):
-            return numeric(one)
-        case ast.BinOp(left=left, right=right):
-            return numeric(left) or numeric(right)
+        case ast.UnaryOp(operand=operand):
+            return numeric(operand)
+        case ast.BinOp(left=left_operand, right=right):
+            return numeric(left_operand) or numeric(right)
         case ast.Tuple(elts=parts) | ast.Call(func=ast.Name(id="range"), args=parts):
             return any(map(numeric, parts))
         case ast.Dict(values=parts):
@@ -178,18 +186,18 @@ def test_every_numeric_constant_of_agents_says_what_it_is() -> None:
     folder = Path(oven_agents.__file__).parent
     silent, count = [], 0
     for path in sorted(folder.rglob("*.py")):
-        for one, after in statements(path):
-            if not isinstance(one, ast.Assign | ast.AnnAssign) or not numeric(one.value):
+        for statement, after in statements(path):
+            if not isinstance(statement, ast.Assign | ast.AnnAssign) or not numeric(statement.value):
                 continue
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             named = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
             if not any(re.fullmatch("[A-Z][A-Z0-9_]*", name) for name in named):
                 continue
             count += len(named)
             text = after.value if isinstance(after, ast.Expr) else None
-            said = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
-            if not said.strip() or len(named) > 1:
-                silent.append(f"{path.relative_to(folder)}:{one.lineno} {', '.join(named)}")
+            docstring = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else ""
+            if not docstring.strip() or len(named) > 1:
+                silent.append(f"{path.relative_to(folder)}:{statement.lineno} {', '.join(named)}")
     assert not silent, "without a docstring of its own"
     assert count > 200
 
@@ -214,8 +222,8 @@ def test_options_persist_when_a_run_is_resumed() -> None:
     assert result.settings.agent_options == {"learning_rate": {"cut": 4}, "divergence": {"own": 0.4}}
     earlier = result.settings.model_dump(mode="json")
     assert resolve(earlier=earlier).settings == result.settings
-    other = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
-    assert other.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"own": 0.4}}
+    resumed = resolve(earlier=earlier, sets=["agent_options.learning_rate.cut=2"]).settings
+    assert resumed.agent_options == {"learning_rate": {"cut": 2}, "divergence": {"own": 0.4}}
     without = resolve(earlier=earlier, sets=["agents=[divergence]"]).settings
     assert without.agent_options == {"divergence": {"own": 0.4}}
 

@@ -76,14 +76,14 @@ def a_run(rounds: int, answered: bool) -> list[LogMessage]:
     return log
 
 
-def said(events: Sequence[LogMessage]) -> list[str]:
+def votes_of(events: Sequence[LogMessage]) -> list[str]:
     session = Session(Tells(), "me")
     for event in events:
         session.absorb(event)
     return [message.wire().decode() for message in without_graph(session.react())]
 
 
-def test_what_changes_no_setting_moves_no_agents_mind() -> None:
+def test_events_without_a_change_of_settings_do_not_change_votes() -> None:
     """A hold, and the refusal of somebody's vote: the window is not reset, and nothing cools down."""
     log = a_run(1, answered=True)
     refusal = Decision(
@@ -93,9 +93,9 @@ def test_what_changes_no_setting_moves_no_agents_mind() -> None:
     held = Receipt(
         incarnation=1, n=90, tick=5, step=5, command="c", actuator="run.hold", status="applied", reason="a look"
     )
-    assert said([*log, refusal, held]) == said(log)
+    assert votes_of([*log, refusal, held]) == votes_of(log)
     operators = refusal.model_copy(update={"verdict": "adopted"})
-    assert said([*log, operators]) != said(log), "what an operator set is in flight"
+    assert votes_of([*log, operators]) != votes_of(log), "what an operator set is in flight"
 
 
 @given(st.integers(1, 5), st.booleans(), st.booleans(), st.randoms(use_true_random=False))
@@ -112,7 +112,7 @@ def test_any_interleaving_of_the_subjects_leads_to_the_same_words(
         mixed.append(lanes[kind].pop(0))
         if not lanes[kind]:
             del lanes[kind]
-    expected = said(log)
+    expected = votes_of(log)
     assert any('"propose"' in line for line in expected) == answered, "in flight without its receipt, and only then"
-    assert said(mixed) == expected
-    assert said([*mixed, *log] if twice else [*log, *mixed]) == expected, "and what comes again changes nothing"
+    assert votes_of(mixed) == expected
+    assert votes_of([*mixed, *log] if twice else [*log, *mixed]) == expected, "and what comes again changes nothing"

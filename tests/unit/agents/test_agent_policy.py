@@ -51,7 +51,7 @@ def test_worse_is_beyond_noise_and_unknown_without_two_readings() -> None:
     assert quality_dropped(window({20: 0.8, 40: 0.9, 60: 0.85})) is True
 
 
-def test_a_run_without_any_of_the_gauges_is_taken_at_its_word() -> None:
+def test_a_run_without_the_gauges_needs_no_confirmation() -> None:
     bare = [
         Observation(incarnation=1, n=tick + 1, tick=tick, step=tick, progress=0.0, metrics={"reward": 0.5})
         for tick in range(NOW)

@@ -29,26 +29,26 @@ def judgement(verdict: str = "support", **more: object) -> Judgement:
     return Judgement.model_validate({"graph": "ab" * 32, "verdict": verdict, "log_odds": 0.5, **more})
 
 
-def test_a_question_has_the_change_what_was_seen_and_what_the_run_can_do() -> None:
+def test_a_question_has_the_change_the_symptoms_and_the_runs_actuators() -> None:
     run = started()
     vote = proposal(0.25, evidence=("symptom:loss_spike", "a note", "symptom:loss_spike", "symptom:loss_nan"))
-    asked = judge_request(vote, run, knobs(run), ["run.rollback"])
-    assert (asked.changes, asked.phase) == ("optimizer.lr_scale:down", "grpo")
-    assert [symptom.id for symptom in asked.symptoms] == ["loss_spike", "loss_nan"]
-    assert asked.actuators == (LR, "run.rollback", "data.mixture") and "reward/len3" in asked.metrics
-    assert asked.in_flight == ("run.rollback",) and not asked.held_out
+    request = judge_request(vote, run, knobs(run), ["run.rollback"])
+    assert (request.changes, request.phase) == ("optimizer.lr_scale:down", "grpo")
+    assert [symptom.id for symptom in request.symptoms] == ["loss_spike", "loss_nan"]
+    assert request.actuators == (LR, "run.rollback", "data.mixture") and "reward/len3" in request.metrics
+    assert request.in_flight == ("run.rollback",) and not request.held_out
 
 
-def test_the_paths_stand_behind_the_votes_own_evidence() -> None:
+def test_the_graphs_paths_follow_the_votes_own_evidence() -> None:
     vote = proposal(0.25, evidence=("symptom:loss_spike",))
-    said = with_sources(vote, judgement(supports=(PATH,), objections=(AGAINST,)))
-    assert said.evidence == (
+    cited_vote = with_sources(vote, judgement(supports=(PATH,), objections=(AGAINST,)))
+    assert cited_vote.evidence == (
         "symptom:loss_spike",
         "kg:abababababab",
         "for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; a b]",
         "against: loss_spike ← WORSENS ← raise_lr [W001; C; practice]",
     )
-    assert said.model_copy(update={"evidence": vote.evidence}) == vote
+    assert cited_vote.model_copy(update={"evidence": vote.evidence}) == vote
 
 
 def test_a_votes_limits_hold_whatever_the_graph_says() -> None:
@@ -57,8 +57,8 @@ def test_a_votes_limits_hold_whatever_the_graph_says() -> None:
     nearly = proposal(0.25, evidence=tuple(f"note {n}" for n in range(MAX_EVIDENCE - 2)))
     assert len(with_sources(nearly, judgement(supports=(PATH,) * 9)).evidence) == MAX_EVIDENCE
     long = PATH.model_copy(update={"text": "ü" * 5000})
-    said = with_sources(proposal(0.25), judgement(supports=(PATH, long, long)))
-    assert said.evidence[1] == f"for: {cited(PATH)}" and len(said.evidence) == 3
-    assert len(said.wire()) <= VOTE_BYTES - HEADER_BYTES
+    cited_vote = with_sources(proposal(0.25), judgement(supports=(PATH, long, long)))
+    assert cited_vote.evidence[1] == f"for: {cited(PATH)}" and len(cited_vote.evidence) == 3
+    assert len(cited_vote.wire()) <= VOTE_BYTES - HEADER_BYTES
     huge = proposal(0.25, evidence=("x" * VOTE_BYTES,))
     assert with_sources(huge, judgement(supports=(PATH,))) == huge

@@ -40,13 +40,13 @@ def read(values: Sequence[float], metric: str = "eval/accuracy", *, rate: float 
 
 def offers(events: Events, run: RunStarted | None = None) -> list[tuple[int, str, dict[str, Value]]]:
     return [
-        (said.plans[0].votes[0].tick, said.plans[0].remedy, {v.actuator: v.value for v in said.plans[0].votes})
-        for said in runs.said(BestCheckpoint(), run or runs.grpo(), events)
-        if isinstance(said, Alternatives)
+        (message.plans[0].votes[0].tick, message.plans[0].remedy, {v.actuator: v.value for v in message.plans[0].votes})
+        for message in runs.agent_messages(BestCheckpoint(), run or runs.grpo(), events)
+        if isinstance(message, Alternatives)
     ]
 
 
-def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
+def test_a_lasting_loss_of_accuracy_is_rolled_back_at_a_lower_rate() -> None:
     [(tick, remedy, wanted)] = offers(read([*LEARNT, 0.75, 0.66]))
     assert (tick, remedy) == (160, "rollback_and_cut")
     assert wanted == {"run.rollback": 120.0, "optimizer.lr_scale": 0.125}
@@ -55,7 +55,9 @@ def test_what_was_learnt_and_is_lost_is_gone_back_for_at_a_lower_rate() -> None:
 def test_a_reading_in_a_tick_that_a_slow_agent_skipped_still_counts() -> None:
     events = [*read([*LEARNT, 0.75, 0.66]), *(runs.seen(tick, {"reward": 0.7}) for tick in range(161, 180))]
     [offer] = [
-        said for said in runs.said(BestCheckpoint(), runs.grpo(), events, every=9) if isinstance(said, Alternatives)
+        message
+        for message in runs.agent_messages(BestCheckpoint(), runs.grpo(), events, every=9)
+        if isinstance(message, Alternatives)
     ]
     assert offer.plans[0].votes[0].tick == 162, "the first window that has the reading of tick 160"
 
@@ -98,22 +100,22 @@ def test_where_it_can_ask_two_readings_have_to_agree() -> None:
     asks = ACTUATORS["run.evaluate"]
     run = run.model_copy(update={"actuators": (*run.actuators, asks)})
     fell, again = list(read([*LEARNT, 0.70])), runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.71})
-    assert [type(word) for word in runs.said(BestCheckpoint(), run, fell)][-1] is Vote
+    assert [type(word) for word in runs.agent_messages(BestCheckpoint(), run, fell)][-1] is Vote
     assert offers(fell, run) == []
     assert offers([*fell, again], run) == [(141, "rollback", {"run.rollback": 120.0})]
     assert offers([*fell, runs.seen(141, {"reward": 0.7, "eval/accuracy": 0.79})], run) == []
     assert offers(read([*LEARNT, 0.3]), run) == [(140, "rollback", {"run.rollback": 120.0})], "no noise makes that"
 
 
-def test_what_is_lost_although_the_rate_came_down_is_gone_back_for_at_that_rate() -> None:
+def test_a_loss_after_a_rate_cut_is_rolled_back_at_the_cut_rate() -> None:
     slowed = runs.receipt(141, "optimizer.lr_scale", 1.0, 0.125)
     events = [*read([*LEARNT, 0.77, 0.66])]
-    at = next(i for i, event in enumerate(events) if event.tick == 141) + 1
-    [(_, remedy, wanted)] = offers([*events[:at], slowed, *events[at:]])
+    index = next(i for i, event in enumerate(events) if event.tick == 141) + 1
+    [(_, remedy, wanted)] = offers([*events[:index], slowed, *events[index:]])
     assert (remedy, wanted) == ("rollback", {"run.rollback": 120.0})
 
 
-def test_data_that_can_be_passed_over_are_blamed_first() -> None:
+def test_data_that_can_be_skipped_is_blamed_first() -> None:
     losses = [3.4, 2.9, 2.75, 2.68, 2.63, 3.1]
     [(tick, remedy, wanted)] = offers(read(losses, "eval/loss"), runs.pretraining())
     assert (tick, remedy) == (120, "rollback_and_skip")
@@ -148,7 +150,7 @@ def test_what_another_agent_tried_is_not_tried_again(others: list[tuple[str, Val
         [0.44, 0.2, 0.2, 0.1],  # too few to tell
     ],
 )
-def test_what_is_within_the_usual_is_left_alone(values: list[float]) -> None:
+def test_usual_variation_causes_no_offer(values: list[float]) -> None:
     assert not offers(read(values))
 
 
@@ -166,8 +168,8 @@ def test_it_stops_when_two_rollbacks_led_to_no_new_best() -> None:
         step, back = 121 + (tick - 141) % 40, (tick - 141) % 40 == 0 and tick > 141
         if back and tick < 200:
             events += [r.model_copy(update={"n": r.n + 2}) for r in carried_out(tick - 1, 120)]
-        found = {"reward": 0.7, "learning_rate": 3e-3} | ({"eval/accuracy": 0.5} if step % EVERY == 0 else {})
-        events.append(runs.seen(tick, found, step).model_copy(update={"n": 2 * tick + 4}))
+        metrics = {"reward": 0.7, "learning_rate": 3e-3} | ({"eval/accuracy": 0.5} if step % EVERY == 0 else {})
+        events.append(runs.seen(tick, metrics, step).model_copy(update={"n": 2 * tick + 4}))
     assert max(tick for tick, _, _ in offers(events)) <= 180, "the first fall, and once more"
 
 
@@ -191,7 +193,7 @@ def test_false_alarms_on_noise_are_as_rare_as_it_says(trend: str) -> None:
 
 
 @pytest.mark.parametrize(("again", "offered"), [(150, []), (170, ["rollback_and_cut"])], ids=["soon", "after a while"])
-def test_what_a_loss_loses_again_soon_after_a_rollback_is_not_gone_back_from(again: int, offered: list[str]) -> None:
+def test_a_loss_that_rises_again_soon_after_a_rollback_is_not_rolled_back(again: int, offered: list[str]) -> None:
     losses = [3.0, 2.9, 2.8, 2.7, 2.65, 2.6, 3.2]
     before = [event.model_copy(update={"n": 3 * event.tick}) for event in read(losses, "eval/loss")]
     back = runs.receipt(140, "run.rollback", 140.0, 120.0).model_copy(update={"n": 3 * 140 + 1})

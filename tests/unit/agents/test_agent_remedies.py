@@ -65,50 +65,50 @@ def knobs(run: RunStarted) -> dict[str, Knob]:
 class Graph:
     """Answers as the service does, from what it was told."""
 
-    def __init__(self, said: Diagnosis | None, barred: str = "") -> None:
-        self.said, self.barred = said, barred
-        self.asked: list[tuple[str, DiagnoseRequest | JudgeRequest]] = []
+    def __init__(self, diagnosis: Diagnosis | None, barred: str = "") -> None:
+        self.diagnosis, self.barred = diagnosis, barred
+        self.requests: list[tuple[str, DiagnoseRequest | JudgeRequest]] = []
 
     def __call__(self, endpoint: str, request: bytes) -> bytes | None:
         if endpoint == "diagnose":
-            self.asked.append((endpoint, DiagnoseRequest.model_validate_json(request)))
-            return self.said.wire() if self.said else None
+            self.requests.append((endpoint, DiagnoseRequest.model_validate_json(request)))
+            return self.diagnosis.wire() if self.diagnosis else None
         judged = JudgeRequest.model_validate_json(request)
-        self.asked.append((endpoint, judged))
+        self.requests.append((endpoint, judged))
         verdict = "barred" if judged.changes.startswith(self.barred or "?") else "neutral"
         return Judgement.model_validate({"graph": "ab" * 32, "verdict": verdict, "log_odds": 0}).wire()
 
 
-def words(said: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> list[Vote]:
+def words(offer: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> list[Vote]:
     run = runs.pretraining()
-    return [word for word in answered(consultation(said, run, knobs(run), (), print), graph) if isinstance(word, Vote)]
+    return [word for word in answered(consultation(offer, run, knobs(run), (), print), graph) if isinstance(word, Vote)]
 
 
-def test_the_graphs_best_plan_is_said_and_says_why() -> None:
+def test_the_graphs_best_plan_is_proposed_with_its_reasons() -> None:
     graph = Graph(diagnosis(rollback_and_cut=0.9, rollback_and_skip=0.4, lower_beta=2.0))
-    said = words(alternatives(), graph)
-    assert {vote.actuator: vote.value for vote in said} == CHANGES[CUTTING]
-    assert said[0].evidence[:3] == (
+    votes = words(alternatives(), graph)
+    assert {vote.actuator: vote.value for vote in votes} == CHANGES[CUTTING]
+    assert votes[0].evidence[:3] == (
         "a note",
         "symptom:loss_spike",
         "chosen: loss_spike ← CAUSES ← lr_too_high [C001 S016; D; own]",
     )
-    asked = graph.asked[0][1]
-    assert isinstance(asked, DiagnoseRequest) and asked.held_out and "data.skip" in asked.actuators
-    assert [(symptom.id, symptom.severity) for symptom in asked.symptoms] == [("loss_spike", 0.7)]
+    request = graph.requests[0][1]
+    assert isinstance(request, DiagnoseRequest) and request.held_out and "data.skip" in request.actuators
+    assert [(symptom.id, symptom.severity) for symptom in request.symptoms] == [("loss_spike", 0.7)]
 
 
-@pytest.mark.parametrize("said", [None, diagnosis(), diagnosis(lower_beta=2.0)], ids=["away", "empty", "another"])
-def test_without_an_answer_the_agents_own_first_is_said(said: Diagnosis | None) -> None:
-    assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(said))} == CHANGES[SKIPPING]
+@pytest.mark.parametrize("reply", [None, diagnosis(), diagnosis(lower_beta=2.0)], ids=["away", "empty", "another"])
+def test_without_an_answer_the_agents_first_alternative_is_used(reply: Diagnosis | None) -> None:
+    assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(reply))} == CHANGES[SKIPPING]
 
 
-def test_a_plan_is_said_whole_or_not_at_all() -> None:
-    told: list[str] = []
+def test_a_plan_is_proposed_completely_or_not_at_all() -> None:
+    lines: list[str] = []
     run = runs.pretraining()
     graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
-    assert answered(consultation(alternatives(), run, knobs(run), (), told.append), graph) == []
-    assert told == ["not proposed: optimizer.lr_scale: no reason given"]
+    assert answered(consultation(alternatives(), run, knobs(run), (), lines.append), graph) == []
+    assert lines == ["not proposed: optimizer.lr_scale: no reason given"]
 
 
 class Sees(Agent):
@@ -141,11 +141,11 @@ class Away(Bus):
         raise BusError(f"no one answers on {subject}")
 
 
-def test_without_a_graph_on_the_bus_the_agents_own_first_is_said() -> None:
+def test_without_a_graph_on_the_bus_the_agents_first_alternative_is_used() -> None:
     run = runs.pretraining()
-    said: list[UnsentMessage] = [alternatives(), AgentStatus(state="done")]
+    messages: list[UnsentMessage] = [alternatives(), AgentStatus(state="done")]
 
     async def over_the_bus() -> list[Vote | AgentStatus | Alert]:
-        return await PriorClient(Away()).consult(said, run, knobs(run), ())
+        return await PriorClient(Away()).consult(messages, run, knobs(run), ())
 
-    assert asyncio.run(over_the_bus()) == without_graph(said)
+    assert asyncio.run(over_the_bus()) == without_graph(messages)

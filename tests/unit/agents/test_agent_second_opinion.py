@@ -28,19 +28,19 @@ def run(rules: Rules | None = None) -> RunStarted:
 
 
 def window(
-    tick: int, readings: Mapping[int, float], asked: tuple[int, ...] = (), of: RunStarted | None = None
+    tick: int, readings: Mapping[int, float], evaluations: tuple[int, ...] = (), started: RunStarted | None = None
 ) -> Window:
-    of = of or run()
+    started = started or run()
     seen = [runs.seen(t, {"eval/loss": readings[t]} if t in readings else {"loss": 2.5}) for t in range(1, tick + 1)]
-    receipts = [runs.receipt(at, "run.evaluate", None, None) for at in asked]
-    knobs = {spec.name: Knob(spec, spec.value) for spec in of.actuators}
-    return Window(of, seen, knobs, receipts, {})
+    receipts = [runs.receipt(asked_tick, "run.evaluate", None, None) for asked_tick in evaluations]
+    knobs = {spec.name: Knob(spec, spec.value) for spec in started.actuators}
+    return Window(started, seen, knobs, receipts, {})
 
 
 BEFORE = {60: 2.7, 80: 2.6, 100: 2.55}
 
 
-def test_none_is_as_young_and_one_can_be_had() -> None:
+def test_without_a_recent_reading_an_evaluation_is_requested() -> None:
     assert held_out_evidence(window(ONSET + 3, BEFORE), ONSET).state == "ask"
     assert held_out_evidence(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
     assert held_out_evidence(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", (
@@ -54,17 +54,17 @@ def test_none_is_as_young_and_one_can_be_had() -> None:
     [(2.53, -0.015 / 2.55), (2.55, 0.005 / 2.55), (2.85, 0.305 / 2.55), (math.nan, math.inf)],
 )
 def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: float) -> None:
-    heard = held_out_evidence(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
-    assert heard.state == "known"
-    assert heard.lost == pytest.approx(lost)
+    evidence = held_out_evidence(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
+    assert evidence.state == "known"
+    assert evidence.lost == pytest.approx(lost)
 
 
-def test_an_answer_ages_and_is_asked_for_so_often_and_no_more() -> None:
+def test_an_evaluation_expires_and_is_requested_a_limited_number_of_times() -> None:
     answered = {**BEFORE, ONSET + 3: 2.53}
     late = ONSET + 3 + PATIENCE
     assert held_out_evidence(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
-    asked = tuple(ONSET + 2 - i for i in range(ASKS))
-    assert held_out_evidence(window(late, answered, asked), ONSET).state == "known"
+    evaluations = tuple(ONSET + 2 - i for i in range(ASKS))
+    assert held_out_evidence(window(late, answered, evaluations), ONSET).state == "known"
 
 
 def events(hurt: float, excess: float = 2.0, moved: float = 1.0) -> list[Observation | Receipt]:
@@ -73,37 +73,37 @@ def events(hurt: float, excess: float = 2.0, moved: float = 1.0) -> list[Observa
     gauges = runs.language()
 
     def changed(tick: int, draw: random.Random) -> dict[str, float]:
-        found = gauges(tick, draw)
+        metrics = gauges(tick, draw)
         if tick < ONSET:
-            return found
-        found |= {"loss": found["loss"] + excess, "grad_norm": 8 * found["grad_norm"]}
-        found["optim/weight_norm"] *= moved
-        return found | ({"eval/loss": 2.55 + hurt} if tick == ONSET + 3 else {})
+            return metrics
+        metrics |= {"loss": metrics["loss"] + excess, "grad_norm": 8 * metrics["grad_norm"]}
+        metrics["optim/weight_norm"] *= moved
+        return metrics | ({"eval/loss": 2.55 + hurt} if tick == ONSET + 3 else {})
 
     seen: list[Observation | Receipt] = [*runs.observed(changed, range(1, ONSET + 8), 0)]
     return [*seen[: ONSET + 2], runs.receipt(ONSET + 2, "run.evaluate", None, None), *seen[ONSET + 2 :]]
 
 
-def said(events: list[Observation | Receipt]) -> list[str]:
+def remedies_of(events: list[Observation | Receipt]) -> list[str]:
     """What the sentinel says, without what it says again."""
-    heard: list[str] = []
-    for word in runs.said(Divergence(), run(), events):
+    remedies: list[str] = []
+    for word in runs.agent_messages(Divergence(), run(), events):
         if isinstance(word, Alternatives):
-            heard.append(word.plans[0].remedy)
+            remedies.append(word.plans[0].remedy)
         elif isinstance(word, Vote) and word.stance == "propose":
-            heard.append(word.actuator)
-    return list(dict.fromkeys(heard))
+            remedies.append(word.actuator)
+    return list(dict.fromkeys(remedies))
 
 
-def test_a_jump_that_hurt_the_weights_is_gone_back_from() -> None:
-    assert said(events(hurt=1.9)) == ["run.evaluate", SKIPPING]
+def test_a_jump_that_hurt_the_weights_is_rolled_back() -> None:
+    assert remedies_of(events(hurt=1.9)) == ["run.evaluate", SKIPPING]
 
 
-def test_a_jump_of_the_data_alone_is_passed_over_and_no_step_is_thrown_away() -> None:
-    assert said(events(hurt=0.1)) == ["run.evaluate", PASSING]
+def test_a_jump_of_the_data_alone_skips_batches_without_a_rollback() -> None:
+    assert remedies_of(events(hurt=0.1)) == ["run.evaluate", PASSING]
 
 
-def test_what_stays_after_its_batches_were_passed_over_needs_a_reading_of_its_own() -> None:
+def test_a_jump_that_outlasts_its_skipped_batches_needs_another_evaluation() -> None:
     def after_skipping(hurt: float) -> list[str]:
         first = events(hurt=0.1)
         passed = next(i for i, event in enumerate(first) if event.tick == ONSET + 4)
@@ -114,17 +114,17 @@ def test_what_stays_after_its_batches_were_passed_over_needs_a_reading_of_its_ow
             for event in first[passed + 1 :]
         ]
         skipped = runs.receipt(ONSET + 4, "data.skip", None, 100.0)
-        asked = runs.receipt(ONSET + 5, "run.evaluate", None, None)
-        return said([*first[: passed + 1], skipped, *later[:1], asked, *later[1:]])
+        evaluation = runs.receipt(ONSET + 5, "run.evaluate", None, None)
+        return remedies_of([*first[: passed + 1], skipped, *later[:1], evaluation, *later[1:]])
 
     assert after_skipping(0.1) == ["run.evaluate", PASSING], "the loss means something else by now"
     assert after_skipping(1.9) == ["run.evaluate", PASSING, SKIPPING]
 
 
 def test_a_jump_that_hurt_nothing_is_left_alone() -> None:
-    assert said(events(hurt=-0.1)) == ["run.evaluate"]
+    assert remedies_of(events(hurt=-0.1)) == ["run.evaluate"]
 
 
-def test_weights_that_moved_by_themselves_are_held_to_what_they_are_worth() -> None:
-    assert said(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
-    assert said(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]
+def test_weights_that_moved_are_rolled_back_only_after_an_evaluation() -> None:
+    assert remedies_of(events(hurt=-0.1, excess=0.0, moved=1.2)) == ["run.evaluate"], "a padding that nothing looks up"
+    assert remedies_of(events(hurt=0.5, excess=0.0, moved=1.2)) == ["run.evaluate", RETURNING]

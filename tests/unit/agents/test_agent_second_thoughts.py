@@ -27,9 +27,9 @@ def run(*more: str) -> RunStarted:
 BOTH = run("run.evaluate", "run.undo_rollback")
 
 
-def course(found: float, at: int = LEFT + 5, *, cut: bool = False) -> list[Observation | Receipt]:
+def course(reading: float, reading_tick: int = LEFT + 5, *, cut: bool = False) -> list[Observation | Receipt]:
     """A reading that fell, a rollback, and what is read at a tick after it."""
-    readings = {TO: BEST, LEFT: FELL, at: found}
+    readings = {TO: BEST, LEFT: FELL, reading_tick: reading}
     events: list[Observation | Receipt] = []
     for tick in range(1, LEFT + 20):
         step = tick if tick <= LEFT else tick - (LEFT - TO)
@@ -45,24 +45,24 @@ def course(found: float, at: int = LEFT + 5, *, cut: bool = False) -> list[Obser
     return events
 
 
-def said(events: Events, started: RunStarted = BOTH) -> list[Vote]:
+def votes_of(events: Events, started: RunStarted = BOTH) -> list[Vote]:
     return runs.votes(RollbackUndo(), started, events)
 
 
 def wanted(events: Events, started: RunStarted = BOTH) -> dict[str, object]:
-    return {vote.actuator: vote.value for vote in said(events, started) if vote.actuator != "run.evaluate"}
+    return {vote.actuator: vote.value for vote in votes_of(events, started) if vote.actuator != "run.evaluate"}
 
 
-def test_it_asks_once_it_can_know_and_takes_back_what_brought_nothing() -> None:
-    votes = said(course(FELL))
+def test_it_evaluates_a_rollback_and_undoes_one_that_did_not_help() -> None:
+    votes = votes_of(course(FELL))
     assert (votes[0].actuator, votes[0].tick) == ("run.evaluate", LEFT + 4)
     assert wanted(course(FELL)) == {"run.undo_rollback": None}
     assert wanted(course(FELL + 0.3)) == {"run.undo_rollback": None}
 
 
-@pytest.mark.parametrize("found", [BEST, BEST + 0.4 * (FELL - BEST)])
-def test_a_rollback_that_brought_something_stands(found: float) -> None:
-    assert wanted(course(found)) == {}
+@pytest.mark.parametrize("reading", [BEST, BEST + 0.4 * (FELL - BEST)])
+def test_a_rollback_that_helped_is_not_undone(reading: float) -> None:
+    assert wanted(course(reading)) == {}
 
 
 def test_the_first_reading_is_the_verdict() -> None:
@@ -76,18 +76,18 @@ def test_the_first_reading_is_the_verdict() -> None:
     assert wanted(later) == {}, "it may have happened again: that is for others to see"
 
 
-def test_a_rate_that_was_cut_with_it_comes_back_with_it() -> None:
+def test_undoing_a_rollback_also_undoes_the_rate_cut() -> None:
     assert wanted(course(FELL, cut=True)) == {"run.undo_rollback": None, "optimizer.lr_scale": 1.0}
 
 
-def test_what_was_taken_back_is_not_judged_again() -> None:
+def test_an_undone_rollback_is_not_judged_again() -> None:
     undone = runs.receipt(LEFT + 6, "run.undo_rollback", 46, LEFT).model_copy(update={"n": 3 * (LEFT + 6) + 1})
     events = course(FELL)
-    at = next(i for i, event in enumerate(events) if event.tick == LEFT + 6) + 1
-    assert not any(vote.tick > LEFT + 6 for vote in said([*events[:at], undone, *events[at:]]))
+    index = next(i for i, event in enumerate(events) if event.tick == LEFT + 6) + 1
+    assert not any(vote.tick > LEFT + 6 for vote in votes_of([*events[:index], undone, *events[index:]]))
 
 
-def test_what_an_operator_wished_stands() -> None:
+def test_an_operators_rollback_is_not_undone() -> None:
     wish = Decision.model_validate(
         {
             "id": f"{LEFT}", "ballot": "", "actuator": "run.rollback", "verdict": "adopted", "value": 40, "reason": "",
@@ -95,11 +95,11 @@ def test_what_an_operator_wished_stands() -> None:
         }
     )  # fmt: skip
     events = course(FELL)
-    at = next(i for i, event in enumerate(events) if isinstance(event, Receipt))
-    assert wanted(events) and not wanted([*events[:at], wish, *events[at:]])
+    index = next(i for i, event in enumerate(events) if isinstance(event, Receipt))
+    assert wanted(events) and not wanted([*events[:index], wish, *events[index:]])
 
 
-def test_a_way_that_was_left_again_is_none_of_the_present_weights() -> None:
+def test_steps_between_a_rollback_and_its_undoing_do_not_count() -> None:
     steps = [*range(1, 61), *range(41, 46), *range(61, 71)]
     seen = [runs.seen(tick, {"loss": float(tick)}, step) for tick, step in enumerate(steps, 1)]
     jumps = [

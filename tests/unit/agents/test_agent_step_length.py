@@ -20,23 +20,23 @@ def observations(
     gauges = runs.language()
 
     def longer(tick: int) -> dict[str, float]:
-        found = runs.observed(gauges, [tick])[0].metrics
+        metrics = runs.observed(gauges, [tick])[0].metrics
         grown = 1 + growth * tick
         ratio = length * min(1.0, tick / WARMUP) / grown
-        rate = found["learning_rate"] * length / FITTING
+        rate = metrics["learning_rate"] * length / FITTING
         gauged = {"learning_rate": rate, "optim/update_ratio": ratio, "optim/weight_norm": 28 * grown}
         loss = {"loss": 6 - 0.1 * tick if tick < 15 else min(6.0, 4.6 + 0.3 * (tick - 14))} if worse else {}
-        return {**found, **gauged, **loss} | ({"optim/grad_momentum_cos": cosine} if cosine else {})
+        return {**metrics, **gauged, **loss} | ({"optim/grad_momentum_cos": cosine} if cosine else {})
 
     return [runs.seen(tick, longer(tick)) for tick in range(1, ticks)]
 
 
-def said(seen: list[Observation], run: RunStarted | None = None) -> list[Vote]:
+def votes_of(seen: list[Observation], run: RunStarted | None = None) -> list[Vote]:
     return runs.votes(LearningRate(), run or runs.pretraining(), seen)
 
 
 def test_steps_that_are_far_too_long_are_undone_once_the_rate_stands() -> None:
-    cut, back = said(observations(8 * FITTING, worse=True))[:2]
+    cut, back = votes_of(observations(8 * FITTING, worse=True))[:2]
     assert cut.actuator == "optimizer.lr_scale" and cut.value == pytest.approx(8 ** (-4 / 3))
     # The first that was too long came in the warm-up; what it did is not kept either.
     assert (back.actuator, back.value) == ("run.rollback", 4.0)
@@ -51,42 +51,44 @@ def test_a_loss_that_comes_back_by_itself_is_left_alone() -> None:
         runs.seen(o.tick, {**o.metrics, "loss": 6 - 0.01 * o.tick + max(0.0, 4 - 0.2 * abs(o.tick - 12))})
         for o in observations(8 * FITTING)
     ]
-    assert not said(seen)
+    assert not votes_of(seen)
 
 
 @pytest.mark.parametrize("length", [FITTING / 3, FITTING, 0.95 * LONGEST])
 def test_steps_of_a_length_that_fits_are_left_alone(length: float) -> None:
-    assert not said(observations(length))
+    assert not votes_of(observations(length))
 
 
-def test_neither_while_the_rate_still_rises_nor_under_a_reward_nor_where_nothing_can_be_undone() -> None:
+def test_no_rate_change_during_warm_up_under_a_reward_or_without_rollback() -> None:
     long = observations(8 * FITTING, worse=True)
-    assert not said(long[: WARMUP - 1])
-    rewarded = [runs.seen(one.tick, {**one.metrics, "reward": 0.5}) for one in long]
-    assert not said(rewarded, runs.grpo())
+    assert not votes_of(long[: WARMUP - 1])
+    rewarded = [runs.seen(observation.tick, {**observation.metrics, "reward": 0.5}) for observation in long]
+    assert not votes_of(rewarded, runs.grpo())
     run = runs.pretraining()
     knobs = tuple(spec for spec in run.actuators if spec.name != "run.rollback")
-    assert not said(long, run.model_copy(update={"actuators": knobs}))
+    assert not votes_of(long, run.model_copy(update={"actuators": knobs}))
 
 
-def test_no_rate_is_raised_while_a_model_is_on_its_way_from_where_its_weights_were_drawn() -> None:
+def test_no_rate_is_raised_early_in_training_from_random_weights() -> None:
     """For forty steps, and for a twentieth of the run: 50 of a thousand, 5 of a hundred."""
     run = runs.pretraining()
     seen = observations(FITTING / 30, cosine=0.8, ticks=60)
-    assert said(seen)[0].tick == round(LearningRate.YOUNG * 1000)
-    soon = [one.model_copy(update={"progress": one.tick / 100}) for one in seen]
+    assert votes_of(seen)[0].tick == round(LearningRate.YOUNG * 1000)
+    soon = [observation.model_copy(update={"progress": observation.tick / 100}) for observation in seen]
     unknown = run.model_copy(update={"horizon": Horizon()})
-    assert said(soon)[0].tick == said(seen, unknown)[0].tick == LearningRate.DRAWN
+    assert votes_of(soon)[0].tick == votes_of(seen, unknown)[0].tick == LearningRate.DRAWN
 
 
 def test_steps_that_grew_at_the_same_rate_are_not_the_rates() -> None:
     """Second moments that were lost, say: for a while Adam's steps are long, whatever the rate."""
     fitting = observations(FITTING)
     grown = [
-        runs.seen(one.tick, {**one.metrics, "optim/update_ratio": 8 * FITTING}) if one.tick > 30 else one
-        for one in fitting
+        runs.seen(observation.tick, {**observation.metrics, "optim/update_ratio": 8 * FITTING})
+        if observation.tick > 30
+        else observation
+        for observation in fitting
     ]
-    assert not said(grown)
+    assert not votes_of(grown)
 
 
 def test_gradients_that_agree_all_at_once_are_no_reason_to_raise_the_rate() -> None:
@@ -95,12 +97,12 @@ def test_gradients_that_agree_all_at_once_are_no_reason_to_raise_the_rate() -> N
 
     def agreeing(rate: float) -> list[Observation]:
         return [
-            runs.seen(one.tick, {**one.metrics, "optim/grad_momentum_cos": 0.8, "learning_rate": rate})
-            if one.tick > 60
-            else runs.seen(one.tick, {**one.metrics, "learning_rate": 3e-3})
-            for one in observations(FITTING / 3, ticks=80)
+            runs.seen(observation.tick, {**observation.metrics, "optim/grad_momentum_cos": 0.8, "learning_rate": rate})
+            if observation.tick > 60
+            else runs.seen(observation.tick, {**observation.metrics, "learning_rate": 3e-3})
+            for observation in observations(FITTING / 3, ticks=80)
         ]
 
-    assert not [vote for vote in said(agreeing(3e-3)) if vote.actuator == "optimizer.lr_scale"]
-    assert [vote.value for vote in said(agreeing(2e-3)) if vote.actuator == "optimizer.lr_scale"][:1] == [3.0]
-    assert not [vote for vote in said(agreeing(1e-4)) if vote.actuator == "optimizer.lr_scale"]
+    assert not [vote for vote in votes_of(agreeing(3e-3)) if vote.actuator == "optimizer.lr_scale"]
+    assert [vote.value for vote in votes_of(agreeing(2e-3)) if vote.actuator == "optimizer.lr_scale"][:1] == [3.0]
+    assert not [vote for vote in votes_of(agreeing(1e-4)) if vote.actuator == "optimizer.lr_scale"]

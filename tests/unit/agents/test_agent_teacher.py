@@ -87,16 +87,16 @@ def tell(session: Session, *events: LearnerMessage) -> list[Vote]:
 def votes(events: Iterable[LearnerMessage], run: RunStarted | None = None) -> list[tuple[int, Vote]]:
     """(tick, vote), with the receipts and observations given; a vote is not carried out by itself."""
     session = Session(Teacher(), "teacher")
-    said = []
+    cast_votes = []
     for event in (run or started(), *events):
-        said += [(vote.tick, vote) for vote in tell(session, event)]
+        cast_votes += [(vote.tick, vote) for vote in tell(session, event)]
         assert not session.problems, session.problems
-    return said
+    return cast_votes
 
 
 def test_a_plateau_under_a_binding_anchor_brings_the_next_stronger_teacher() -> None:
-    said = votes(steps(40, 0.5, 0.15))
-    tick, vote = said[0]
+    cast_votes = votes(steps(40, 0.5, 0.15))
+    tick, vote = cast_votes[0]
     assert tick == LEAST, "not from the start"
     assert (vote.actuator, vote.value, vote.target) == (TEACHER, "middle", "eval/accuracy")
     assert vote.confidence >= STANDS_BEHIND and vote.evidence == ("symptom:kl_anchor_binds",)
@@ -121,11 +121,11 @@ def test_with_no_stronger_teacher_beta_is_lowered() -> None:
     ],
     ids=["it learns", "the KL is free to grow", "the KL counts for little", "no headroom", "too late"],
 )
-def test_what_is_no_binding_anchor(observations: list[Observation]) -> None:
+def test_no_vote_without_a_binding_anchor(observations: list[Observation]) -> None:
     assert not votes(observations)
 
 
-def test_a_kl_that_runs_away_for_nothing_raises_beta() -> None:
+def test_a_kl_that_runs_away_without_a_gain_raises_beta() -> None:
     def drift(held_out: float) -> list[Observation]:
         return [*steps(20, 0.5, 0.05), *(seen(t, 0.5 - t / 1000, 0.06 * (t - 19), held_out) for t in range(21, 40))]
 
@@ -172,7 +172,7 @@ def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None
         "a short dip",
     ],
 )
-def test_what_is_not_absorbed(observations: list[Observation], run: RunStarted) -> None:
+def test_a_teacher_that_still_helps_is_not_called_absorbed(observations: list[Observation], run: RunStarted) -> None:
     assert not [vote for _, vote in votes(observations, run) if "absorbed" in vote.rationale]
 
 
@@ -185,7 +185,7 @@ def test_a_teacher_that_made_it_worse_is_left_and_not_tried_again() -> None:
     assert {vote.value for tick, vote in votes(settled) if tick > 60} == {"strong"}
 
 
-def test_a_swap_that_pays_is_left_alone_while_it_does() -> None:
+def test_a_swap_stays_while_it_helps() -> None:
     """As recorded: the KL to the new teacher falls while the reward rises, and both settle near the ceiling."""
     better = []
     for t in range(1, 120):
@@ -209,15 +209,15 @@ RATES = st.floats(0, 1) | st.just(math.nan)
     RATES,
     st.lists(st.tuples(st.integers(1, 70), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=3),
 )
-def test_whatever_comes_it_keeps_to_headroom_patience_and_bounds(
+def test_any_events_keep_to_headroom_patience_and_bounds(
     pairs: list[tuple[float, float]], held_out: float, swaps: list[tuple[int, str, str]]
 ) -> None:
-    at = {tick: changed(tick, TEACHER, before, after) for tick, before, after in swaps}
+    receipts = {tick: changed(tick, TEACHER, before, after) for tick, before, after in swaps}
     events: list[LearnerMessage] = []
     for tick, (reward, kl) in enumerate(pairs, 1):
-        events += [seen(tick, reward, kl, held_out), *([at[tick]] if tick in at else [])]
+        events += [seen(tick, reward, kl, held_out), *([receipts[tick]] if tick in receipts else [])]
     for tick, vote in votes(events):
-        last = max((changed_at for changed_at in at if changed_at < tick), default=0)
+        last = max((changed_at for changed_at in receipts if changed_at < tick), default=0)
         assert tick - last >= LEAST
         assert 1 - held_out >= Teacher.ROOM
         recent = [reward for reward, _ in pairs[tick - Teacher.HALF : tick]]

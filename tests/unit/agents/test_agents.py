@@ -14,10 +14,10 @@ from oven_core.protocol.messages import AgentStatus, MetricSpec, Vote
 
 
 def test_aligned_gradients_raise_the_rate_and_say_why() -> None:
-    said = votes(LearningRate(), [observe(t, reward=0.3, cos=0.55) for t in range(1, 10)])
-    assert said[0].actuator == "optimizer.lr_scale" and said[0].value == 4.0
-    assert "0.55" in said[0].rationale and said[0].confidence >= STANDS_ALONE
-    assert said[0].evidence == ("symptom:gradients_aligned",)
+    proposals = votes(LearningRate(), [observe(t, reward=0.3, cos=0.55) for t in range(1, 10)])
+    assert proposals[0].actuator == "optimizer.lr_scale" and proposals[0].value == 4.0
+    assert "0.55" in proposals[0].rationale and proposals[0].confidence >= STANDS_ALONE
+    assert proposals[0].evidence == ("symptom:gradients_aligned",)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,38 +36,40 @@ def test_opposed_gradients_lower_it_but_not_at_the_ceiling() -> None:
 
 def test_a_collapse_proposes_a_rollback_and_a_cut_together() -> None:
     rewards = [0.30, 0.16, 0.05, 0.10, 0.03]
-    said = votes(LearningRate(), [observe(t, reward=r, cos=-0.2) for t, r in enumerate(rewards, 1)])
-    assert {(vote.actuator, vote.value) for vote in said} == {("optimizer.lr_scale", 0.125), ("run.rollback", 0.0)}
+    proposals = votes(LearningRate(), [observe(t, reward=r, cos=-0.2) for t, r in enumerate(rewards, 1)])
+    assert {(vote.actuator, vote.value) for vote in proposals} == {("optimizer.lr_scale", 0.125), ("run.rollback", 0.0)}
 
 
 def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
     session = Session(LearningRate(), "me")
     session.absorb(started())
     session.absorb(receipt(1, "optimizer.lr_scale", 1.0, 4.0).model_copy(update={"n": 1}))
-    said = []
+    moves = []
     for tick, reward in enumerate([0.5, 0.5, 0.1, 0.02, 0.01, 0.01, 0.01], 2):
         session.absorb(observe(tick, reward=reward, cos=-0.2))
-        said.append([message.actuator for message in without_graph(session.react()) if isinstance(message, Vote)])
-    assert said[:5] == [[]] * 5 and said[6] == ["optimizer.lr_scale", "run.rollback"]
+        moves.append([message.actuator for message in without_graph(session.react()) if isinstance(message, Vote)])
+    assert moves[:5] == [[]] * 5 and moves[6] == ["optimizer.lr_scale", "run.rollback"]
 
 
 def test_no_cut_is_undone_before_it_has_shown_what_it_does() -> None:
     session = Session(LearningRate(), "me")
     session.absorb(started())
     session.absorb(receipt(6, "optimizer.lr_scale", 1.0, 0.2))
-    said: list[Vote] = []
+    proposals: list[Vote] = []
     for tick in range(7, 40):
         session.absorb(observe(tick, reward=0.3, cos=0.6))
-        said += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
-    assert said and said[0].tick == 6 + LearningRate.REPAIR
+        proposals += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
+    assert proposals and proposals[0].tick == 6 + LearningRate.REPAIR
 
 
 def test_a_starved_level_brings_the_mixture_back() -> None:
     only_easy = {"len3": 1.0, "len4": 0.0, "len5": 0.0}
-    said = votes(Curriculum(), [observe(t, reward=0.6, reward__len3=0.6) for t in range(1, 10)], started(only_easy))
-    value = said[0].value
+    proposals = votes(
+        Curriculum(), [observe(t, reward=0.6, reward__len3=0.6) for t in range(1, 10)], started(only_easy)
+    )
+    value = proposals[0].value
     assert isinstance(value, dict) and min(value.values()) > 0.2 and sum(value.values()) == pytest.approx(1)
-    assert "unseen" in said[0].rationale
+    assert "unseen" in proposals[0].rationale
 
 
 def test_a_level_waits_for_the_one_before_it() -> None:
@@ -83,15 +85,15 @@ def test_a_level_waits_for_the_one_before_it() -> None:
 def test_a_rollback_makes_the_curriculum_look_anew() -> None:
     session = Session(Curriculum(), "me")
     session.absorb(started({"len3": 0.9, "len4": 0.1, "len5": 0.0}))
-    said: list[tuple[int, Vote]] = []
+    proposals: list[tuple[int, Vote]] = []
     for tick in range(1, 13):
         if tick == 5:
             session.absorb(receipt(4, "run.rollback", 4.0, 0.0).model_copy(update={"n": 9}))
         collapsed = tick < 5
         reward = 0.02 if collapsed else 0.5
         session.absorb(observe(tick, reward=reward, reward__len3=reward).model_copy(update={"n": 2 * tick}))
-        said += [(tick, message) for message in without_graph(session.react()) if isinstance(message, Vote)]
-    first, vote = said[0]
+        proposals += [(tick, message) for message in without_graph(session.react()) if isinstance(message, Vote)]
+    first, vote = proposals[0]
     assert first == 9, "five ticks after the rollback, not five after the start"
     assert isinstance(vote.value, dict) and vote.value["len3"] == pytest.approx(1 / 3, abs=0.01)
 
@@ -103,12 +105,12 @@ def test_an_agent_says_why_it_cannot_fire() -> None:
     assert statuses[-1].state == "cannot_fire" and "reward" in statuses[-1].reason
 
 
-def test_under_a_reward_gradients_that_lean_are_a_reason_while_they_go_on_leaning() -> None:
+def test_under_a_reward_only_lasting_gradient_agreement_raises_the_rate() -> None:
     """At a rate that fits they lean, too, for as long as the policy has most of its way before it."""
 
-    def said(fading: float) -> list[Vote]:
+    def proposals(fading: float) -> list[Vote]:
         cosines = (0.3 - fading * t + c for t, c in enumerate(noisy(0.0, 80, 0.02)))
         return votes(LearningRate(), [observe(t, reward=0.3, cos=c) for t, c in enumerate(cosines, 1)])
 
-    assert said(0.0)[0].value == 2.5
-    assert not said(0.002), "0.3 to 0.14"
+    assert proposals(0.0)[0].value == 2.5
+    assert not proposals(0.002), "0.3 to 0.14"

@@ -23,11 +23,11 @@ TICKS, SEEDS = 400, 2
 
 
 def agents() -> dict[str, Agent]:
-    found = {}
+    instances = {}
     for name, point in POINTS.items():
         module, _, kind = point.partition(":")
-        found[name] = getattr(import_module(module), kind)()
-    return found
+        instances[name] = getattr(import_module(module), kind)()
+    return instances
 
 
 def heavy(draw: random.Random) -> float:
@@ -76,10 +76,10 @@ def _quiet(run: RunStarted, gauges: runs.Gauges) -> None:
         assert not {name: words for name, words in spoke.items() if words}
 
 
-def test_how_often_noise_alone_rises_that_far() -> None:
+def test_noise_alone_rarely_rises_above_the_threshold() -> None:
     """What `rise` promises: 4.5 is as rare as 3.6 of a normal law would be (.00016), for the noise is estimated too."""
     draw = random.Random(7)
     trials = [[draw.gauss(0, 1) for _ in range(42)] for _ in range(6000)]
     assert sum(rise(trial, 10) > 4.5 for trial in trials) <= 6
-    shifted = [[value + 2.5 * (place >= 32) for place, value in enumerate(trial)] for trial in trials[:300]]
+    shifted = [[value + 2.5 * (index >= 32) for index, value in enumerate(trial)] for trial in trials[:300]]
     assert sum(rise(trial, 10) > 4.5 for trial in shifted) > 270

@@ -42,8 +42,8 @@ def joined(name: str, trouble: str) -> tuple[AgentParticipant, str]:
     """The agent in that run, and why it cannot fire there; empty if it can."""
     agent = AgentParticipant(*load(name))
     agent.absorb(TROUBLES[trouble][0])
-    said = [word for word in agent.react() if isinstance(word, AgentStatus) and word.state == "cannot_fire"]
-    return agent, said[0].reason if said else ""
+    statuses = [word for word in agent.react() if isinstance(word, AgentStatus) and word.state == "cannot_fire"]
+    return agent, statuses[0].reason if statuses else ""
 
 
 def proposals(agent: AgentParticipant) -> list[Vote]:
@@ -54,28 +54,28 @@ def proposals(agent: AgentParticipant) -> list[Vote]:
 def proposed(name: str, trouble: str) -> tuple[Vote, ...]:
     """By tick; nothing of what it asks for is done."""
     agent, cannot = joined(name, trouble)
-    found: list[Vote] = []
+    votes: list[Vote] = []
     for observation in () if cannot else observations(trouble):
         agent.absorb(observation)
-        found += proposals(agent)
-    return tuple(found)
+        votes += proposals(agent)
+    return tuple(votes)
 
 
 @pytest.mark.parametrize("name", SPEAK)
 def test_every_proposal_can_be_scored(name: str) -> None:
-    found = [(trouble, vote) for trouble in TROUBLES for vote in proposed(name, trouble)]
-    assert found, f"{name} proposes nothing in any of these troubles: add one that it is for to troubles.py"
-    for trouble, vote in found:
+    cases = [(trouble, vote) for trouble in TROUBLES for vote in proposed(name, trouble)]
+    assert cases, f"{name} proposes nothing in any of these troubles: add one that it is for to troubles.py"
+    for trouble, vote in cases:
         state = State()
         state.start(TROUBLES[trouble][0])
-        told = f"{trouble}, {vote.actuator} at tick {vote.tick}: {vote.rationale}"
+        label = f"{trouble}, {vote.actuator} at tick {vote.tick}: {vote.rationale}"
         if state.spec(vote.actuator).has_outcome:
             metric = judging_metric(state, vote.actuator, vote.target)
-            assert metric is not None and metric.name == vote.target, f"{told}: not judged by {vote.target!r}"
-            assert _promises(vote, metric), f"{told}: promises {vote.expected_change:g} of {metric.name}"
-            assert vote.horizon > 0, told
-        assert 0.5 < vote.confidence < 1, told  # even odds claim nothing, and nobody is certain
-        assert vote.rationale, told
+            assert metric is not None and metric.name == vote.target, f"{label}: not judged by {vote.target!r}"
+            assert _promises(vote, metric), f"{label}: promises {vote.expected_change:g} of {metric.name}"
+            assert vote.horizon > 0, label
+        assert 0.5 < vote.confidence < 1, label  # even odds claim nothing, and nobody is certain
+        assert vote.rationale, label
 
 
 def _promises(vote: Vote, metric: MetricSpec) -> bool:
@@ -85,11 +85,11 @@ def _promises(vote: Vote, metric: MetricSpec) -> bool:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_where_nothing_is_wrong_nobody_speaks(name: str) -> None:
+def test_no_agent_votes_on_a_healthy_run(name: str) -> None:
     healthy = [trouble for trouble in TROUBLES if trouble.endswith(".nothing")]
     assert len(healthy) == 2
     for trouble in healthy:
-        assert not (said := proposed(name, trouble)), f"{trouble}: {said[0].rationale}"
+        assert not (votes := proposed(name, trouble)), f"{trouble}: {votes[0].rationale}"
 
 
 @pytest.mark.parametrize("name", SPEAK)

@@ -72,7 +72,7 @@ class Lockstep:
             ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
             ACTUATORS["run.rollback"],
         )
-        self.heard = 0
+        self.read_events = 0
         self.react()
         self.log.start(specs, metrics=metrics, lockstep=True, **rules)  # type: ignore[arg-type]
         self.react()
@@ -89,7 +89,7 @@ class Lockstep:
 
     def react(self) -> None:
         while True:
-            new, self.heard = self.log.events[self.heard :], len(self.log.events)
+            new, self.read_events = self.log.events[self.read_events :], len(self.log.events)
             for entry in new:
                 if not isinstance(entry.body, Vote):
                     self.session.absorb(entry.body)
@@ -99,7 +99,7 @@ class Lockstep:
                     self.log.receipt(entry.body)
             for message in without_graph(self.session.react()):
                 self.log.put(f"{'vote' if isinstance(message, Vote) else 'agent'}.{self.name}", message)
-            if self.heard == len(self.log.events):
+            if self.read_events == len(self.log.events):
                 return
 
 
@@ -133,13 +133,17 @@ class Clipper(Agent):
         return window.propose("grad.clip", knob.spec.high, confidence=0.95, why="as far as it goes")
 
 
-def test_a_recording_with_announcements_is_heard_as_it_was() -> None:
+def test_a_recording_with_announcements_is_replayed_unchanged() -> None:
     """The agent cannot fire before tick 4, and may go further from tick 20 on; every tick closes."""
     clip = ActuatorSpec(name="grad.clip", kind="scalar", low=0.5, high=2, value=1.0)
     recorded = Lockstep(Clipper(), "clipper", 40, {4: clip, 20: clip.model_copy(update={"high": 8})}).log
     assert recorded.closed_ticks == list(range(1, 41)) and replay(recorded.events, RUN).same
     receipts = [entry.body for entry in recorded.events if isinstance(entry.body, Receipt)]
-    assert max(float(str(one.after)) for one in receipts if one.tick < 20) <= 2 < float(str(receipts[-1].after))
+    assert (
+        max(float(str(receipt.after)) for receipt in receipts if receipt.tick < 20)
+        <= 2
+        < float(str(receipts[-1].after))
+    )
     test = backtest(Clipper(), "clipper", recorded.events)
     assert test.same_votes is True and test.replay.divergences == [] and test.replay.votes[0].tick == 4
     report = review(RUN, lambda: recorded.events, {"c": Clipper()})

@@ -56,14 +56,14 @@ def test_the_same_answers_as_a_Window(
     draws: list[tuple[int, int, int]],
     jumps: list[tuple[int, str]],
     questions: list[tuple[str, int, int | None, bool]],
-    kept: int,
+    limit: int,
 ) -> None:
     monkeypatch.setattr(module, "SPARE", 8)  # so that columns are cut within these few observations
-    seen, held = observations(draws), Columns(kept)
+    seen, held = observations(draws), Columns(limit)
     receipts = [receipt(tick, name) for tick, name in sorted(jumps)]
-    for end, one in enumerate(seen, 1):
-        held.add(one)
-        newest = seen[max(0, end - kept) : end]
+    for end, observation in enumerate(seen, 1):
+        held.add(observation)
+        newest = seen[max(0, end - limit) : end]
         plain = Window(RUN, newest, {}, receipts, {}, set())
         quick = held.window(RUN, newest, {}, receipts, {}, set())
         assert list(quick.observations) == newest and quick.tick == plain.tick and quick.progress == plain.progress
@@ -75,8 +75,8 @@ def test_the_same_answers_as_a_Window(
             )
 
 
-def test_a_long_run_is_cut_and_answers_alike() -> None:
-    rng, held, kept = random.Random(1), Columns(64), 64
+def test_a_long_run_is_truncated_and_gives_the_same_answers() -> None:
+    rng, held, limit = random.Random(1), Columns(64), 64
     seen: list[Observation] = []
     step = 0
     for n in range(3 * module.SPARE):
@@ -85,7 +85,7 @@ def test_a_long_run_is_cut_and_answers_alike() -> None:
         seen.append(Observation(incarnation=1, n=n, tick=n, step=step, progress=0.0, metrics=body))
         held.add(seen[-1])
         if n % 97 == 0:
-            newest = seen[-kept:]
+            newest = seen[-limit:]
             plain, quick = (make(RUN, newest, {}, (), {}, set()) for make in (Window, held.window))
             for name in ("loss", "eval/loss"):
                 assert quick.surviving_series(name) == plain.surviving_series(name) and quick.series(
@@ -99,7 +99,7 @@ KNOBS += [Knob("grad.clip"), Knob("optimizer.weight_decay"), Knob("grpo.beta", "
 
 def eventful(reward: bool) -> list[RunStarted | Observation | Receipt]:
     """A run with a jump of the loss, a collapse, and a rollback that is taken back: what the learner said."""
-    rng, said, step, ticks = random.Random(3), list[RunStarted | Observation | Receipt](), 0, 420
+    rng, messages, step, ticks = random.Random(3), list[RunStarted | Observation | Receipt](), 0, 420
     backs = {
         170: ("run.rollback", 148.0, 150),
         260: ("run.rollback", 240.0, 228),
@@ -121,26 +121,26 @@ def eventful(reward: bool) -> list[RunStarted | Observation | Receipt]:
             body |= {"reward": (0.01 if bad else 0.6) + rng.gauss(0, 0.01), "entropy": 0.2 if bad else 1.0, "kl": 0.05}
         if tick % 20 == 0:
             body["eval/loss"] = 2 + math.exp(-tick / 200) + bad
-        said.append(
-            Observation(incarnation=1, n=len(said) + 1, tick=tick, step=step, progress=tick / ticks, metrics=body)
+        messages.append(
+            Observation(incarnation=1, n=len(messages) + 1, tick=tick, step=step, progress=tick / ticks, metrics=body)
         )
         if tick in backs:
             name, to, step = backs[tick]
-            said.append(receipt(tick, name).model_copy(update={"n": len(said) + 1, "after": to}))
-    names = dict.fromkeys(name for one in said if isinstance(one, Observation) for name in one.metrics)
+            messages.append(receipt(tick, name).model_copy(update={"n": len(messages) + 1, "after": to}))
+    names = dict.fromkeys(name for message in messages if isinstance(message, Observation) for name in message.metrics)
     metrics = tuple(map(gauge, names))
     actuators = tuple(knob.spec() for knob in KNOBS)
-    return [RunStarted(incarnation=1, n=0, recipe="any", actuators=actuators, metrics=metrics), *said]
+    return [RunStarted(incarnation=1, n=0, recipe="any", actuators=actuators, metrics=metrics), *messages]
 
 
 @pytest.mark.parametrize("reward", [False, True])
 def test_every_shipped_agent_says_the_same(reward: bool) -> None:
-    said, spoke = eventful(reward), set()
+    messages, spoke = eventful(reward), set()
     for point in entry_points(group="oven.agents"):
         held = Columns(KEPT)
         plain = Session(point.load()(), point.name)
         quick = Session(point.load()(), point.name, windows=held.window)
-        for message in said:
+        for message in messages:
             if isinstance(message, Observation):
                 held.add(message)
             plain.absorb(message)

@@ -21,10 +21,10 @@ class Away:
     """A bus on which no one answers."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
 
     async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
-        self.asked += 1
+        self.requests += 1
         raise BusError("no responders")
 
 
@@ -50,7 +50,7 @@ class Beside(Agent):
 
 
 @pytest.mark.parametrize("config", [json.dumps({"committee": {"providers": "/p.yaml"}}), "{", "[]"])
-async def test_one_that_raises_is_told_by_its_type(
+async def test_a_companion_that_raises_is_reported_by_its_error_type(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "config.json").write_text(config)
@@ -61,5 +61,5 @@ async def test_one_that_raises_is_told_by_its_type(
         await agent.done.wait()
         await companions.end()
     assert agent.around is not None and agent.around.providers_file == ("/p.yaml" if "providers" in config else "")
-    assert bus.asked == 1, "a service that did not answer is left alone for a while"
+    assert bus.requests == 1, "a service that did not answer is left alone for a while"
     assert "raised ValueError" in caplog.text and "secret" not in caplog.text

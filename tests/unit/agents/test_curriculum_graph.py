@@ -37,17 +37,19 @@ def vote(ask: AskPrior | None) -> Vote:
     raise AssertionError("it said nothing")
 
 
-def share(of: Vote, level: str) -> float:
-    assert isinstance(of.value, dict)
-    return of.value[level]
+def share(cast_vote: Vote, level: str) -> float:
+    assert isinstance(cast_vote.value, dict)
+    return cast_vote.value[level]
 
 
 def test_the_graph_says_which_level_waits_for_which() -> None:
-    asked = graph(("len5", "REQUIRES", "len3"), ("len4", "REQUIRES", "len3"))
-    said = vote(asked)
-    assert share(said, "len5") > 0.4, "what it builds on is mastered well enough; len4, which is failed, is not that"
-    assert asked.large is not None and f"curriculum:{asked.large.sha[:12]}" in said.evidence
-    assert said.rationale.endswith("; 2 prerequisites are the graph's")
+    source = graph(("len5", "REQUIRES", "len3"), ("len4", "REQUIRES", "len3"))
+    cast_vote = vote(source)
+    assert share(cast_vote, "len5") > 0.4, (
+        "what it builds on is mastered well enough; len4, which is failed, is not that"
+    )
+    assert source.large is not None and f"curriculum:{source.large.sha[:12]}" in cast_vote.evidence
+    assert cast_vote.rationale.endswith("; 2 prerequisites are the graph's")
     far = vote(graph(("len5", "REQUIRES", "sorting"), ("sorting", "REQUIRES", "len4")))
     assert share(far, "len5") == pytest.approx(0.1, abs=0.01)
     assert "waits: len5 builds on sorting builds on len4" in far.evidence
@@ -64,6 +66,6 @@ def test_the_graph_says_which_level_waits_for_which() -> None:
     ids=["away", "built-in", "nonsense"],
 )
 def test_without_its_word_levels_build_on_each_other_and_it_says_why(ask: AskPrior | None, why: str) -> None:
-    said = vote(ask)
-    assert share(said, "len5") == pytest.approx(0.1, abs=0.01)
-    assert said.rationale.endswith(f"; each level builds on the one before: {why}")
+    cast_vote = vote(ask)
+    assert share(cast_vote, "len5") == pytest.approx(0.1, abs=0.01)
+    assert cast_vote.rationale.endswith(f"; each level builds on the one before: {why}")

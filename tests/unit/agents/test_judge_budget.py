@@ -19,8 +19,8 @@ from oven_llm.judges.verdict_cache import CachedJudge, VerdictCache, cache_key
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.terms import AgreedTerms, Terms
 from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
 from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refused, Spend, read_spend
 from oven_runs.settings.committee_settings import BudgetSettings

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.terms import AgreedTerms, Terms
+from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.usage import Usage
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of

@@ -82,16 +82,16 @@ def learner(losses: Sequence[float]) -> Iterator[LearnerMessage]:
 def test_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run(["agent", "list", "--json"])
-    (found,) = [agent for agent in json.loads(capsys.readouterr().out) if agent["name"] == "loss_watch"]
-    assert found["does"] == "Halves the rate when the loss is above 2."
-    assert found["sections"]["Actions"] == "half of the rate."
-    assert [option["name"] for option in found["options"]] == ["high"]
+    (entry,) = [agent for agent in json.loads(capsys.readouterr().out) if agent["name"] == "loss_watch"]
+    assert entry["does"] == "Halves the rate when the loss is above 2."
+    assert entry["sections"]["Actions"] == "half of the rate."
+    assert [option["name"] for option in entry["options"]] == ["high"]
 
 
 def test_it_votes_in_a_run_in_memory_and_is_backtested_over_its_log() -> None:
     loop = ClosedLoop(RUN, participants(["loss_watch"]))
-    decided = [one for message in learner([1.0, 1.5, 2.5]) for one in loop.send(message)]
-    (decision,) = [one for one in decided if isinstance(one, Decision)]
+    decided = [body for message in learner([1.0, 1.5, 2.5]) for body in loop.send(message)]
+    (decision,) = [body for body in decided if isinstance(body, Decision)]
     assert (decision.actuator, decision.verdict, decision.value) == (LR, "adopted", 0.5)
 
     test = Backtest(load("loss_watch")[1], "loss_watch", RUN)
@@ -103,7 +103,7 @@ def test_it_votes_in_a_run_in_memory_and_is_backtested_over_its_log() -> None:
 
 
 def test_it_is_installed_for_every_run_and_its_options_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "loss_watch" in {one.name for one in participants()}
+    assert "loss_watch" in {participant.name for participant in participants()}
     with pytest.raises(SystemExit) as ended:
         run(["up", "--dry-run", "--set", "agents=[{name: loss_watch, options: {hihg: 3}}]"])
     assert ended.value.code == 2

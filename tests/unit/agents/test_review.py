@@ -69,7 +69,7 @@ def test_two_agents_that_agree_are_a_quorum() -> None:
         panel = OpenLoopReplay(RUN, agents)
         for event in log.events:
             panel.add(event)
-        assert {said.decision.verdict for said in panel.proposals if said.decision} == {verdict}
+        assert {proposal.decision.verdict for proposal in panel.proposals if proposal.decision} == {verdict}
         assert len(panel.proposals) == len(agents)
 
 
@@ -86,17 +86,17 @@ class Raises(Base):
 
 def test_an_agent_that_raises_is_asked_no_more_and_reported(tmp_path: Path) -> None:
     source = table(tmp_path / "a.csv", 600)
-    found = reviewed(source, {"bad": Raises()})
-    assert [flag.tick for flag in found.flags] == [50]
-    assert found.cannot_fire["bad"] == "raised on 20 windows in a row, last RuntimeError: no such thing"
+    report = reviewed(source, {"bad": Raises()})
+    assert [flag.tick for flag in report.flags] == [50]
+    assert report.cannot_fire["bad"] == "raised on 20 windows in a row, last RuntimeError: no such thing"
 
 
 class Tells(Base):
     """Says how much it has heard, at a few ticks."""
 
     def vote(self, window: Window) -> Notice | None:
-        heard = f"{len(window.observations)} observations, {len(window.series('loss'))} losses"
-        return Notice(f"tick {window.tick}", heard) if window.tick in (3, 5, 8) else None
+        text = f"{len(window.observations)} observations, {len(window.series('loss'))} losses"
+        return Notice(f"tick {window.tick}", text) if window.tick in (3, 5, 8) else None
 
 
 def test_another_training_begins_with_an_empty_window_and_notices_are_reported() -> None:
@@ -106,14 +106,14 @@ def test_another_training_begins_with_an_empty_window_and_notices_are_reported()
     log.restart(metrics=(MetricSpec(name="loss"),), training="2", tick=4)
     log.tick(4, loss=2.0)
     events = log.events
-    found = review(RUN, lambda: events, {"t": Tells()})
+    report = review(RUN, lambda: events, {"t": Tells()})
     losses = [(3, "3 observations, 3 losses"), (5, "1 observations, 1 losses"), (8, "4 observations, 4 losses")]
-    assert [(step, text) for step, _, text in found.notices] == losses
-    assert "notice at step 5, t: 1 observations, 1 losses" in text_lines(found)
-    assert "1 observations, 1 losses" in html_page.page(found)
+    assert [(step, text) for step, _, text in report.notices] == losses
+    assert "notice at step 5, t: 1 observations, 1 losses" in text_lines(report)
+    assert "1 observations, 1 losses" in html_page.page(report)
 
 
-def said(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **more: Any) -> CastVote:
+def cast_vote(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **more: Any) -> CastVote:
     body: dict[str, Any] = {"target": "loss", "horizon": 10, "confidence": 0.7, "rationale": "so", "stance": "propose"}
     vote = Vote.model_validate(body | {"actuator": actuator, "value": value, "tick": tick} | more)
     return CastVote(agent, vote, tick, tick, None if actuator == "run.rollback" else 1.0)
@@ -125,26 +125,56 @@ STEADY = [2 + 0.01 * (-1) ** tick for tick in range(200)]
 @pytest.mark.parametrize(
     ("values", "flag", "changes", "likely", "words"),
     [
-        (STEADY, [said(100)], [], "false alarm", "kept its level with nothing changed"),
-        ([v - 0.01 * t for t, v in enumerate(STEADY)], [said(100)], [], "false alarm", "improved with nothing changed"),
-        ([v + (t > 98) for t, v in enumerate(STEADY)], [said(100)], [], "harm", "it got worse"),
-        ([v + (t > 98) for t, v in enumerate(STEADY)], [said(100), said(100, 90, "run.rollback")], [], "harm", "worse"),
+        (STEADY, [cast_vote(100)], [], "false alarm", "kept its level with nothing changed"),
+        (
+            [v - 0.01 * t for t, v in enumerate(STEADY)],
+            [cast_vote(100)],
+            [],
+            "false alarm",
+            "improved with nothing changed",
+        ),
+        ([v + (t > 98) for t, v in enumerate(STEADY)], [cast_vote(100)], [], "harm", "it got worse"),
+        (
+            [v + (t > 98) for t, v in enumerate(STEADY)],
+            [cast_vote(100), cast_vote(100, 90, "run.rollback")],
+            [],
+            "harm",
+            "worse",
+        ),
         # what was high for a while before the flag is not the level to compare with
-        ([v + (t > 90) for t, v in enumerate(STEADY)], [said(100, 88, "run.rollback")], [], "harm", "it got worse"),
+        (
+            [v + (t > 90) for t, v in enumerate(STEADY)],
+            [cast_vote(100, 88, "run.rollback")],
+            [],
+            "harm",
+            "it got worse",
+        ),
         (
             [v + (95 < t < 103) for t, v in enumerate(STEADY)],
-            [said(100, 94, "run.rollback")],
+            [cast_vote(100, 94, "run.rollback")],
             [],
             "false alarm",
             "level",
         ),
-        ([math.nan if t > 100 else v for t, v in enumerate(STEADY)], [said(100)], [], "harm", "loss was nan within 10"),
-        (STEADY, [said(100)], [(104, "x was changed")], "unknown", "x was changed before its horizon was over"),
-        (STEADY, [said(100, evidence=("symptom:gradients_aligned",))], [], "unknown", "nothing was wrong, only slow"),
-        (STEADY, [said(100, target="")], [], "unknown", "it names no target"),
-        (STEADY, [said(100, target="eval/loss")], [], "unknown", "eval/loss was not measured"),
-        (STEADY[:104], [said(100)], [], "unknown", "measured too rarely after it"),
-        (STEADY, [said(1)], [], "unknown", "measured too rarely before it"),
+        (
+            [math.nan if t > 100 else v for t, v in enumerate(STEADY)],
+            [cast_vote(100)],
+            [],
+            "harm",
+            "loss was nan within 10",
+        ),
+        (STEADY, [cast_vote(100)], [(104, "x was changed")], "unknown", "x was changed before its horizon was over"),
+        (
+            STEADY,
+            [cast_vote(100, evidence=("symptom:gradients_aligned",))],
+            [],
+            "unknown",
+            "nothing was wrong, only slow",
+        ),
+        (STEADY, [cast_vote(100, target="")], [], "unknown", "it names no target"),
+        (STEADY, [cast_vote(100, target="eval/loss")], [], "unknown", "eval/loss was not measured"),
+        (STEADY[:104], [cast_vote(100)], [], "unknown", "measured too rarely after it"),
+        (STEADY, [cast_vote(1)], [], "unknown", "measured too rarely before it"),
     ],
 )
 def test_what_looks_like_a_false_alarm(
@@ -177,10 +207,10 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
 
     options = ["--json", "--agent", "divergence,lr_cooldown", "--set", "rules.specialist_confidence=.9"]
     assert invoke("review", "old run.csv", *options) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["agents"] == ["divergence", "lr_cooldown"] and found["rules"]["specialist_confidence"] == 0.9
-    assert found["adopted"] == 0 and found["false_alarms"] == 1 and found["followed_by_harm"] == 1
-    first = found["flags"][0]
+    report = json.loads(capsys.readouterr().out)
+    assert report["agents"] == ["divergence", "lr_cooldown"] and report["rules"]["specialist_confidence"] == 0.9
+    assert report["adopted"] == 0 and report["false_alarms"] == 1 and report["followed_by_harm"] == 1
+    first = report["flags"][0]
     assert (first["agent"], first["step"], first["tick"], first["likely"]) == ("divergence", 305, 305, "harm")
     assert [change["verdict"] for change in first["changes"]] == ["rejected", "rejected"]
     assert "specialist" in first["changes"][0]["reason"] and first["confidence"] >= 0.65
@@ -190,14 +220,14 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert bare["assumed_knobs"] == [] and "no run.rollback" in bare["cannot_fire"]["divergence"]
 
 
-def test_a_run_that_was_kept_and_its_log(tmp_path: Path, home: Home, capsys: Any) -> None:
+def test_a_kept_run_can_be_reviewed_by_name_folder_or_log(tmp_path: Path, home: Home, capsys: Any) -> None:
     table(tmp_path / "a.csv", 700, spikes=((300, 200),))
     seen = {}
     assert invoke("import", "a.csv", "--run", "kept") == 0
     capsys.readouterr()
-    for at, source in enumerate(("a.csv", "kept", "home/runs/kept", "home/runs/kept/log.jsonl")):
+    for index, source in enumerate(("a.csv", "kept", "home/runs/kept", "home/runs/kept/log.jsonl")):
         assert invoke("review", source, "--json") == 0
-        seen[at] = json.loads(capsys.readouterr().out)
+        seen[index] = json.loads(capsys.readouterr().out)
     assert [flag["agent"] for flag in seen[0]["flags"]] == ["divergence"] and [
         folder.run for folder in home.runs()
     ] == ["kept"]

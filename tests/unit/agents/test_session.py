@@ -21,11 +21,11 @@ def test_an_agent_that_always_raises_says_so_once_and_goes_quiet(error: BaseExce
 
     session = Session(Faulty(), "me")
     session.absorb(started())
-    said: list[object] = []
+    messages: list[object] = []
     for tick in range(1, PATIENCE + 20):
         session.absorb(observe(tick, reward=0.1))
-        said += session.react()
-    reasons = [m.reason for m in said if isinstance(m, AgentStatus) and m.state == "cannot_fire"]
+        messages += session.react()
+    reasons = [m.reason for m in messages if isinstance(m, AgentStatus) and m.state == "cannot_fire"]
     assert len(reasons) == 1 and type(error).__name__ in reasons[0]
     assert len(session.problems) == PATIENCE
 
@@ -97,7 +97,7 @@ def test_a_decision_that_comes_twice_does_not_silence_the_agent() -> None:
     assert any(isinstance(message, Vote) for message in session.react())
 
 
-def test_in_lockstep_the_last_word_can_be_said_again() -> None:
+def test_in_lockstep_the_last_status_can_be_repeated() -> None:
     session = Session(Eager(), "me")
     session.absorb(started().model_copy(update={"lockstep": True}))
     awaited = [session.awaited]
@@ -130,7 +130,9 @@ def test_a_new_ballot_is_answered_at_once_and_marked_as_seen(lockstep: bool) -> 
     session.absorb(BALLOT)
     answer, *rest = session.react()
     assert isinstance(answer, Vote) and (answer.stance, answer.ballot) == ("against", "7")
-    assert [(said.state, said.seen) for said in rest if isinstance(said, AgentStatus)] == [("done", "7")] * lockstep
+    assert [(message.state, message.seen) for message in rest if isinstance(message, AgentStatus)] == [
+        ("done", "7")
+    ] * lockstep
     assert session.react() == []
 
 
@@ -141,11 +143,11 @@ class Wordy(Agent):
         return {"optimizer.lr_scale": 2.0}  # type: ignore[return-value]
 
 
-def test_what_is_no_vote_is_the_agents_own_fault() -> None:
+def test_a_return_value_that_is_not_a_vote_is_an_agents_error() -> None:
     session = Session(Wordy(), "me")
     session.absorb(started())
     session.absorb(observe(1, reward=0.1))
-    assert not any(isinstance(said, Vote) for said in session.react())
+    assert not any(isinstance(message, Vote) for message in session.react())
     assert "AttributeError" in session.problems[0]
 
 
@@ -156,7 +158,7 @@ class Unasked(Eager):
         return None
 
 
-def test_who_says_nothing_on_a_ballot_says_that_it_has_seen_it() -> None:
+def test_an_agent_without_a_vote_confirms_that_it_saw_the_ballot() -> None:
     session = Session(Unasked(), "me")
     elsewhere = BALLOT.model_copy(update={"actuator": "grad.clip"})
     session.absorb(started())
@@ -171,7 +173,7 @@ def test_a_vote_in_one_ballot_is_none_in_the_next() -> None:
     session = Session(Unasked(), "me")
     session.absorb(started())
     session.absorb(observe(1, reward=0.1))
-    assert any(isinstance(said, Vote) for said in session.react())
+    assert any(isinstance(message, Vote) for message in session.react())
     session.absorb(BALLOT)
     assert session.react() == [], "its proposal counts there"
     session.absorb(
@@ -252,27 +254,27 @@ def after(*decisions: Decision, until: int) -> tuple[list[int], list[str]]:
     session.absorb(observe(1, reward=0.1))
     for decision in decisions:
         session.absorb(decision)
-    proposed, told = [], []
+    proposed, reasons = [], []
     for tick in range(2, until):
         session.absorb(observe(tick, reward=0.1))
         for word in without_graph(session.react()):
             if isinstance(word, Vote):
                 proposed.append(tick)
             elif word.state == "notice":
-                told.append(word.reason)
-    return proposed, told
+                reasons.append(word.reason)
+    return proposed, reasons
 
 
 def test_what_was_refused_to_itself_is_not_asked_again_for_a_cool_down() -> None:
-    proposed, told = after(verdict(1, 1, "rejected", "me"), until=8)
-    assert proposed == [6, 7] and not told, "the refusal stands in the log with its reason"
+    proposed, reasons = after(verdict(1, 1, "rejected", "me"), until=8)
+    assert proposed == [6, 7] and not reasons, "the refusal stands in the log with its reason"
 
 
 def test_a_change_cools_down_for_everybody_and_who_is_held_back_says_so_once() -> None:
-    proposed, told = after(verdict(1, 1, "adopted", "somebody"), until=8)
+    proposed, reasons = after(verdict(1, 1, "adopted", "somebody"), until=8)
     assert proposed == [6, 7]
-    assert len(told) == 1 and told[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
-    assert told[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
+    assert len(reasons) == 1 and reasons[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
+    assert reasons[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
 
 
 def test_duplicates_change_nothing() -> None:

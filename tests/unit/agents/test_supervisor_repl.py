@@ -80,7 +80,7 @@ def test_a_supervisor_can_look_ask_its_worker_and_answer() -> None:
     )
     result = play(supervisor)
     assert (result.answer, result.ended, result.iterations, result.failed) == (300, "final", 3, 0)
-    assert "3300 How many?" in supervisor.asked[1] and supervisor.asked[1].endswith("14 of 15 turns are left.")
+    assert "3300 How many?" in supervisor.questions[1] and supervisor.questions[1].endswith("14 of 15 turns are left.")
 
 
 @sandboxed
@@ -98,7 +98,7 @@ def test_failures_are_reported_and_counted_and_can_be_corrected() -> None:
     supervisor = ScriptedHandler(says)
     result = play(supervisor)
     assert (result.answer, result.iterations, result.failed) == ("mended", 5, 4)
-    assert "The 1 block after it did not run." in supervisor.asked[-1]
+    assert "The 1 block after it did not run." in supervisor.questions[-1]
 
 
 @sandboxed

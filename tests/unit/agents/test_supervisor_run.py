@@ -20,8 +20,8 @@ from oven_core.errors import ConfigError, StoreInUseError
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply
 from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
-from oven_llm.providers.terms import AgreedTerms, Terms
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
@@ -86,7 +86,7 @@ def test_a_resumed_run_repeats_no_paid_call(tmp_path: Path) -> None:
     again = run_with(silent, worker, log_dir=tmp_path, resume=True)
     assert (again.answer, again.calls) == (whole.answer, whole.calls)
     assert again.cost_usd == pytest.approx(0.005)
-    assert len(worker.asked) == 2 and not silent.asked
+    assert len(worker.questions) == 2 and not silent.questions
     key = lambda item: (item["step"], item["prompt"], item["response"])  # noqa: E731
     assert sorted(map(key, events(tmp_path, "worker"))) == sorted(map(key, message))
     assert [item["code"] for item in events(tmp_path, "repl")] == [item["code"] for item in done]
@@ -119,7 +119,7 @@ def test_two_processes_cannot_write_the_same_run(tmp_path: Path) -> None:
     model = ScriptedHandler(in_order(COUNT), model="strong")
     with lock(tmp_path), pytest.raises(StoreInUseError, match="another process writes to"):
         run_with(model, log_dir=tmp_path, resume=True)
-    assert not model.asked and run_with(model, log_dir=tmp_path, resume=True).ended == "final"
+    assert not model.questions and run_with(model, log_dir=tmp_path, resume=True).ended == "final"
 
 
 def test_after_a_kill_only_the_call_in_flight_is_paid_twice(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_after_a_kill_only_the_call_in_flight_is_paid_twice(tmp_path: Path) -> N
     result = run_with(silent, worker, log_dir=tmp_path / "log", resume=True, concurrency=1)
     assert result.answer == ["FIRST", *(f"PART {n}" for n in range(9))]
     assert billed == ["first", *(f"part {n}" for n in range(6))]
-    assert worker.asked == [f"part {n}" for n in range(5, 9)]
+    assert worker.questions == [f"part {n}" for n in range(5, 9)]
 
 
 def test_a_resumed_run_repeats_recorded_failures(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_wrong_worker_call_is_explained(call: str, message: str) -> None:
     assert (result.answer, result.failed) == (0, 1)
     supervisor = ScriptedHandler(in_order(program(call), program("FINAL(0)")))
     run_with(supervisor)
-    assert message in supervisor.asked[1]
+    assert message in supervisor.questions[1]
 
 
 class Api:
@@ -357,4 +357,6 @@ def test_an_endless_block_is_a_failed_turn() -> None:
     )
     result = run_with(supervisor, limits=Limits(block_s=0.3))
     assert (result.answer, result.failed, result.iterations) == (300, 3, 4)
-    assert "took more than 0.3 s" in supervisor.asked[1] and "context and query are there" in supervisor.asked[1]
+    assert (
+        "took more than 0.3 s" in supervisor.questions[1] and "context and query are there" in supervisor.questions[1]
+    )

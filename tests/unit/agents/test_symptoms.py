@@ -35,18 +35,18 @@ ECE, NULL, HIGH = "calibration/ece", "calibration/ece_null", "calibration/ece_nu
 
 
 @given(st.lists(st.floats(0, 1), max_size=60))
-def test_what_ended_last_has_ended(values: list[float]) -> None:
-    found = below(values, 0.3, 0.5)
-    levels = [sorted(values[at - 4 : at + 1])[2] for at in range(4, len(values))]
+def test_a_state_ends_when_the_median_crosses_the_upper_bound(values: list[float]) -> None:
+    result = below(values, 0.3, 0.5)
+    levels = [sorted(values[index - 4 : index + 1])[2] for index in range(4, len(values))]
     state = False
     for level in levels:  # the same, forwards
         state = True if level < 0.3 else False if level >= 0.5 else state
-    assert found == state
+    assert result == state
 
 
-def test_constant_confidences_are_a_collapse_and_right_ones_are_not() -> None:
-    found = confidence_collapse([0.02] * 5)
-    assert found is not None and (found.symptom, found.expected) == ("confidence_collapse", 0.1)
+def test_constant_confidences_are_a_collapse_and_calibrated_ones_are_not() -> None:
+    finding = confidence_collapse([0.02] * 5)
+    assert finding is not None and (finding.symptom, finding.expected) == ("confidence_collapse", 0.1)
     assert confidence_collapse([0.02] * 4) is None, "four values are no level"
     assert confidence_collapse([0.2] * 20, 0.25) is None
     assert confidence_collapse([0.15] * 20, 0.45) is not None, "a fall to a third"
@@ -127,17 +127,19 @@ HEALTHY = {
 }  # fmt: skip
 
 
-def said(agent: Agent, phases: Sequence[tuple[int, dict[str, float]]], run: RunStarted | None = None) -> list[object]:
+def messages_of(
+    agent: Agent, phases: Sequence[tuple[int, dict[str, float]]], run: RunStarted | None = None
+) -> list[object]:
     """All that it says; each phase is a number of ticks and what differs from HEALTHY."""
-    session, tick, found = Session(agent, "amy"), 0, list[object]()
+    session, tick, messages = Session(agent, "amy"), 0, list[object]()
     session.absorb(run or oracle())
-    for ticks, other in phases:
+    for ticks, changed in phases:
         for _ in range(ticks):
             tick += 1
-            session.absorb(runs.seen(tick, HEALTHY | other))
-            found += session.react()
+            session.absorb(runs.seen(tick, HEALTHY | changed))
+            messages += session.react()
             assert not session.problems
-    return found
+    return messages
 
 
 CASES: list[tuple[type[Agent], str, dict[str, float]]] = [
@@ -150,8 +152,8 @@ CASES: list[tuple[type[Agent], str, dict[str, float]]] = [
 
 @pytest.mark.parametrize(("agent", "symptom", "fault"), CASES, ids=[case[1] for case in CASES])
 def test_an_alert_is_said_once_and_cleared_once(agent: type[Agent], symptom: str, fault: dict[str, float]) -> None:
-    alerts = [word for word in said(agent(), [(30, {}), (30, fault), (30, {})]) if isinstance(word, Alert)]
-    assert [(one.symptom, one.state) for one in alerts] == [(symptom, "raised"), (symptom, "cleared")]
+    alerts = [word for word in messages_of(agent(), [(30, {}), (30, fault), (30, {})]) if isinstance(word, Alert)]
+    assert [(alert.symptom, alert.state) for alert in alerts] == [(symptom, "raised"), (symptom, "cleared")]
     assert 30 < alerts[0].tick <= 40 and alerts[0].reason and 60 < alerts[1].tick <= 66
     (metric,) = fault
     assert alerts[0].metric == alerts[1].metric == metric
@@ -160,9 +162,9 @@ def test_an_alert_is_said_once_and_cleared_once(agent: type[Agent], symptom: str
 
 def test_a_kl_that_runs_away_is_said_and_beta_or_the_rate_is_proposed() -> None:
     phases = [(30, {}), *((1, {"kl": 0.1 * 1.3**step}) for step in range(20))]
-    words = said(Drift(), phases)
-    assert [one.symptom for one in words if isinstance(one, Alert)] == ["kl_runaway"]
-    votes = [one for one in words if isinstance(one, Vote)]
+    words = messages_of(Drift(), phases)
+    assert [message.symptom for message in words if isinstance(message, Alert)] == ["kl_runaway"]
+    votes = [message for message in words if isinstance(message, Vote)]
     assert votes and votes[0].evidence == ("symptom:kl_runaway",) and votes[0].actuator == "optimizer.lr_scale"
 
 
@@ -172,8 +174,11 @@ def plans(words: Sequence[object]) -> list[tuple[str, dict[str, object]]]:
 
 
 def test_overconfidence_from_the_start_raises_the_weight_of_calibration() -> None:
-    found = plans(said(CalibrationDrift(), [(30, {ECE: 0.3})]))
-    assert found == [("raise_calibration", {"reward.calibration": 0.4}), ("lower_lr", {"optimizer.lr_scale": 0.5})]
+    proposed_plans = plans(messages_of(CalibrationDrift(), [(30, {ECE: 0.3})]))
+    assert proposed_plans == [
+        ("raise_calibration", {"reward.calibration": 0.4}),
+        ("lower_lr", {"optimizer.lr_scale": 0.5}),
+    ]
 
 
 class Many(Agent):
@@ -187,13 +192,13 @@ class Many(Agent):
         return made if window.tick < 5 else []
 
 
-def test_an_agent_has_so_many_symptoms_and_no_more() -> None:
-    alerts = [word for word in said(Many(), [(10, {})]) if isinstance(word, Alert)]
-    assert [one.state for one in alerts] == ["raised"] * MAX_ACTIVE + ["cleared"] * MAX_ACTIVE
-    assert all(len(one.wire()) < 2000 for one in alerts)
+def test_an_agent_has_at_most_the_limit_of_active_symptoms() -> None:
+    alerts = [word for word in messages_of(Many(), [(10, {})]) if isinstance(word, Alert)]
+    assert [alert.state for alert in alerts] == ["raised"] * MAX_ACTIVE + ["cleared"] * MAX_ACTIVE
+    assert all(len(alert.wire()) < 2000 for alert in alerts)
 
 
-def test_who_starts_again_knows_what_it_raised() -> None:
+def test_a_restarted_agent_remembers_its_raised_alerts() -> None:
     session = Session(CalibrationDrift(), "amy")
     session.absorb(oracle())
     for tick in range(1, 31):

@@ -37,9 +37,9 @@ def resolved(document: Any, reference: str) -> Any:
 
 def test_every_reference_leads_somewhere() -> None:
     document = asyncapi()
-    found = list(references(document))
-    assert len(found) > 100
-    for reference in found:
+    paths = list(references(document))
+    assert len(paths) > 100
+    for reference in paths:
         assert resolved(document, reference)
 
 
@@ -51,8 +51,8 @@ def test_a_channel_for_every_subject_that_the_log_takes_in() -> None:
         assert any(
             a and a.split(".")[:3] == pattern.split(".")[:3] and a.count(".") == pattern.count(".") for a in addresses
         )
-    for one in SUBJECTS:
-        assert tuple(channels[one.kind]["messages"]) == tuple(model.__name__ for model in one.carries)
+    for log_subject in SUBJECTS:
+        assert tuple(channels[log_subject.kind]["messages"]) == tuple(model.__name__ for model in log_subject.carries)
 
 
 LR = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3, value=1.0)
@@ -74,7 +74,7 @@ def test_what_the_program_writes_fits_the_schema(message: Vote) -> None:
     Draft202012Validator(schema).validate(json.loads(message.wire()))
 
 
-def test_what_is_none_does_not_fit() -> None:
+def test_invalid_messages_do_not_match_the_schema() -> None:
     validator = Draft202012Validator(json_schema())
     for bad in (
         {"type": "Vote"},

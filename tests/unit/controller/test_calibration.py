@@ -40,8 +40,8 @@ def a_log(**rules: Any) -> Log:
 
 @pytest.mark.parametrize(("better", "y"), [(True, 1.0), (False, 0.0)])
 def test_a_claim_is_the_probability_that_the_change_beats_doing_nothing(better: bool, y: float) -> None:
-    found = claims(judged(a_log(), better).outcomes)
-    assert found == [Claim("amy", 0.9, y), Claim("bob", 0.6, y), Claim("cy", 1 - 0.55, y)]
+    scored_claims = claims(judged(a_log(), better).outcomes)
+    assert scored_claims == [Claim("amy", 0.9, y), Claim("bob", 0.6, y), Claim("cy", 1 - 0.55, y)]
 
 
 def test_a_reputation_moves_on_the_success() -> None:
@@ -64,13 +64,13 @@ def test_an_outcome_that_was_not_scored_is_not_a_claim() -> None:
 
 
 def test_the_table() -> None:
-    found = calibration([Claim("amy", 0.9, 1.0), Claim("amy", 0.95, 0.0), Claim("bob", 0.5, 0.5), Claim("bob", 1, 1)])
-    assert [(one.low, one.count, one.y) for one in found.bins] == [(0.5, 1, 0.5), (0.9, 3, pytest.approx(2 / 3))]
-    assert found.constant == pytest.approx(0.625) and found.constant_brier == pytest.approx(0.625 * 0.375)
-    assert found.brier == pytest.approx((0.01 + 0.9025 + 0.25 + 0) / 4)
+    table = calibration([Claim("amy", 0.9, 1.0), Claim("amy", 0.95, 0.0), Claim("bob", 0.5, 0.5), Claim("bob", 1, 1)])
+    assert [(row.low, row.count, row.y) for row in table.bins] == [(0.5, 1, 0.5), (0.9, 3, pytest.approx(2 / 3))]
+    assert table.constant == pytest.approx(0.625) and table.constant_brier == pytest.approx(0.625 * 0.375)
+    assert table.brier == pytest.approx((0.01 + 0.9025 + 0.25 + 0) / 4)
 
 
-def told(*arguments: str) -> str:
+def output_of(*arguments: str) -> str:
     done = CliRunner().invoke(app, ["calibration", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
@@ -79,9 +79,9 @@ def told(*arguments: str) -> str:
 def test_the_command_reads_runs_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
     folder = left_behind(Home(tmp_path), judged(a_log()))
-    by_name, by_path = (json.loads(told(source, "--json")) for source in (RUN, str(folder.export)))
+    by_name, by_path = (json.loads(output_of(source, "--json")) for source in (RUN, str(folder.export)))
     assert by_name | {"runs": []} == by_path | {"runs": []}
     assert (by_name["outcomes"], by_name["unscored"]) == (1, 0)
     assert by_name["agents"]["amy"]["brier"] == pytest.approx(0.01) and by_name["overall"]["count"] == 3
-    table = told(RUN)
+    table = output_of(RUN)
     assert "1 outcomes; 0 say nothing" in table and "amy" in table and "0.9 to 1.0" in table

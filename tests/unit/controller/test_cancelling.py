@@ -16,14 +16,14 @@ async def begun(task: asyncio.Task[None]) -> asyncio.Task[None]:
     return task
 
 
-async def swallowing(times: int, told: list[int]) -> None:
+async def swallowing(times: int, cancellations: list[int]) -> None:
     """Keeps the first cancellations to itself, as nats-py's `_flush_pending` does with each."""
     while True:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            told.append(len(told) + 1)
-            if len(told) > times:
+            cancellations.append(len(cancellations) + 1)
+            if len(cancellations) > times:
                 raise
 
 
@@ -31,21 +31,21 @@ async def swallowing(times: int, told: list[int]) -> None:
 async def test_a_task_that_swallows_cancellations_is_cancelled_until_it_ends(
     times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[int] = []
-    task = await begun(asyncio.create_task(swallowing(times, told)))
+    cancellations: list[int] = []
+    task = await begun(asyncio.create_task(swallowing(times, cancellations)))
     await end(task, again_s=0.01)
-    assert task.cancelled() and len(told) == times + 1 and not caplog.records
+    assert task.cancelled() and len(cancellations) == times + 1 and not caplog.records
 
 
 async def test_a_task_that_never_ends_is_logged_and_abandoned(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    told: list[int] = []
-    task = await begun(asyncio.create_task(swallowing(1_000_000, told), name="deaf"))
+    cancellations: list[int] = []
+    task = await begun(asyncio.create_task(swallowing(1_000_000, cancellations), name="deaf"))
     await end(task, within_s=0.05, again_s=0.01)
     assert not task.done() and "a task was told to end and did not within 0.05 s" in caplog.text
     assert "deaf" in caplog.text
     task.set_name("done with")
-    told.extend(range(1_000_000))  # the next one is heeded
+    cancellations.extend(range(1_000_000))  # the next one is heeded
     await end(task)
     assert task.cancelled()
 

@@ -92,9 +92,9 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(
     args: list[str], words: str, capsys: pytest.CaptureFixture[str], home: Home
 ) -> None:
     assert invoke(*args) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1
-    assert words in said
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert words in error
     assert home.runs() == []
 
 
@@ -112,9 +112,9 @@ def test_a_new_agent_is_small_compiles_and_is_not_overwritten(
 
 def test_dry_run_starts_nothing(capsys: pytest.CaptureFixture[str], home: Home) -> None:
     assert invoke("run", "--dry-run", "--set", "agents=[]", "--", "python", "train.py") == 0
-    said = capsys.readouterr().out
-    assert "autonomy: observe" in said
-    assert "script            python train.py" in said
+    output = capsys.readouterr().out
+    assert "autonomy: observe" in output
+    assert "script            python train.py" in output
     assert not home.path.exists()
 
 
@@ -137,8 +137,8 @@ def test_a_completed_run_is_not_resumed_and_any_other_is(
     folder.config.write_text(json.dumps({"recipe": recipe}))
     folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
     assert invoke(command[0], *dry, *command[1:]) == 2
-    said = capsys.readouterr().err
-    assert "run 'r' is completed" in said and remedy in said
+    error = capsys.readouterr().err
+    assert "run 'r' is completed" in error and remedy in error
     for ended in ("stopped", "failed", None):
         folder.write_info(folder.info().model_copy(update={"ended": ended}))
         if dry:
@@ -158,13 +158,13 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     committee = "committee={members: {judge: {provider: compatible, model: m, base_url: 'http://127.0.0.1:1'}}}"
     traces = {"otlp": "http://127.0.0.1:4318"}
     request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
-    said = "\n".join(dry_run(request, Home()))
+    text = "\n".join(dry_run(request, Home()))
     own = "python -m oven_controller.stack.entry"
     for line in (
         f"kg                {own} kg", f"member-judge      {own} member --name judge",
         f"monitor           {own} monitor", "otlp: http://127.0.0.1:4318",
     ):  # fmt: skip
-        assert line in said
+        assert line in text
     (tmp_path / "graph.json").touch()
     large = Request(resolve(sets=("agents=[]", f"kg={tmp_path}"), attached=True))
     assert f"kg                {own} kg --large {tmp_path}\n" in "\n".join(dry_run(large, Home()))
@@ -172,9 +172,9 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match=r"is not a graph's folder .* make one with `oven-controller kg import"):
         dry_run(large, Home())
     there.clear()
-    said = "\n".join(dry_run(request, Home()))
-    assert "kg                not started, because it is not installed" in said
-    assert "monitor           not started, because it is not installed" in said
+    text = "\n".join(dry_run(request, Home()))
+    assert "kg                not started, because it is not installed" in text
+    assert "monitor           not started, because it is not installed" in text
     assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, learner=False), Home()))
 
 
@@ -201,10 +201,10 @@ def test_a_dry_run_refuses_what_up_refuses(
     (tmp_path / "keys").mkdir()
     args, code, words = REFUSED[case]
     assert invoke("up", "--no-learner", "--set", "agents=[]", "--set", "kg=false", *dry, *args) == code
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ") and words in said.err and said.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and words in captured.err and captured.err.count("\n") == 1
     if dry:
-        assert said.out == "" and [folder.run for folder in home.runs()] == ["there"]
+        assert captured.out == "" and [folder.run for folder in home.runs()] == ["there"]
 
 
 @pytest.mark.parametrize(
@@ -222,20 +222,20 @@ def test_a_dry_run_loads_the_agents_files(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     (tmp_path / "mine.py").write_text(source)
     assert invoke("up", "--dry-run", "--no-learner", "--set", "agents=mine.py") == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: {tmp_path / 'mine.py'}") and words in said.err and said.out == ""
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {tmp_path / 'mine.py'}") and words in captured.err and captured.out == ""
     (tmp_path / "mine.py").write_text(TEMPLATE.format(title="Mine"))
     assert invoke("up", "--dry-run", "--no-learner", "--set", "agents=mine.py") == 0
     assert "agent-mine" in capsys.readouterr().out
 
 
-def test_a_taken_port(capsys: pytest.CaptureFixture[str], home: Home) -> None:
+def test_a_port_in_use_is_an_error(capsys: pytest.CaptureFixture[str], home: Home) -> None:
     import socket
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         assert invoke("up", "--headless", "--no-learner", "--set", "agents=[]", "--port", port) == 2
     assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
     assert home.runs() == []

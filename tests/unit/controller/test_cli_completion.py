@@ -36,17 +36,17 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit) as caught:
             run([])
         assert not caught.value.code
-        said = capsys.readouterr()
-        assert said.err == ""
-        return said.out.split()
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return captured.out.split()
 
     return complete
 
 
 def started(folder: RunFolder) -> None:
     """A log that begins as a run's does, with what the learner announced."""
-    said = {"type": "RunStarted", "actuators": [{"name": name} for name in KNOBS]}
-    lines = [{"seq": 1, "data": {"type": "AgentStatus"}}, {"seq": 2, "data": said}]
+    start = {"type": "RunStarted", "actuators": [{"name": name} for name in KNOBS]}
+    lines = [{"seq": 1, "data": {"type": "AgentStatus"}}, {"seq": 2, "data": start}]
     folder.export.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -92,7 +92,7 @@ def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) ->
 
 
 @pytest.mark.parametrize("damage", ["[", "[1]", "null", '{"agents": 3}', "[" * 9999, "\xff"])
-def test_nothing_that_is_damaged_raises(home: Home, damage: str, offered: Offered) -> None:
+def test_completion_never_raises_on_damaged_files(home: Home, damage: str, offered: Offered) -> None:
     folder = home.create("r", "grpo")
     folder.server.folder.mkdir(parents=True)
     for path in (folder.config, folder.export, folder.server.folder / "users.json"):

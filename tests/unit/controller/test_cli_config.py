@@ -31,24 +31,24 @@ def test_each_value_has_its_source(
         "    optimizer.lr_scale: advise\n"
     )
     monkeypatch.setenv("OVEN_SET_RULES__AGREEING", "3")
-    found = shown(capsys, "--config", "oven.yaml", "--set", "minutes=4", "--set", "recipe_options.beta=0.5")
+    rows = shown(capsys, "--config", "oven.yaml", "--set", "minutes=4", "--set", "recipe_options.beta=0.5")
     file = {"origin": "file", "source": "oven.yaml"}
-    assert found["seed"] == {"value": 3, "line": 2, **file}
-    assert found["rules.window_ticks"] == {"value": 4, "line": 4, **file}
-    assert found["rules.contradictions"] == {"value": [["a", "b"]], "line": 6, **file}
-    assert found["rules.autonomy_of.optimizer.lr_scale"] == {"value": "advise", "line": 8, **file}
+    assert rows["seed"] == {"value": 3, "line": 2, **file}
+    assert rows["rules.window_ticks"] == {"value": 4, "line": 4, **file}
+    assert rows["rules.contradictions"] == {"value": [["a", "b"]], "line": 6, **file}
+    assert rows["rules.autonomy_of.optimizer.lr_scale"] == {"value": "advise", "line": 8, **file}
     variable = {"origin": "environment", "source": "OVEN_SET_RULES__AGREEING"}
-    assert found["rules.agreeing"] == {"value": 3, **variable}
-    assert found["minutes"] == {"value": 4.0, "origin": "set", "source": "--set minutes"}
-    assert found["recipe_options.beta"] == {"value": 0.5, "origin": "set", "source": "--set recipe_options.beta"}
-    assert found["rules.silent_ticks"] == {"value": 50, "origin": "default"}
-    assert found["recipe_options.group_size"] == {"value": 8, "origin": "default"}
+    assert rows["rules.agreeing"] == {"value": 3, **variable}
+    assert rows["minutes"] == {"value": 4.0, "origin": "set", "source": "--set minutes"}
+    assert rows["recipe_options.beta"] == {"value": 0.5, "origin": "set", "source": "--set recipe_options.beta"}
+    assert rows["rules.silent_ticks"] == {"value": 50, "origin": "default"}
+    assert rows["recipe_options.group_size"] == {"value": 8, "origin": "default"}
 
 
 def test_every_setting_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    found = shown(capsys)
-    whole = {one.setting: one.value for one in resolve().origins()}
-    assert {name: row["value"] for name, row in found.items()} == whole
+    rows = shown(capsys)
+    whole = {origin.setting: origin.value for origin in resolve().origins()}
+    assert {name: row["value"] for name, row in rows.items()} == whole
     assert {"recipe", "port", "rules.majority", "committee.members", "headless"} <= set(whole)
 
 
@@ -58,13 +58,13 @@ def test_the_settings_of_a_run(capsys: pytest.CaptureFixture[str], home: Home) -
     assert "run 'r' has no settings in" in capsys.readouterr().err
     settings = resolve(attached=True, sets=["seed=7"]).settings
     folder.config.write_text(settings.model_dump_json())
-    found = shown(capsys, "-r", "r", "--set", "steps=5")
-    assert found["seed"] == {"value": 7, "origin": "run", "source": "the run's config.json"}
-    assert found["steps"]["origin"] == "set" and found["recipe"]["value"] == "attached"
+    rows = shown(capsys, "-r", "r", "--set", "steps=5")
+    assert rows["seed"] == {"value": 7, "origin": "run", "source": "the run's config.json"}
+    assert rows["steps"]["origin"] == "set" and rows["recipe"]["value"] == "attached"
 
 
 def test_an_address_with_a_password_is_refused_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     for more in ((), ("--json",)):
         assert invoke("config", "show", "--set", "nats=nats://me:secret@h:4222", *more) == 2
-        said = "".join(capsys.readouterr())
-        assert "the address nats://h:4222 has a user or a password" in said and "secret" not in said
+        output = "".join(capsys.readouterr())
+        assert "the address nats://h:4222 has a user or a password" in output and "secret" not in output

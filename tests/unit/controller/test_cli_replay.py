@@ -19,7 +19,7 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.subjects import SIGNERS
-from oven_core.removed import COMMIT, TAG
+from oven_core.removed_names import COMMIT, TAG
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
 from oven_runs.home.run_folder import Home, RunFolder
@@ -36,25 +36,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home()
 
 
-def test_a_log_that_follows_from_its_inputs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_follows_from_its_inputs_replays_as_the_same(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     log = a_run()
     left_behind(home, log)
     assert invoke("replay", "r") == 0
     assert "3 decisions (1 adopted): the same, byte for byte" in capsys.readouterr().out
     assert invoke("replay", "r", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["same"] is True and found["events"] == len(log.events) and found["finished"] is True
-    assert found["signatures"] == {"run_signed": False, "checked": False, "decided": False, "by_kind": {}}
+    report = json.loads(capsys.readouterr().out)
+    assert report["same"] is True and report["events"] == len(log.events) and report["finished"] is True
+    assert report["signatures"] == {"run_signed": False, "checked": False, "decided": False, "by_kind": {}}
 
 
-def test_a_log_that_does_not(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_does_not_follow_from_its_inputs_is_reported(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     folder = left_behind(home, a_run())
     text = folder.export.read_text()
     folder.export.write_text(text.replace('"verdict":"adopted"', '"verdict":"rejected"'))
     assert invoke("replay", "r") == 1
-    said = capsys.readouterr().out
-    assert "NOT the same" in said and "different: 1, first oven.r.decision." in said
-    assert '"verdict":"rejected"' in said and '"verdict":"adopted"' in said
+    output = capsys.readouterr().out
+    assert "NOT the same" in output and "different: 1, first oven.r.decision." in output
+    assert '"verdict":"rejected"' in output and '"verdict":"adopted"' in output
 
 
 def test_a_log_of_earlier_code_replays_and_says_which_made_it(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,51 +62,51 @@ def test_a_log_of_earlier_code_replays_and_says_which_made_it(home: Home, capsys
     folder = home.create("r", "grpo")
     shutil.copy(EARLIER, folder.export)
     assert invoke("replay", "r", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["same"] and (found["decisions"], found["adopted"], found["equal"]) == (3, 1, 6)
-    assert found["mesh_code"] == EARLIER_CODE != mesh_code_hash()
+    report = json.loads(capsys.readouterr().out)
+    assert report["same"] and (report["decisions"], report["adopted"], report["equal"]) == (3, 1, 6)
+    assert report["mesh_code"] == EARLIER_CODE != mesh_code_hash()
     assert invoke("replay", "r") == 0
-    verdict, said = capsys.readouterr().out.splitlines()[::2]
+    verdict, hint = capsys.readouterr().out.splitlines()[::2]
     assert verdict.endswith("3 decisions (1 adopted): the same, byte for byte")
-    assert said == (
+    assert hint == (
         f"another version of the mesh decided the run ({EARLIER_CODE[:12]}; this one is {mesh_code_hash()[:12]})"
     )
     folder.export.write_text(folder.export.read_text().replace('"verdict":"adopted"', '"verdict":"rejected"'))
     assert invoke("replay", "r") == 1
-    assert f"{said}: replay it with the version that its RunStarted names" in capsys.readouterr().out
+    assert f"{hint}: replay it with the version that its RunStarted names" in capsys.readouterr().out
 
 
 def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     left_behind(home, a_run())
     assert invoke("replay", "r", "--until", "3", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["tick"], found["decisions"]) == (3, 0)
-    knew = found["standing"]
+    report = json.loads(capsys.readouterr().out)
+    assert (report["tick"], report["decisions"]) == (3, 0)
+    knew = report["standing"]
     assert knew["tick"] == 3 and knew["effective"][LR] == 1.0
     assert [ballot["votes"] for ballot in knew["open_ballots"]] == [{"amy": "propose"}]
     amy = {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0, "trusted": [], "earned": {}}
     assert knew["agents"]["amy"] == amy
     assert invoke("replay", "r", "--until", "4") == 0
-    said = capsys.readouterr().out
-    assert "what the mesh knew at tick 4" in said
-    assert f"{LR} = 0.5" in said and "1 decisions adopted, 39 interventions left" in said
-    assert "agent bob: live, reputation 1" in said
+    output = capsys.readouterr().out
+    assert "what the mesh knew at tick 4" in output
+    assert f"{LR} = 0.5" in output and "1 decisions adopted, 39 interventions left" in output
+    assert "agent bob: live, reputation 1" in output
 
 
 def test_what_other_rules_would_have_decided(home: Home, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     left_behind(home, a_run())
     (tmp_path / "strict.yaml").write_text("seed: 3\nrules:\n  specialist_confidence: 0.95\n")
     assert invoke("replay", "r", "--config", "strict.yaml") == 0
-    said = capsys.readouterr().out
-    assert f"first divergence of 1: tick 4, {LR}" in said
-    assert "logged:   adopted 0.5 at tick 4: amy proposed 0.5" in said
-    assert "computed: rejected 0.5 at tick 4: amy proposed 0.5" in said and "0.95" in said
-    assert f"{LR}: logged 1 adopted, 1 rejected; computed 2 rejected" in said
-    assert "1 receipts ignored" in said
+    output = capsys.readouterr().out
+    assert f"first divergence of 1: tick 4, {LR}" in output
+    assert "logged:   adopted 0.5 at tick 4: amy proposed 0.5" in output
+    assert "computed: rejected 0.5 at tick 4: amy proposed 0.5" in output and "0.95" in output
+    assert f"{LR}: logged 1 adopted, 1 rejected; computed 2 rejected" in output
+    assert "1 receipts ignored" in output
     assert invoke("replay", "r", "--config", "strict.yaml", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["first"]["logged"]["verdict"] == "adopted" and found["first"]["computed"]["verdict"] == "rejected"
-    assert found["rules"] == {"specialist_confidence": 0.95} and found["same"] is False
+    report = json.loads(capsys.readouterr().out)
+    assert report["first"]["logged"]["verdict"] == "adopted" and report["first"]["computed"]["verdict"] == "rejected"
+    assert report["rules"] == {"specialist_confidence": 0.95} and report["same"] is False
     (tmp_path / "same.yaml").write_text("rules: {specialist_confidence: 0.9}")
     assert invoke("replay", "r", "--config", "same.yaml") == 0
     assert "the same decisions" in capsys.readouterr().out
@@ -145,9 +145,9 @@ def test_a_damaged_log_is_named_with_its_line_and_what_is_left(
     spoil, words = DAMAGE[damage]
     folder.export.write_bytes(spoil(folder))
     assert invoke(command, "r") == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {folder.export}") and said.count("\n") == 1
-    assert words in said and "restore it from a backup" in said
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {folder.export}") and error.count("\n") == 1
+    assert words in error and "restore it from a backup" in error
     (folder.server.folder / "store").mkdir(parents=True)
     assert invoke(command, "r") == 2
     assert "move it away, and the log is read from the store instead" in capsys.readouterr().err
@@ -174,8 +174,8 @@ def test_a_log_of_another_schema_version_is_refused(
     later = [line.replace('"v":1', '"v":2') for line in text.splitlines(keepends=True)]
     folder.export.write_text("".join(later))
     assert invoke("replay", "r", *ask) == 2
-    said = capsys.readouterr().err
-    assert "event 1 on oven.r.run has schema version 2, but this program reads version 1" in said
+    error = capsys.readouterr().err
+    assert "event 1 on oven.r.run has schema version 2, but this program reads version 1" in error
 
 
 def with_trials(text: str) -> str:
@@ -217,7 +217,7 @@ def test_an_agents_vote_of_another_version_spoils_nothing(home: Home, capsys: py
     assert invoke("replay", "r") == 0
 
 
-def test_a_run_that_never_started(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_never_started_is_reported(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     log = Log(stride=1)
     log.join("amy")
     left_behind(home, log)
@@ -231,8 +231,8 @@ def test_two_readers_of_one_store(home: Home, capsys: pytest.CaptureFixture[str]
     with folder.hold(reading=True):
         assert not folder.locked() and folder.status() == "interrupted", "who reads is no stack"
         assert invoke("replay", "r") == 2
-    said = capsys.readouterr().err
-    assert "the store of run 'r' is being read by another command" in said and "try again when it has ended" in said
+    error = capsys.readouterr().err
+    assert "the store of run 'r' is being read by another command" in error and "try again when it has ended" in error
     with folder.hold():
         assert folder.locked()
 
@@ -241,7 +241,7 @@ def signed(log: Log, forged: Observation | None = None) -> Log:
     """The same run, every event but the agents' signed by who says it, and where `{}` stands a forgery."""
     signers = {name: Signer(Credentials.new(name)) for name in ("learner", "mesh", "stranger")}
     keys = {name: signers[name].public for name in ("learner", "mesh")}
-    for at, entry in enumerate(log.events):
+    for index, entry in enumerate(log.events):
         kind, data, role = entry.subject.split(".")[2], entry.data, "stranger"
         if isinstance(entry.body, RunStarted):
             data = entry.body.model_copy(update={"keys": keys}).wire()
@@ -249,9 +249,9 @@ def signed(log: Log, forged: Observation | None = None) -> Log:
             data = forged.wire()
         else:
             role = SIGNERS.get(kind, "")
-        signature = signers[role].sign(entry.subject, f"1-{at}", data) if role else ""
-        log.events[at] = Event.read(
-            entry.seq, entry.subject, data, entry.time, message_id=f"1-{at}", signature=signature
+        signature = signers[role].sign(entry.subject, f"1-{index}", data) if role else ""
+        log.events[index] = Event.read(
+            entry.seq, entry.subject, data, entry.time, message_id=f"1-{index}", signature=signature
         )
     return log
 
@@ -259,10 +259,10 @@ def signed(log: Log, forged: Observation | None = None) -> Log:
 def test_signatures_are_counted_by_kind(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     left_behind(home, signed(a_run()))
     assert invoke("replay", "r", "--verify", "--json") == 0
-    found = json.loads(capsys.readouterr().out)["signatures"]
-    assert found["run_signed"] and found["checked"] and not found["decided"]
-    assert found["by_kind"]["observation"] == {"signed": 9} and found["by_kind"]["decision"] == {"signed": 3}
-    assert "vote" not in found["by_kind"]
+    counts = json.loads(capsys.readouterr().out)["signatures"]
+    assert counts["run_signed"] and counts["checked"] and not counts["decided"]
+    assert counts["by_kind"]["observation"] == {"signed": 9} and counts["by_kind"]["decision"] == {"signed": 3}
+    assert "vote" not in counts["by_kind"]
     assert invoke("replay", "r", "--verify") == 0
     assert "  receipt: 1 signed" in capsys.readouterr().out
 
@@ -283,9 +283,9 @@ def test_a_signature_that_does_not_hold_makes_no_difference_in_the_end(
     forgery = Observation(incarnation=1, n=700, tick=700, step=1, progress=0, metrics={})
     left_behind(home, signed(log, forgery))
     assert invoke("replay", "r") == 0
-    said = capsys.readouterr().out
-    assert "the same, byte for byte" in said and "they made the difference" in said
-    assert "observation: 4 signed, 1 wrong" in said
+    output = capsys.readouterr().out
+    assert "the same, byte for byte" in output and "they made the difference" in output
+    assert "observation: 4 signed, 1 wrong" in output
     assert invoke("replay", "r", "--verify") == 0
     assert "they made the difference" not in capsys.readouterr().out
 
@@ -307,8 +307,8 @@ def test_an_agent_that_ends_the_process_is_an_error(
     left_behind(home, a_run())
     (tmp_path / "mine.py").write_text(source)
     assert invoke("backtest", "mine.py", "r") == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: mine.py") and ENDING[source] in said.err and not said.out
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: mine.py") and ENDING[source] in captured.err and not captured.out
     command = [sys.executable, "-m", "oven_controller.stack.entry", "agent", "mine.py"]  # what `agent run` becomes
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)

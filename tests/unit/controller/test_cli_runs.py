@@ -55,12 +55,12 @@ def names(home: Home) -> list[str]:
     ids=" ".join,
 )
 def test_a_run_is_named_by_position_or_by_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    for given in (["gone"], ["--run", "gone"], ["-r", "gone"], ["gone", "-r", "gone"]):
-        assert invoke(*command, *given) == 2
+    for arguments in (["gone"], ["--run", "gone"], ["-r", "gone"], ["gone", "-r", "gone"]):
+        assert invoke(*command, *arguments) == 2
         assert capsys.readouterr().err == "error: no run named 'gone'; there is no run yet\n"
     assert invoke(*command, "gone", "--run", "other") == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "gone" in said and "other" in said
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "gone" in error and "other" in error
 
 
 def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,9 +70,9 @@ def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("removed a (3")
     assert set(names(home)) == {"b", "c", "d"} and not (home.path / "runs" / "a").exists()
     assert invoke("runs", "rm", "b", "-y", "c", "b", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [one["run"] for one in told["removed"]] == ["b", "c"]
-    assert told["freed_bytes"] == sum(one["bytes"] for one in told["removed"]) > 600_000
+    report = json.loads(capsys.readouterr().out)
+    assert [row["run"] for row in report["removed"]] == ["b", "c"]
+    assert report["freed_bytes"] == sum(row["bytes"] for row in report["removed"]) > 600_000
     assert names(home) == ["d"] and home.cache.is_dir()
 
 
@@ -80,11 +80,15 @@ def test_if_one_run_is_up_none_is_removed(home: Home, capsys: pytest.CaptureFixt
     over, up = home.create("over", "grpo"), home.create("up", "grpo")
     with up.hold():
         assert invoke("runs", "rm", "over", "up", "--yes") == 2
-        said = capsys.readouterr()
-        assert "run 'up' is up" in said.err and "`oven-controller down up`" in said.err and said.err.count("\n") == 1
+        captured = capsys.readouterr()
+        assert (
+            "run 'up' is up" in captured.err
+            and "`oven-controller down up`" in captured.err
+            and captured.err.count("\n") == 1
+        )
         assert set(names(home)) == {"over", "up"}
         assert invoke("runs", "prune", "--keep", "0", "--yes", "--json") == 0
-        assert [one["run"] for one in json.loads(capsys.readouterr().out)["removed"]] == ["over"]
+        assert [row["run"] for row in json.loads(capsys.readouterr().out)["removed"]] == ["over"]
     with up.hold(reading=True):
         assert invoke("runs", "rm", "up", "--yes") == 2
         assert "is being read by another command" in capsys.readouterr().err
@@ -124,8 +128,8 @@ def test_pruning(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert names(home) == ["new", "week", "year"]
     assert "removed month" in capsys.readouterr().out
     assert invoke("runs", "prune", "--keep", "1", "--yes") == 0
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 3 and said[-1].endswith(" freed") and names(home) == ["new"]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and lines[-1].endswith(" freed") and names(home) == ["new"]
 
 
 @pytest.mark.parametrize(
@@ -143,23 +147,23 @@ def test_prune_refuses_wrong_options(
 ) -> None:
     home.create("a", "grpo")
     assert invoke("runs", "prune", *args) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1 and names(home) == ["a"]
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1 and names(home) == ["a"]
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", []), ("n\n", ["a"]), ("\n", ["a"])])
+@pytest.mark.parametrize(("answer", "remaining"), [("y\n", []), ("n\n", ["a"]), ("\n", ["a"])])
 def test_runs_are_removed_only_after_confirmation(
-    answer: str, left: list[str], home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    answer: str, remaining: list[str], home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.create("a", "grpo")
     stdin = io.StringIO(answer)
     stdin.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
-    assert invoke("runs", "rm", "a", "--json") == (1 if left else 0)
-    said = capsys.readouterr()
-    assert "Remove this run (" in said.err and names(home) == left
-    assert ("nothing was removed" in said.err) == bool(left)
-    assert left or json.loads(said.out)["removed"][0]["run"] == "a"
+    assert invoke("runs", "rm", "a", "--json") == (1 if remaining else 0)
+    captured = capsys.readouterr()
+    assert "Remove this run (" in captured.err and names(home) == remaining
+    assert ("nothing was removed" in captured.err) == bool(remaining)
+    assert remaining or json.loads(captured.out)["removed"][0]["run"] == "a"
 
 
 def test_a_new_home_has_a_gitignore(tmp_path: Path) -> None:
@@ -196,11 +200,11 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
         "cost_usd": 0.75, "tokens": 1055, "calls": 3, "unanswered_calls": 1, "unpriced_calls": 1
     }  # fmt: skip
     assert invoke("status") == 0
-    said = capsys.readouterr().out
-    assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in said
-    assert "1 of the calls got no answer, and count with their maximum cost" in said
+    output = capsys.readouterr().out
+    assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in output
+    assert "1 of the calls got no answer, and count with their maximum cost" in output
 
     (folder.path / NAME).write_bytes(b"no database" * 100)
     assert invoke("status", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["judge_costs"] == {} and any("spend.sqlite cannot be read" in note for note in found["notes"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["judge_costs"] == {} and any("spend.sqlite cannot be read" in note for note in report["notes"])

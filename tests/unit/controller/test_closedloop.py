@@ -89,9 +89,9 @@ class Learner:
         return {"incarnation": 1, "n": self._n}
 
     def _say(self, message: LearnerMessage) -> None:
-        said = self.loop.send(message)
-        self.decided += [one for one in said if isinstance(one, Decision | StepClosed)]
-        self._waiting += [one for one in said if isinstance(one, Decision) and one.verdict == "adopted"]
+        replies = self.loop.send(message)
+        self.decided += [reply for reply in replies if isinstance(reply, Decision | StepClosed)]
+        self._waiting += [reply for reply in replies if isinstance(reply, Decision) and reply.verdict == "adopted"]
 
 
 class Scripted:
@@ -99,7 +99,7 @@ class Scripted:
 
     def __init__(self, name: str, script: dict[int, tuple[str, float, float]]) -> None:
         self._name, self._script = name, script
-        self.heard: list[LogMessage | Malformed] = []
+        self.received: list[LogMessage | Malformed] = []
         self._new: list[LogMessage | Malformed] = []
 
     @property
@@ -107,19 +107,19 @@ class Scripted:
         return self._name
 
     def absorb(self, body: LogMessage | Malformed) -> None:
-        self.heard.append(body)
+        self.received.append(body)
         self._new.append(body)
 
     def react(self) -> Sequence[Vote | AgentStatus]:
         new, self._new = self._new, []
-        said: list[Vote | AgentStatus] = []
+        messages: list[Vote | AgentStatus] = []
         for body in new:
             if isinstance(body, RunStarted):
-                said.append(AgentStatus(state="joined", moves=(LR, "grad.clip"), speciality=(LR, "grad.clip")))
+                messages.append(AgentStatus(state="joined", moves=(LR, "grad.clip"), speciality=(LR, "grad.clip")))
             elif isinstance(body, Observation):
                 if body.tick in self._script:
                     actuator, value, confidence = self._script[body.tick]
-                    said.append(
+                    messages.append(
                         Vote(
                             actuator=actuator,
                             stance="propose",
@@ -131,10 +131,10 @@ class Scripted:
                             horizon=4,
                         )
                     )
-                said.append(AgentStatus(state="done", tick=body.tick))
+                messages.append(AgentStatus(state="done", tick=body.tick))
             elif isinstance(body, BallotOpened):
-                said.append(AgentStatus(state="done", tick=body.tick, seen=body.id))
-        return said
+                messages.append(AgentStatus(state="done", tick=body.tick, seen=body.id))
+        return messages
 
 
 def aligned(learner: Learner, steps: int = 8) -> None:
@@ -142,15 +142,15 @@ def aligned(learner: Learner, steps: int = 8) -> None:
         learner.step(reward=0.3, optim__grad_momentum_cos=0.6, learning_rate=1e-3)
 
 
-def test_an_agents_proposal_is_a_decision_before_the_learner_goes_on() -> None:
+def test_an_agents_proposal_is_decided_before_the_learner_continues() -> None:
     learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start()
     aligned(learner)
     learner.end()
-    made = [one for one in learner.decided if isinstance(one, Decision)]
-    assert [(one.actuator, one.verdict, one.value) for one in made] == [(LR, "adopted", 4.0)]
+    made = [message for message in learner.decided if isinstance(message, Decision)]
+    assert [(decision.actuator, decision.verdict, decision.value) for decision in made] == [(LR, "adopted", 4.0)]
     assert learner.values[LR] == 4.0
-    closed = [one.tick for one in learner.decided if isinstance(one, StepClosed)]
+    closed = [message.tick for message in learner.decided if isinstance(message, StepClosed)]
     assert closed == list(range(1, 9))  # every tick, before the next observation
     report = replay(learner.loop.events, RUN)
     assert report.same and report.finished and report.decisions == 1 and not report.counters
@@ -160,23 +160,23 @@ def test_without_lockstep_it_is_decided_at_the_same_tick() -> None:
     learner = Learner([AgentParticipant("learning_rate", LearningRate())])
     learner.start(lockstep=False)
     aligned(learner)
-    made = [one for one in learner.decided if isinstance(one, Decision)]
-    assert [(one.verdict, one.tick) for one in made] == [("adopted", 6)]
-    assert not any(isinstance(one, StepClosed) for one in learner.decided)
+    made = [message for message in learner.decided if isinstance(message, Decision)]
+    assert [(decision.verdict, decision.tick) for decision in made] == [("adopted", 6)]
+    assert not any(isinstance(message, StepClosed) for message in learner.decided)
 
 
-def test_nobody_hears_anothers_words_but_by_the_mesh() -> None:
+def test_agents_do_not_receive_each_others_votes() -> None:
     first, second = Scripted("amy", {1: (LR, 0.5, 0.9)}), Scripted("bob", {})
     learner = Learner([second, first])
     learner.start()
     for _ in range(24):  # as long as an outcome takes at least
         learner.step(loss=1.0)
-    kinds = [type(body) for body in second.heard]
-    assert kinds == [type(body) for body in first.heard]
+    kinds = [type(body) for body in second.received]
+    assert kinds == [type(body) for body in first.received]
     assert {RunStarted, Observation, BallotOpened, Decision, Receipt, StepClosed, Outcome} == set(kinds)
 
 
-def test_who_never_comes_to_an_end_is_named() -> None:
+def test_an_agent_that_never_stops_talking_is_named() -> None:
     class Talker(Scripted):
         def react(self) -> Sequence[Vote | AgentStatus]:
             return [AgentStatus(state="done")]

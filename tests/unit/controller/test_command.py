@@ -38,11 +38,11 @@ def test_json_comes_back_as_it_is(value: Any) -> None:
     assert parsed(json.dumps(value)) == value
 
 
-def result(action: Any, *said: Message) -> CommandResult:
-    found = CommandResult("r", OperatorCommand(id="c", action=action), "within 5 s", logged=7)
-    for body in said:
-        found.take(body)  # type: ignore[arg-type]
-    return found
+def result(action: Any, *messages: Message) -> CommandResult:
+    outcome = CommandResult("r", OperatorCommand(id="c", action=action), "within 5 s", logged=7)
+    for body in messages:
+        outcome.take(body)  # type: ignore[arg-type]
+    return outcome
 
 
 def answer(done: bool = True, reason: str = "set a to 2", **more: Any) -> CommandAnswer:
@@ -71,15 +71,15 @@ OTHERS = (
 
 
 @given(st.permutations([answer(decision="d"), decision(), receipt(), *OTHERS]))
-def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(said: list[Message]) -> None:
-    found = result("set", *said)
-    assert (found.whole, found.code) == (True, 0)
-    assert found.line() == "set: applied, a 1 → 2 at step 3"
-    assert found.fields()["receipt"]["decision_id"] == "d"
+def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(messages: list[Message]) -> None:
+    outcome = result("set", *messages)
+    assert (outcome.whole, outcome.code) == (True, 0)
+    assert outcome.line() == "set: applied, a 1 → 2 at step 3"
+    assert outcome.fields()["receipt"]["decision_id"] == "d"
 
 
 @pytest.mark.parametrize(
-    ("action", "said", "code", "line"),
+    ("action", "messages", "code", "line"),
     [
         ("hold", [receipt(decision_id="", command="c", reason="a look")], 0, "hold: applied at step 3: a look"),
         (
@@ -116,7 +116,7 @@ def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(said: list[Mes
         ),
     ],
 )
-def test_exit_codes_and_lines(action: str, said: list[Message], code: int, line: str) -> None:
-    found = result(action, *said)
-    assert (found.code, found.fields()["code"]) == (code, code)
-    assert found.line().startswith(line) and "\n" not in found.line()
+def test_exit_codes_and_lines(action: str, messages: list[Message], code: int, line: str) -> None:
+    outcome = result(action, *messages)
+    assert (outcome.code, outcome.fields()["code"]) == (code, code)
+    assert outcome.line().startswith(line) and "\n" not in outcome.line()

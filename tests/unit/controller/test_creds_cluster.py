@@ -36,19 +36,19 @@ def test_each_node_has_the_users_a_store_and_the_others(tmp_path: Path, capsys: 
         assert not any(f"@127.0.0.{number}:" in route for route in conf["cluster"]["routes"])
         subprocess.run([binary(), "-t", "-c", str(path)], check=True, capture_output=True)
     assert len(seen) == 3
-    said = capsys.readouterr().out
-    assert "--nats nats://127.0.0.1:4222,nats://127.0.0.2:4222,nats://127.0.0.3:4222" in said
-    assert "stream_replicas=3" in said
+    output = capsys.readouterr().out
+    assert "--nats nats://127.0.0.1:4222,nats://127.0.0.2:4222,nats://127.0.0.3:4222" in output
+    assert "stream_replicas=3" in output
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"),
+    ("nodes", "message"),
     [
         (NODES[:4], "a cluster of 2 servers cannot lose one of them"),
         ([*NODES[:4], "--node", "c"], "--node c is not HOST:PORT"),
         (NODES, "there is no"),
     ],
 )
-def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: list[str], said: str) -> None:
+def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: list[str], message: str) -> None:
     assert creds("cluster", str(tmp_path), *nodes) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

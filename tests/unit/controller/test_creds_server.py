@@ -53,7 +53,7 @@ def test_a_second_call_keeps_the_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--listen", "4222"], "--listen 4222 is not HOST:PORT"),
         (["--listen", "localhost:99999"], "--listen localhost:99999 is not HOST:PORT"),
@@ -66,9 +66,9 @@ def test_a_second_call_keeps_the_keys(tmp_path: Path) -> None:
         (["--tls", "--tls-cert", "a.pem"], "give one of them"),
     ],
 )
-def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:
+def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str) -> None:
     assert make(tmp_path, *more) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.decision_row import DecisionRow
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport
-from oven_runs.log.since import Since
+from oven_runs.log.query_start import Since
 
 EVENTS = recorded()
 RAISED, MIXED, VETOED, BACK = decided(EVENTS)
@@ -47,16 +47,16 @@ def test_a_row_has_proposer_change_verdict_and_outcome(home: Home, capsys: pytes
         .strip()
         .startswith(f"{RAISED.id}; applied 4 at step 16; reward +0.163 ± 0.018, forecast +0.05")
     )
-    assert f"prior             run.rollback – → 60                       adopted   {BACK.id}; applied 89" in last
+    assert f"prior             run.rollback – → 60                       adopted    {BACK.id}; applied 89" in last
     assert invoke("decisions", "r", "--json") == 0
     rows = [DecisionRow.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one.id for one in rows] == [d.id for d in (RAISED, MIXED, VETOED, BACK)]
+    assert [row.id for row in rows] == [d.id for d in (RAISED, MIXED, VETOED, BACK)]
     assert (rows[0].who, rows[0].after, rows[0].receipt_step, rows[0].scored) == ("lr", 4.0, 16, True)
     assert rows[1].receipt == "rejected" and rows[2].receipt is None and rows[2].verdict == "rejected"
 
 
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("options", "expected"),
     [
         (["--since", "85"], [VETOED, BACK]),
         (["--since", "1m"], [VETOED, BACK]),
@@ -66,14 +66,14 @@ def test_a_row_has_proposer_change_verdict_and_outcome(home: Home, capsys: pytes
         (["--agent", "lr", "--verdict", "adopted", "--since", "16"], [BACK]),
     ],
 )
-def test_filters(home: Home, capsys: pytest.CaptureFixture[str], options: list[str], found: list[object]) -> None:
+def test_filters(home: Home, capsys: pytest.CaptureFixture[str], options: list[str], expected: list[object]) -> None:
     assert invoke("decisions", "r", "--json", *options) == 0
     ids = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
-    assert ids == [one.id for one in found]  # type: ignore[attr-defined]
+    assert ids == [decision.id for decision in expected]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["decisions", "r", "--since", "soon"], "'soon' is neither a step nor a time; write a step such as 120"),
         (["decisions", "r", "--actuator", "optimizer.lr"], f"did you mean '{LR}'?"),
@@ -83,9 +83,9 @@ def test_filters(home: Home, capsys: pytest.CaptureFixture[str], options: list[s
         (["explain", LR, "--run", "r", "--set", "rules.majorty=0.5"], "did you mean 'rules.majority'?"),
     ],
 )
-def test_bad_input(home: Home, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+def test_bad_input(home: Home, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert invoke(*arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_log_cut_in_half_is_refused_with_its_readable_part(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,11 +117,11 @@ def test_an_open_ballot_is_explained_with_its_votes() -> None:
 
 def test_explain_has_votes_and_cited_paths(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("explain", "25", "--run", "r") == 0
-    said = capsys.readouterr().out
-    assert "prior: for 4 at 0.60, weight 0.6: slow progress with aligned gradients is most often a step that" in said
-    assert "lr: propose 4 at 0.90, weight 0.9, expects reward +0.05 within 20 ticks: gradients agree" in said
+    output = capsys.readouterr().out
+    assert "prior: for 4 at 0.60, weight 0.6: slow progress with aligned gradients is most often a step that" in output
+    assert "lr: propose 4 at 0.90, weight 0.9, expects reward +0.05 within 20 ticks: gradients agree" in output
     path = ["slow_progress", "  ↑ CAUSES", "lr_too_low", "  ↑ SOLVES", "raise_lr (grade A)"]
-    assert "\n".join(f"    {line}" for line in path) in said
+    assert "\n".join(f"    {line}" for line in path) in output
     assert invoke("explain", "25", "--run", "r", "--json") == 0
     report = ExplanationReport.model_validate_json(capsys.readouterr().out)
     assert report.votes["prior"].evidence[0] == "symptom:slow_progress" and report.other_rules is None
@@ -131,14 +131,14 @@ def test_explain_has_votes_and_cited_paths(home: Home, capsys: pytest.CaptureFix
 
 def test_explain_can_decide_under_other_rules(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("explain", VETOED.id, "--run", "r", "--set", "rules.veto_confidence=0.95") == 0
-    said = capsys.readouterr().out
-    assert "with rules.veto_confidence = 0.95: rejected 2 at tick 85" not in said
-    assert "with rules.veto_confidence = 0.95: " in said
+    output = capsys.readouterr().out
+    assert "with rules.veto_confidence = 0.95: rejected 2 at tick 85" not in output
+    assert "with rules.veto_confidence = 0.95: " in output
     assert invoke("explain", "25", "--run", "r", "--set", "rules.veto_confidence=0.95", "--json") == 0
     assert json.loads(capsys.readouterr().out)["other_rules"]["same"] is True
     assert invoke("explain", BACK.id, "--run", "r", "--set", "rules.autonomy=advise", "--json") == 0
-    other = json.loads(capsys.readouterr().out)["other_rules"]
-    assert other["decision"]["verdict"] == "advised" and other["earlier_divergence"] == f"{LR} at tick 15"
+    report = json.loads(capsys.readouterr().out)["other_rules"]
+    assert report["decision"]["verdict"] == "advised" and report["earlier_divergence"] == f"{LR} at tick 15"
 
 
 def test_paths_are_parsed_from_evidence() -> None:
@@ -149,8 +149,8 @@ def test_paths_are_parsed_from_evidence() -> None:
     assert path.edges == ("C001", "S001") and path.sources == ("own-faults", "other")
     needs = read_path("against: lower_lr → REQUIRES → metric:lr [R1; A; s]")
     assert needs is not None and not needs.backwards and needs.drawn()[1] == "  ↓ REQUIRES R1"
-    for other in ("symptom:loss_spike", "kg:0123456789ab", "", "for: ", "a ← b", "[;;]", "x [a; b; c]"):
-        assert read_path(other) is None
+    for invalid in ("symptom:loss_spike", "kg:0123456789ab", "", "for: ", "a ← b", "[;;]", "x [a; b; c]"):
+        assert read_path(invalid) is None
     assert cited_paths({}) == ()
 
 

@@ -51,9 +51,9 @@ HOME = Path("/somewhere")
     ],
     ids=lambda value: value.name if isinstance(value, Check) else None,
 )
-def test_checks(check: Check, state: str, words: str) -> None:
+def test_each_check_has_the_expected_state_and_remedy(check: Check, state: str, words: str) -> None:
     assert check.state == state
-    assert words in f"{check.found}\n{check.remedy}"
+    assert words in f"{check.facts}\n{check.remedy}"
     assert bool(check.remedy) == (state != "ok")
 
 
@@ -66,13 +66,13 @@ def test_what_an_extra_asks_for_is_read_from_the_metadata(tmp_path: Path, monkey
         'Requires-Dist: pydantic[email]<9,>=2 ; extra == "new"\nRequires-Dist: not-there; extra == "new"\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {package.name: package for package in doctor.packages("new", "made-up")}
-    assert {name: package.fits for name, package in found.items()} == {
+    packages = {package.name: package for package in doctor.packages("new", "made-up")}
+    assert {name: package.fits for name, package in packages.items()} == {
         "psutil": False,
         "pydantic": True,
         "not-there": False,
     }
-    assert found["not-there"].version is None and found["psutil"].required == ">=999"
+    assert packages["not-there"].version is None and packages["psutil"].required == ">=999"
     assert doctor.packages("new", "nothing-of-that-name") == []
 
 
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
     assert (problem, free > 0, (tmp_path / "not").exists()) == ("", True, False)
 
 
-def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
+def test_a_leftover_process_of_a_finished_run_is_listed(tmp_path: Path) -> None:
     home = Home(tmp_path)
     folder = home.create("dead", "toy")
     module = "import time; time.sleep(600)"
@@ -105,7 +105,7 @@ def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
     assert doctor.leftover_processes(home) == []
 
 
-def test_the_command_tells_no_key(
+def test_the_command_prints_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
@@ -113,16 +113,16 @@ def test_the_command_tells_no_key(
     monkeypatch.setattr(doctor, "port_is_free", lambda _port: False)
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--port", "4222"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == 1
-    assert "fail  port         port 4222 on 127.0.0.1 is taken" in said and "not ready" in said
-    assert "OPENAI_API_KEY set" in said and "secret" not in said
+    assert "fail  port         port 4222 on 127.0.0.1 is taken" in output and "not ready" in output
+    assert "OPENAI_API_KEY set" in output and "secret" not in output
 
     monkeypatch.setattr(doctor, "examine", lambda _home, _port: [Check("python", "ok", "3.11.0"), doctor.keys([])])
     with pytest.raises(SystemExit) as ended:
         run(["doctor", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, found["ready"], [check["state"] for check in found["checks"]]) == (
+    report = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, report["ready"], [check["state"] for check in report["checks"]]) == (
         0,
         True,
         ["ok", "warn"],

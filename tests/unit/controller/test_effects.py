@@ -108,11 +108,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "words"), WRONG)
-def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize(("fields", "words"), WRONG)
+def test_a_spec_that_contradicts_itself_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        ActuatorSpec.model_validate({"name": "a.b", **said})
+        ActuatorSpec.model_validate({"name": "a.b", **fields})
     assert words in str(refused.value)
     run = json.loads(RunStarted(incarnation=1, n=0, recipe="r").wire())
-    read = decode("run", json.dumps(run | {"actuators": [{"name": "a.b", **said}]}).encode())
+    read = decode("run", json.dumps(run | {"actuators": [{"name": "a.b", **fields}]}).encode())
     assert isinstance(read, Malformed) and words in read.reason

@@ -47,15 +47,15 @@ def test_no_message_names_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder.server.folder).mkdir()
     (folder.server.folder / "users.json").write_text('[{"name": 1}]')
     folder.config.write_text('{"committee": {}}')
-    said = [
+    texts = [
         str(raised(configured_member, folder.config, "judge")),
         str(raised(ServerFolder(folder.server.folder, "r").users)),
         knobs.apply("run.rollback", 5.0).reason,
     ]
     (folder.path / "run.json").write_text('{"run": 1}')
-    said.append(str(raised(folder.info)))
+    texts.append(str(raised(folder.info)))
     assert all(isinstance(raised(call), OvenError) for call in (folder.info, folder.server.users))
-    assert not [text for text in said if CLASS.search(text) or "\n" in text]
+    assert not [text for text in texts if CLASS.search(text) or "\n" in text]
 
 
 def test_deeply_nested_input_has_a_reason() -> None:
@@ -79,5 +79,5 @@ def test_the_command_line_prints_no_error_class(
         path.write_text(text)
     with pytest.raises(SystemExit) as caught:
         run(["calibration", str(path)])
-    said = capsys.readouterr().err
-    assert caught.value.code == 2 and words in said and not CLASS.search(said) and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert caught.value.code == 2 and words in error and not CLASS.search(error) and error.count("\n") == 1

@@ -10,11 +10,11 @@ from oven_controller.stack.message_floods import FREE, PER_TICK, FloodDetector
 from oven_core.protocol.messages import AgentStatus, Observation
 
 
-def heard(said: list[tuple[str, int]]) -> list[str]:
+def flooding_agents(traffic: list[tuple[str, int]]) -> list[str]:
     """Who is let out, of (agent or "" for an observation, tick or count)."""
-    found: list[str] = []
-    floods, seq = FloodDetector(found.append), 0
-    for who, number in said:
+    names: list[str] = []
+    floods, seq = FloodDetector(names.append), 0
+    for who, number in traffic:
         for n in range(1 if not who else number):
             seq += 1
             if who:
@@ -22,20 +22,20 @@ def heard(said: list[tuple[str, int]]) -> list[str]:
             else:
                 observation = Observation(incarnation=1, n=seq, tick=number, step=number, progress=0.0, metrics={})
                 floods.hear(event(seq, f"oven.{RUN}.observation", observation))
-    return found
+    return names
 
 
 def test_a_flood_is_reported_once_and_affects_no_other_agent() -> None:
-    assert heard([("eve", FREE), ("amy", FREE)]) == []
-    assert heard([("amy", FREE), ("eve", 10 * FREE)]) == ["eve"]
+    assert flooding_agents([("eve", FREE), ("amy", FREE)]) == []
+    assert flooding_agents([("amy", FREE), ("eve", 10 * FREE)]) == ["eve"]
 
 
 def test_allowance_grows_with_ticks() -> None:
     ticks = [step for tick in range(1, 200) for step in (("", tick), ("amy", PER_TICK))]
-    assert heard(ticks) == []
-    assert heard([step for tick in range(1, 200) for step in (("", tick), ("eve", 3 * PER_TICK))]) == ["eve"]
+    assert flooding_agents(ticks) == []
+    assert flooding_agents([step for tick in range(1, 200) for step in (("", tick), ("eve", 3 * PER_TICK))]) == ["eve"]
 
 
 @given(st.lists(st.integers(0, PER_TICK)))
 def test_an_agent_within_its_share_is_never_dropped(counts: list[int]) -> None:
-    assert heard([step for tick, count in enumerate(counts) for step in (("", tick), ("amy", count))]) == []
+    assert flooding_agents([step for tick, count in enumerate(counts) for step in (("", tick), ("amy", count))]) == []

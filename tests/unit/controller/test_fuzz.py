@@ -37,7 +37,7 @@ def _plain(value: Any) -> Any:
         return value.model_dump_json()
     if dataclasses.is_dataclass(value):
         shown = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {name: found for name, found in shown.items() if name not in ("last_tick", "counters")}
+        return {name: value for name, value in shown.items() if name not in ("last_tick", "counters")}
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -54,14 +54,14 @@ def test_no_mutant_counts() -> None:
     assert clean.divergence is None and not clean.pending
 
     mesh, keyring = Mesh(RUN), Keyring(KEYS["learner"])
-    found = []
+    emitted = []
     injected: Counter[str] = Counter()
     expected: Counter[str] = Counter(clean.state.counters)
     layers: Counter[str] = Counter()
     for event, done, counters in between(honest, MUTANTS):
         judged = keyring.verify(event)
         outputs = mesh.step(judged)
-        found += outputs
+        emitted += outputs
         if not done:
             continue
         injected[done] += 1
@@ -75,7 +75,7 @@ def test_no_mutant_counts() -> None:
             layers["mesh"] += 1
     assert injected.total() == MUTANTS == layers.total()
     assert min(injected.values()) > MUTANTS // 20, injected
-    assert found == wanted
+    assert emitted == wanted
     assert mesh.divergence is None
     assert fingerprint(mesh) == fingerprint(clean)
     assert mesh.state.counters == expected

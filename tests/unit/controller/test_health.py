@@ -25,32 +25,34 @@ def viewed(ticks: int = 3) -> RunSummary:
     return view
 
 
-def said(listed: list[dict[str, Any]], ticks: int = 3, unread: str = "", later_s: float = 1.0) -> list[str]:
+def reports(listed: list[dict[str, Any]], ticks: int = 3, unread: str = "", later_s: float = 1.0) -> list[str]:
     now = NOON + timedelta(seconds=later_s)
     return notes(viewed(ticks), listed, unread, now, lambda name: f"{name} spoke")
 
 
 def test_nothing_is_said_of_a_stack_that_is_well() -> None:
-    assert said(processes()) == []
-    assert said([], ticks=50, later_s=1e6) == [], "a run that is down is quiet"
+    assert reports(processes()) == []
+    assert reports([], ticks=50, later_s=1e6) == [], "a run that is down is quiet"
 
 
 def test_one_of_three_meshes_away_is_not_the_same_as_none() -> None:
-    assert said(processes(dead=("mesh-2",))) == ["1 of 3 meshes is away (mesh-2): the others decide"]
-    assert said(processes(dead=("mesh", "mesh-2", "mesh-3"))) == [
+    assert reports(processes(dead=("mesh-2",))) == ["1 of 3 meshes is away (mesh-2): the others decide"]
+    assert reports(processes(dead=("mesh", "mesh-2", "mesh-3"))) == [
         "no mesh runs: no decisions are made, training continues with its last settings"
     ]
 
 
 def test_what_is_frozen_counts_as_away_and_is_called_so() -> None:
-    found = said(processes(dead=("mesh", "mesh-3"), frozen=("mesh-2", "nats-server")), unread="no answer")
-    assert found[0].startswith("nats-server, mesh-2 are frozen")
-    assert found[1].startswith("the bus does not answer") and found[2].startswith("no mesh runs")
+    lines = reports(processes(dead=("mesh", "mesh-3"), frozen=("mesh-2", "nats-server")), unread="no answer")
+    assert lines[0].startswith("nats-server, mesh-2 are frozen")
+    assert lines[1].startswith("the bus does not answer") and lines[2].startswith("no mesh runs")
 
 
 def test_a_silent_agent_and_a_quiet_log() -> None:
-    assert said(processes(), ticks=5) == []
-    assert said(processes(), ticks=6) == [
+    assert reports(processes(), ticks=5) == []
+    assert reports(processes(), ticks=6) == [
         "agent amy has said nothing for 6 ticks: it is lost until it speaks (silent_ticks 5)"
     ]
-    assert said(processes(), later_s=31.4) == ["nothing was logged for 31 s; the learner's last words: learner spoke"]
+    assert reports(processes(), later_s=31.4) == [
+        "nothing was logged for 31 s; the learner's last words: learner spoke"
+    ]

@@ -37,9 +37,9 @@ def test_names_that_are_in_use_or_invalid_are_refused(home: Home) -> None:
 
 def test_an_unusable_home_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/oven")):
+    for folder in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/oven")):
         with pytest.raises(ConfigError, match="set OVEN_HOME to a folder that you can write to"):
-            Home(place).create("mine", "grpo")
+            Home(folder).create("mine", "grpo")
 
 
 def test_a_process_id_on_disk_does_not_make_a_run_running(home: Home) -> None:
@@ -87,8 +87,8 @@ def test_keys_of_an_external_server_come_from_creds(home: Home, tmp_path: Path) 
     folder = home.create("mine", "grpo")
     folder.write_info(folder.info().model_copy(update={"embedded": False}))
     assert folder.credentials("agent", "lr") is None
-    for given, key in ((tmp_path, tmp_path / "lr.nk"), (tmp_path / "all.nk", tmp_path / "all.nk")):
-        folder.write_info(folder.info().model_copy(update={"creds": str(given)}))
+    for path, key in ((tmp_path, tmp_path / "lr.nk"), (tmp_path / "all.nk", tmp_path / "all.nk")):
+        folder.write_info(folder.info().model_copy(update={"creds": str(path)}))
         assert folder.credentials("agent", "lr") == key
 
 

@@ -40,18 +40,18 @@ def imported(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]
     def call(*args: str) -> dict[str, Any]:
         capsys.readouterr()
         assert invoke("import", *args, "--json") == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return report
 
     return call
 
 
-def bodies(found: dict[str, Any]) -> list[Any]:
-    return [event.body for event in log_sources.exported(RunFolder(Path(found["folder"])))]
+def bodies(report: dict[str, Any]) -> list[Any]:
+    return [event.body for event in log_sources.exported(RunFolder(Path(report["folder"])))]
 
 
-def observations(found: dict[str, Any]) -> list[Observation]:
-    return [body for body in bodies(found) if isinstance(body, Observation)]
+def observations(report: dict[str, Any]) -> list[Observation]:
+    return [body for body in bodies(report) if isinstance(body, Observation)]
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[s
     """Twelve steps of transformers' own Trainer, one row of them NaN: its output folder and what it logged."""
     pytest.importorskip("tensorboard")
     folder = tmp_path_factory.mktemp("trained")
-    one = trainer(
+    job = trainer(
         folder, logging_steps=2, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=6,
         report_to=["tensorboard"], logging_nan_inf_filter=False, learning_rate=0.02,
     )  # fmt: skip
-    one.train()
-    history = one.state.log_history
+    job.train()
+    history = job.state.log_history
     for checkpoint in (6, 12):  # what a diverged training leaves: NaN, which JSON has no word for
         path = folder / f"checkpoint-{checkpoint}" / "trainer_state.json"
         state = json.loads(path.read_text())
@@ -78,23 +78,23 @@ def test_a_trainers_checkpoint(
     trained: tuple[Path, list[dict[str, Any]]], imported: Callable[..., dict[str, Any]]
 ) -> None:
     folder, history = trained
-    found = imported(str(folder))
-    assert found["source"].endswith("checkpoint-12/trainer_state.json") and found["format"] == "trainer_state"
-    assert (found["max_steps"], found["last_step"], found["untimed"]) == (12, 12, 6)
-    started, *_, ended = bodies(found)
+    report = imported(str(folder))
+    assert report["source"].endswith("checkpoint-12/trainer_state.json") and report["format"] == "trainer_state"
+    assert (report["max_steps"], report["last_step"], report["untimed"]) == (12, 12, 6)
+    started, *_, ended = bodies(report)
     assert isinstance(started, RunStarted) and isinstance(ended, RunEnded)
     assert (started.recipe, started.rules.autonomy, started.horizon.max_steps) == ("imported", "observe", 12)
     assert [(s.name, s.value, s.low, s.high) for s in started.actuators] == [("optimizer.lr_scale", 1.0, 0.1, 3.0)]
     assert {m.name for m in started.metrics if m.held_out} == {"eval/loss"}
     assert not started.keys and ended.reason == "completed"
-    seen = observations(found)
+    seen = observations(report)
     assert [o.step for o in seen] == [2, 4, 6, 8, 10, 12] and [o.tick for o in seen] == [1, 2, 3, 4, 5, 6]
     assert math.isnan(seen[0].metrics["loss"])
     losses = [entry["loss"] for entry in history if "loss" in entry]
     assert [o.metrics["loss"] for o in seen[1:]] == pytest.approx(losses[1:])
     evaluated = {o.step: o.metrics["eval/loss"] for o in seen if "eval/loss" in o.metrics}
     assert evaluated == pytest.approx({e["step"]: e["eval_loss"] for e in history if "eval_loss" in e})
-    assert not {"epoch", "train_runtime", "step"} & found["metrics"].keys()
+    assert not {"epoch", "train_runtime", "step"} & report["metrics"].keys()
     early = imported(str(folder / "checkpoint-6"), "--run", "early")
     assert bodies(early)[-1].reason == "stopped"
 
@@ -107,16 +107,16 @@ def test_the_same_training_from_tensorboard(
     assert invoke("import", str(folder / "runs")) == 2
     assert "there is no log in " in capsys.readouterr().err
     (events,) = (folder / "runs").iterdir()
-    found = imported(str(events))
-    seen = observations(found)
+    report = imported(str(events))
+    seen = observations(report)
     by_step = {o.step: o.metrics for o in seen}
     for entry in history[:-1]:  # the last sums the training up
         wanted = {metric_name(f"eval/{k[5:]}" if k.startswith("eval_") else k): v for k, v in entry.items()}
         for name in ("loss", "grad_norm", "learning_rate", "eval/loss"):
             if name in wanted:
                 assert by_step[entry["step"]][name] == pytest.approx(wanted[name], rel=1e-6)
-    times = [event.time for event in log_sources.exported(RunFolder(Path(found["folder"])))]
-    assert times == sorted(times) and found["untimed"] == 0
+    times = [event.time for event in log_sources.exported(RunFolder(Path(report["folder"])))]
+    assert times == sorted(times) and report["untimed"] == 0
 
 
 @pytest.mark.filterwarnings(*THIRD_PARTY)
@@ -135,15 +135,15 @@ def test_a_resumed_training_is_a_second_incarnation(
                 writer.add_scalar("val/loss", 2.0, step - 1, walltime=1000 + step)  # late, and no restart
         writer.add_text("note", "no number", 1)
         writer.close()
-    found = imported(str(folder), "--run", "twice")
-    assert found["incarnations"] == 2 and found["skipped"] == {"values that are not numbers": 2}
-    starts = [body for body in bodies(found) if isinstance(body, RunStarted)]
+    report = imported(str(folder), "--run", "twice")
+    assert report["incarnations"] == 2 and report["skipped"] == {"values that are not numbers": 2}
+    starts = [body for body in bodies(report) if isinstance(body, RunStarted)]
     assert [(s.incarnation, s.tick, s.step) for s in starts] == [(1, 0, 0), (2, 9, 5)]
-    late = [o for o in observations(found) if "eval/loss" in o.metrics]
+    late = [o for o in observations(report) if "eval/loss" in o.metrics]
     assert [(o.step, o.metrics.get("loss")) for o in late] == [(5, None), (5, None), (10, None)]
     assert invoke("replay", "twice", "--verify") == 0
-    said = capsys.readouterr().out
-    assert "the same, byte for byte" in said and "this run is not signed" in said
+    output = capsys.readouterr().out
+    assert "the same, byte for byte" in output and "this run is not signed" in output
 
 
 def test_metrics_are_placed_at_the_step_of_their_axis() -> None:
@@ -183,11 +183,11 @@ def test_an_offline_run_of_wandb(tmp_path: Path, imported: Callable[..., dict[st
     pytest.importorskip("wandb")
     subprocess.run([sys.executable, "-c", WANDB, str(tmp_path)], check=True, timeout=120, capture_output=True)
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
-    found = imported(str(folder))
-    assert (found["observations"], found["first_step"], found["last_step"]) == (2000, 5, 10_000)
-    assert found["metrics"] == {"learning_rate": 2000, "loss": 2000} and found["untimed"] == 0
-    assert found["skipped"] == {"values that are not numbers": 2}  # the note, and the histogram
-    seen = observations(found)
+    report = imported(str(folder))
+    assert (report["observations"], report["first_step"], report["last_step"]) == (2000, 5, 10_000)
+    assert report["metrics"] == {"learning_rate": 2000, "loss": 2000} and report["untimed"] == 0
+    assert report["skipped"] == {"values that are not numbers": 2}  # the note, and the histogram
+    seen = observations(report)
     assert math.isnan(seen[2].metrics["loss"]) and seen[-1].metrics["loss"] == pytest.approx(1 / 2000)
     (file,) = folder.glob("*.wandb")
     data = file.read_bytes()
@@ -204,19 +204,21 @@ def test_tables(tmp_path: Path, imported: Callable[..., dict[str, Any]]) -> None
         '"Step","run-7 - train/loss","run-7 - train/loss__MIN","run-7 - lr"\n"10","2.5","2.4","1e-4"\n"20","","",""\n'
         '"30","nan","1","1e-4"\n"x","1","1","1"\n'
     )
-    found = imported("w.csv")
-    assert found["metrics"] == {"learning_rate": 2, "loss": 2} and found["skipped"] == {NO_STEP: 1}
-    assert [o.step for o in observations(found)] == [10, 30]  # nothing was measured at 20
+    report = imported("w.csv")
+    assert report["metrics"] == {"learning_rate": 2, "loss": 2} and report["skipped"] == {NO_STEP: 1}
+    assert [o.step for o in observations(report)] == [10, 30]  # nothing was measured at 20
     lines = [
         {"_step": 0, "training/global_step": 1, "critic/rewards/mean": 0.5, "_timestamp": 1_700_000_000.5},
         {"_step": 1, "training/global_step": 2, "critic/rewards/mean": None, "loss": "NaN", "ok": True, "name": "a"},
     ]
     (tmp_path / "h.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"_step": 2, "lo')
-    found = imported("h.jsonl", "--rename", "critic/rewards/mean=reward")
-    first, second = observations(found)
+    report = imported("h.jsonl", "--rename", "critic/rewards/mean=reward")
+    first, second = observations(report)
     assert (first.step, first.metrics) == (1, {"reward": 0.5}) and math.isnan(second.metrics["loss"])
-    assert found["skipped"] == {"values that are not numbers": 2, "rows that were cut off": 1} and found["untimed"] == 1
-    times = [event.time.timestamp() for event in log_sources.exported(RunFolder(Path(found["folder"])))]
+    assert (
+        report["skipped"] == {"values that are not numbers": 2, "rows that were cut off": 1} and report["untimed"] == 1
+    )
+    times = [event.time.timestamp() for event in log_sources.exported(RunFolder(Path(report["folder"])))]
     assert times[:2] == [1_700_000_000.5] * 2
 
 
@@ -227,15 +229,15 @@ def test_an_agent_votes_on_an_imported_run(
     (tmp_path / "grpo.csv").write_text("step,train/reward,train/learning_rate\n" + "".join(table))
     imported("grpo.csv", "--run", "last-month")
     assert invoke("backtest", "learning_rate", "last-month", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ticks"] == 50 and not found["cannot_fire"] and not found["took_part"]
-    assert {vote["actuator"] for vote in found["votes"]} == {"optimizer.lr_scale"}
-    assert "reward fell from 0.70 to 0.00" in found["votes"][0]["rationale"]
-    assert found["votes"][0]["tick"] in range(30, 34)
+    report = json.loads(capsys.readouterr().out)
+    assert report["ticks"] == 50 and not report["cannot_fire"] and not report["took_part"]
+    assert {vote["actuator"] for vote in report["votes"]} == {"optimizer.lr_scale"}
+    assert "reward fell from 0.70 to 0.00" in report["votes"][0]["rationale"]
+    assert report["votes"][0]["tick"] in range(30, 34)
     for command in (["runs"], ["status", "last-month"], ["log", "last-month"], ["replay", "last-month"]):
         assert invoke(*command) == 0
-    said = capsys.readouterr().out
-    assert "last-month: completed (imported, start history)" in said and "autonomy: observe" in said
+    output = capsys.readouterr().out
+    assert "last-month: completed (imported, start history)" in output and "autonomy: observe" in output
 
 
 async def test_an_imported_run_cannot_be_resumed(
@@ -271,31 +273,31 @@ BAD: dict[str, tuple[str, bytes | None, str]] = {
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.filterwarnings(*THIRD_PARTY)
 def test_a_failed_import_leaves_no_run(case: str, tmp_path: Path, home: Home, capsys: Any) -> None:
-    name, data, said = BAD[case]
+    name, data, message = BAD[case]
     for package in {"empty wandb": ["wandb"], "not a board": ["tensorboard"]}.get(case, []):
         pytest.importorskip(package)
     if data is not None:
         (tmp_path / name).write_bytes(data)
     assert invoke("import", name) == 2
     error = capsys.readouterr().err
-    assert said in error and error.startswith("error: ") and "Traceback" not in error
+    assert message in error and error.startswith("error: ") and "Traceback" not in error
     assert home.runs() == [] and not list((home.path / "runs").glob("*"))
 
 
 def test_any_column_is_renamed(tmp_path: Path, imported: Callable[..., dict[str, Any]], capsys: Any) -> None:
     (tmp_path / "a.csv").write_text("iter,tokens,train/nll,eval_ppl,loss\n10,5,2,3,9\n20,6,1,2,9\n")
-    found = imported("a.csv", "--rename", "iter=step", "--rename", "train/nll=loss", "--rename", "eval_ppl=eval/loss")
-    assert [(o.step, o.metrics["loss"], o.metrics["eval/loss"]) for o in observations(found)] == [
+    report = imported("a.csv", "--rename", "iter=step", "--rename", "train/nll=loss", "--rename", "eval_ppl=eval/loss")
+    assert [(o.step, o.metrics["loss"], o.metrics["eval/loss"]) for o in observations(report)] == [
         (10, 2, 3),
         (20, 1, 2),
     ]
-    assert found["metrics"] == {"eval/loss": 2, "loss": 2, "tokens": 2}, "a column of the new name gives way"
+    assert report["metrics"] == {"eval/loss": 2, "loss": 2, "tokens": 2}, "a column of the new name gives way"
     for name, text in (("a.jsonl", '{"iter": 4, "step": 1, "loss": 2}\n'), ("a.json", '{"log_history": [%s]}')):
         (tmp_path / name).write_text(text % '{"iter": 4, "step": 1, "loss": 2}' if "%" in text else text)
         assert imported(name, "--rename", "iter=step")["last_step"] == 4
-    for pair, said in (("itr=step", "did you mean iter"), ("x=reward", "there is no x in a.csv; its columns are ")):
+    for pair, message in (("itr=step", "did you mean iter"), ("x=reward", "there is no x in a.csv; its columns are ")):
         assert invoke("import", "a.csv", "--rename", "iter=step", "--rename", pair) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_declared_knobs_are_announced_and_wrong_ones_refused(
@@ -303,8 +305,8 @@ def test_declared_knobs_are_announced_and_wrong_ones_refused(
 ) -> None:
     (tmp_path / "a.csv").write_text("step,loss,rewards/a/mean,rewards/b/mean\n1,2,.1,.2\n")
     options = ["optimizer.lr_scale", "run.rollback", "grad.clip=0.5", "optimizer.weight_decay=0.1", "reward.weights"]
-    found = imported("a.csv", *(word for knob in options for word in ("--knob", knob)))
-    specs = {spec.name: spec for body in bodies(found) if isinstance(body, RunStarted) for spec in body.actuators}
+    report = imported("a.csv", *(word for knob in options for word in ("--knob", knob)))
+    specs = {spec.name: spec for body in bodies(report) if isinstance(body, RunStarted) for spec in body.actuators}
     assert (specs["grad.clip"].value, specs["grad.clip"].low, specs["grad.clip"].high) == (0.5, 0.05, 1.5)
     assert (specs["optimizer.weight_decay"].low, specs["optimizer.weight_decay"].high) == (0.0, 1.0)
     assert specs["run.rollback"].kind == "action" and specs["optimizer.lr_scale"].risky
@@ -316,10 +318,10 @@ def test_declared_knobs_are_announced_and_wrong_ones_refused(
         "run.rollback=3": "write --knob run.rollback",
         "data.mixture": "two metrics reward/*", "reward.weights=3": "has no value",
     }  # fmt: skip
-    for knob, said in wrong.items():
+    for knob, message in wrong.items():
         assert invoke("import", "a.csv", "--knob", knob) == 2
         error = capsys.readouterr().err
-        assert said in error and "Traceback" not in error
+        assert message in error and "Traceback" not in error
 
 
 def test_knobs_have_the_bounds_that_attach_announces() -> None:
@@ -387,9 +389,9 @@ STEPS_OF = st.lists(
 def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured: list[Row]) -> None:
     folder = RunFolder(tmp_path / "any")
     folder.path.mkdir(exist_ok=True)
-    with Rows(measured, changed=1e9) as kept:
-        written = kept.totals
-        write(folder, kept, detail="made up")
+    with Rows(measured, changed=1e9) as rows:
+        written = rows.totals
+        write(folder, rows, detail="made up")
     newest: dict[str, int] = {}
     starts = 0
     seen: list[Observation] = []

@@ -44,7 +44,7 @@ def test_every_process_gets_the_pin_and_the_learner_all_keys(folder: RunFolder) 
     assert "OVEN_KEYS" not in mesh | agent
 
 
-def test_a_server_of_ones_own_with_a_folder_of_keys(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_users_server_works_with_a_folder_of_keys(folder: RunFolder, tmp_path: Path) -> None:
     theirs = ServerFolder(tmp_path / "bus", "r")
     for role in ("learner", "mesh", "operator"):
         theirs.add_user(role, role)

@@ -22,7 +22,7 @@ from tests.unit.controller.test_plain import steers
 
 from oven_agents.review.backtest import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
-from oven_controller.mcp_server.reach import Reach
+from oven_controller.mcp_server.allowed_runs import Reach
 from oven_controller.mcp_server.server import build_server
 from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
@@ -41,20 +41,20 @@ class Counting(Agent):
         print("on stdout, where only the protocol belongs")
 """
 CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
-    ("runs", {}, lambda found: {one["run"] for one in found["runs"]} == {"r", "cut", "bare"}),
-    ("status", {"run": "r"}, lambda found: found["tick"] == 153 and found["knobs"][LR] == 4.0),
-    ("status", {"run": "cut"}, lambda found: "lines before it are intact" in found["log_unread"]),
-    ("status", {"run": "bare"}, lambda found: found["metrics"] == {} and found["target"] is None),
-    ("metric", {"name": "reward", "run": "r"}, lambda found: found["measured"] == 153 and len(found["points"]) <= 100),
+    ("runs", {}, lambda answer: {row["run"] for row in answer["runs"]} == {"r", "cut", "bare"}),
+    ("status", {"run": "r"}, lambda answer: answer["tick"] == 153 and answer["knobs"][LR] == 4.0),
+    ("status", {"run": "cut"}, lambda answer: "lines before it are intact" in answer["log_unread"]),
+    ("status", {"run": "bare"}, lambda answer: answer["metrics"] == {} and answer["target"] is None),
+    ("metric", {"name": "reward", "run": "r"}, lambda f: f["measured"] == 153 and len(f["points"]) <= 100),
     ("metric", {"name": "entropy", "run": "r"}, lambda f: any(p["value"] == "NaN" for p in f["points"])),
-    ("metric", {"name": "eval/accuracy", "run": "r", "since": "60"}, lambda found: found["held_out"]),
-    ("decisions", {"run": "r"}, lambda found: [one["verdict"] for one in found["decisions"]][2] == "rejected"),
-    ("explain", {"decision": "25", "run": "r"}, lambda found: found["paths"][0]["nodes"][-1] == "raise_lr"),
+    ("metric", {"name": "eval/accuracy", "run": "r", "since": "60"}, lambda answer: answer["held_out"]),
+    ("decisions", {"run": "r"}, lambda answer: [row["verdict"] for row in answer["decisions"]][2] == "rejected"),
+    ("explain", {"decision": "25", "run": "r"}, lambda answer: answer["paths"][0]["nodes"][-1] == "raise_lr"),
     ("explain", {"decision": "25", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["other_rules"]),
-    ("diagnose", {"run": "r"}, lambda found: found["asked"] == ["slow_progress"] and found["diagnosis"]["remedies"]),
-    ("diagnose", {"run": "r", "symptoms": ["loss_spike"]}, lambda found: found["diagnosis"]["causes"][0]["p"] > 0),
-    ("diagnose", {"run": "bare"}, lambda found: found["diagnosis"] is None),
-    ("backtest", {"agent": "counting.py", "run": "r"}, lambda found: found["problems"] == found["votes"] == []),
+    ("diagnose", {"run": "r"}, lambda a: a["symptoms"] == ["slow_progress"] and a["diagnosis"]["remedies"]),
+    ("diagnose", {"run": "r", "symptoms": ["loss_spike"]}, lambda answer: answer["diagnosis"]["causes"][0]["p"] > 0),
+    ("diagnose", {"run": "bare"}, lambda answer: answer["diagnosis"] is None),
+    ("backtest", {"agent": "counting.py", "run": "r"}, lambda answer: answer["problems"] == answer["votes"] == []),
     ("backtest", {"agent": "learning_rate", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["ticks"] > 99),
 ]  # fmt: skip
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -124,9 +124,9 @@ async def test_a_client_over_stdio_lists_and_calls_every_tool(home: Home, tmp_pa
                 result = await client.call_tool(name, arguments)
                 assert not result.is_error, text_of(result)
                 assert holds(checked(tools[name], arguments, result)), (name, arguments, text_of(result))
-            for name, arguments, said in WRONG:
+            for name, arguments, message in WRONG:
                 result = await client.call_tool(name, arguments)
-                assert result.is_error and said in text_of(result), (name, arguments, text_of(result))
+                assert result.is_error and message in text_of(result), (name, arguments, text_of(result))
                 assert "Traceback" not in text_of(result) and "pydantic" not in text_of(result)
     assert "on stdout, where only the protocol belongs" in (tmp_path / "stderr").read_text()
 
@@ -135,23 +135,23 @@ async def test_a_long_call_tells_its_progress_and_can_be_cancelled(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_thread, "REPORT_INTERVAL_S", 0.0)
-    told: list[str] = []
+    updates: list[str] = []
     with anyio.CancelScope() as scope:
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            told.append(message or "")
-            if "tick 9" in told[-1]:
+            updates.append(message or "")
+            if "tick 9" in updates[-1]:
                 scope.cancel()
 
         async with Client(build_server(Reach("r", agent_files=tmp_path / "agents"), False)) as client:
             await client.call_tool("backtest", {"agent": "counting.py"}, progress_callback=hear)
-    assert scope.cancelled_caught and told[0] == "1 events read"
+    assert scope.cancelled_caught and updates[0] == "1 events read"
     assert 0 < len((tmp_path / "asked").read_text()) < 150  # of 153 windows
 
 
 def test_a_long_answer_is_cut_and_what_steers_a_terminal_is_left_out() -> None:
-    told = tool_answer.answer(BacktestNotice(tick=1, text="a\nb\x1b[31m\u202e" + "x" * 3000)).structured_content
-    assert told == {"tick": 1, "text": "a b [31m " + "x" * 1990 + "…"}
+    content = tool_answer.answer(BacktestNotice(tick=1, text="a\nb\x1b[31m\u202e" + "x" * 3000)).structured_content
+    assert content == {"tick": 1, "text": "a b [31m " + "x" * 1990 + "…"}
 
 
 def test_without_the_package_the_message_says_how_to_install_it(
@@ -166,7 +166,7 @@ def test_without_the_package_the_message_says_how_to_install_it(
     assert '`pip install "oven-controller[mcp]"` installs it' in capsys.readouterr().err
 
 
-def test_a_run_that_is_none_is_said_at_once(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_reported_at_once(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("mcp", "nosuch") == 2
     assert "no run named 'nosuch'" in capsys.readouterr().err
 

@@ -118,18 +118,25 @@ def test_explain_names_the_announcement_and_the_injected_prompts() -> None:
     announce(log, anew(TEACHER, choices=("none", "small", "big", "huge")))
     log.propose("amy", "huge", TEACHER, confidence=0.9)
     log.vote("bob", "for", actuator=TEACHER, confidence=0.9)
-    told = {"by": "ann", "why": "harder sums", "topic": "sums", "hashes": ("a" * 32, "b" * 32), "held": 2, "evicted": 1}
-    log.put("run", PromptsInjected(**log.stamp(), **told, tick=log.mesh.state.tick, step=1))
+    fields = {
+        "by": "ann",
+        "why": "harder sums",
+        "topic": "sums",
+        "hashes": ("a" * 32, "b" * 32),
+        "held": 2,
+        "evicted": 1,
+    }
+    log.put("run", PromptsInjected(**log.stamp(), **fields, tick=log.mesh.state.tick, step=1))
     seen, view = Explanations(), RunSummary()
     for entry in log.events:
         seen.feed(entry)
         view.feed(entry)
-    found = seen.find(TEACHER)
-    assert found is not None
-    text = "\n".join(lines(found))
+    match = seen.find(TEACHER)
+    assert match is not None
+    text = "\n".join(lines(match))
     assert "before it: the learner announced teacher.active at step 1: one of none, small, big, huge, now none" in text
     assert "beside it: ann added 2 prompts to sums at step 1 (2 held, 1 older ones made room): harder sums" in text
-    assert len(report("r", found).model_dump(mode="json")["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)
+    assert len(report("r", match).model_dump(mode="json")["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)
 
 
 specs = st.one_of(
@@ -174,7 +181,7 @@ def play(log: Log, step: tuple[Any, ...]) -> None:
                 fits = spec.kind != "choice" or flight.decision.value in spec.choices
                 log.receipt(flight.decision, "applied" if fits else "rejected")
         case ("restart",):
-            valid = [one.model_copy(update={"value": state.effective[one.name]}) for one in state.specs.values()]
+            valid = [spec.model_copy(update={"value": state.effective[spec.name]}) for spec in state.specs.values()]
             log.restart(specs=tuple(valid), tick=state.tick, cooldown_ticks=0, max_interventions=100)
 
 
@@ -194,7 +201,7 @@ def test_all_views_agree_for_any_order_of_announcements_and_decisions(steps: lis
         fed = len(log.events)
         state = log.mesh.state
         assert view.started is not None and session.run is not None
-        assert {one.name: one for one in view.started.actuators} == state.specs
+        assert {spec.name: spec for spec in view.started.actuators} == state.specs
         assert session.run.actuators == view.started.actuators
         for name in state.specs:
             assert state.effective[name] == view.knobs[name] == session.knobs[name].value
@@ -233,10 +240,10 @@ def test_an_agent_that_could_not_fire_joins_again_when_its_actuator_comes() -> N
     first = [status.state for status in session.react()]  # type: ignore[union-attr]
     assert first[:2] == ["joined", "cannot_fire"]
     spec = ActuatorSpec(name="loss.sft", kind="scalar", low=0, high=1, value=0.25)
-    said = ActuatorAnnounced(**log.stamp(), actuator=spec, tick=1, step=1)
-    session.absorb(said)
+    announcement = ActuatorAnnounced(**log.stamp(), actuator=spec, tick=1, step=1)
+    session.absorb(announcement)
     assert [status.state for status in session.react()][:1] == ["joined"]  # type: ignore[union-attr]
-    session.absorb(said)
+    session.absorb(announcement)
     assert session.react() == [], "a copy changes nothing"
 
 

@@ -120,7 +120,7 @@ def test_an_agent_that_joined_after_the_opening_may_not_vote() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actuator", "value", "told"),
+    ("actuator", "value", "message"),
     [
         (LR, 400, "agent amy proposed 400 for optimizer.lr_scale, outside its bounds 0.01 to 100: propose a value"),
         (LR, "fast", "where a finite number is needed"),
@@ -136,11 +136,11 @@ def test_an_agent_that_joined_after_the_opening_may_not_vote() -> None:
         ("run.rollback", "back", "an action that takes a finite number or nothing"),
     ],
 )
-def test_a_refusal_names_the_value_the_limit_and_the_remedy(actuator: str, value: Value, told: str) -> None:
+def test_a_refusal_names_the_value_the_limit_and_the_remedy(actuator: str, value: Value, message: str) -> None:
     log = Log.running("amy")
     log.propose("amy", value, actuator)
     assert (log.verdict, log.last.ballot, log.last.tally) == ("rejected", "", ())
-    assert told in log.last.reason
+    assert message in log.last.reason
     assert log.ballots == []
 
 

@@ -35,7 +35,7 @@ def test_a_proposal_of_the_current_value_is_rejected() -> None:
     assert "no change" in log.last.reason and log.verdict == "rejected"
 
 
-def test_cool_down() -> None:
+def test_an_actuator_cools_down_by_itself_after_a_change() -> None:
     log = Log.running("amy", "bob", cooldown_ticks=5)
     adopt(log, 0.5)
     log.tick(4)

@@ -47,10 +47,12 @@ def beside(path: Path) -> Iterator[tuple[str, str]]:
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            assert not [one.name for one in node.names if one.name.startswith(HERE.name)], "imported by `from` alone"
+            assert not [alias.name for alias in node.names if alias.name.startswith(HERE.name)], (
+                "imported by `from` alone"
+            )
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == HERE.name:
             module = "/".join(node.module.split(".")[1:])
-            imported |= {one.name for one in node.names if not {module, f"{module}/{one.name}"} & inside}
+            imported |= {alias.name for alias in node.names if not {module, f"{module}/{alias.name}"} & inside}
     for part in tree.body:
         own = {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}
         for node in ast.walk(part):
@@ -63,11 +65,11 @@ def names(paths: Iterable[Path]) -> set[str]:
 
 
 def used(paths: list[Path]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    parts_by_name: dict[str, set[str]] = {}
     for path in paths:
         for name, part in beside(path):
-            found.setdefault(name, set()).add(part)
-    return found
+            parts_by_name.setdefault(name, set()).add(part)
+    return parts_by_name
 
 
 def test_the_hash_covers_mesh_protocol_and_signing() -> None:

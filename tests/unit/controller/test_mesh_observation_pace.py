@@ -1,4 +1,4 @@
-"""Minutes and seconds in rules become ticks at the pace that the log's times show: in replicas and replays alike."""
+"""Minutes until an approval and seconds until a decision lapses become ticks at the pace of the log, in replays too."""
 
 from __future__ import annotations
 

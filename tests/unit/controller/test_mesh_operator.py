@@ -122,11 +122,11 @@ def test_an_approval_passes_the_guardrails_again() -> None:
 
 
 def test_a_veto_closes_an_open_ballot_at_once() -> None:
-    for of in ("id", LR):
+    for target in ("id", LR):
         log = Log.running("amy", "bob")
         log.propose("amy", 0.5)
         ballot = log.ballots[-1].id
-        log.operator("c1", "veto", by="kim", of=ballot if of == "id" else of, reason="the schedule ends soon")
+        log.operator("c1", "veto", by="kim", of=ballot if target == "id" else target, reason="the schedule ends soon")
         assert (log.verdict, log.last.ballot, log.last.reason) == (
             "rejected", ballot, "vetoed by operator kim: the schedule ends soon"
         )  # fmt: skip
@@ -391,19 +391,19 @@ def test_the_contract_holds_for_any_commands(steps: list[tuple[Any, ...]]) -> No
     assert emitted == [output.message.wire() for output in log.outputs] and mesh.divergence is None
     assert replay(log.events, RUN).same
 
-    said: dict[str, OperatorCommand] = {}
+    commands: dict[str, OperatorCommand] = {}
     for entry in log.events:
         if isinstance(entry.body, OperatorCommand):
-            said.setdefault(entry.body.id, entry.body)
+            commands.setdefault(entry.body.id, entry.body)
     answered = Counter(answer.command for answer in log.answers)
-    assert answered == Counter(command.id for command in said.values() if command.action != "hold")
+    assert answered == Counter(command.id for command in commands.values() if command.action != "hold")
 
     advice = {decision.id: decision for decision in log.decisions if decision.verdict == "advised"}
     by_id = {decision.id: decision for decision in log.decisions}
     approved: set[str] = set()
     for answer in log.answers:
         if answer.decision:
-            made, command = by_id[answer.decision], said[answer.command]
+            made, command = by_id[answer.decision], commands[answer.command]
             assert answer.done
             assert (made.verdict, made.command) == (
                 ("rejected", "") if command.action == "veto" else ("adopted", command.id)

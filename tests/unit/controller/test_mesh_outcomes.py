@@ -41,7 +41,7 @@ def only(log: Log) -> Outcome:
     return log.outcomes[0]
 
 
-def test_a_change_that_helped() -> None:
+def test_a_change_that_helped_has_a_scored_outcome() -> None:
     log = running()
     decision = change(log, 0.5)
     assert (decision.target, decision.expected_change, decision.horizon) == ("loss", -0.2, 10)
@@ -196,8 +196,8 @@ def test_a_loss_that_falls_again_after_a_rollback_is_no_gain(slower: float, beat
     change(log, 0.0, BACK)
     for step in range(1, 41):
         log.tick(loss=10.0 - slower * 0.5 * step)
-    found = [outcome.beat for outcome in log.outcomes]
-    assert len(found) == 2 and all(value == pytest.approx(beat, abs=0.15) for value in found), found
+    beats = [outcome.beat for outcome in log.outcomes]
+    assert len(beats) == 2 and all(value == pytest.approx(beat, abs=0.15) for value in beats), beats
 
 
 @pytest.mark.parametrize(("after", "scored"), [(1.0, False), (3.0, False), (9.0, True)])
@@ -342,10 +342,10 @@ def test_outcomes_are_replayed_byte_for_byte_and_a_late_replica_knows_the_reputa
     assert len(log.outcomes) > 3
     report = replay(log.events, "r")
     assert report.same and report.by_kind["outcome"] == len(log.outcomes)
-    other = Mesh("r")
+    replica = Mesh("r")
     for entry in log.events:
-        other.step(entry)
-    assert other.state.reputations == log.mesh.state.reputations != {} and other.divergence is None
+        replica.step(entry)
+    assert replica.state.reputations == log.mesh.state.reputations != {} and replica.divergence is None
     cut = [entry for entry in log.events if ".outcome." not in entry.subject]
     assert not replay(cut, "r").same
 

@@ -38,9 +38,9 @@ def settle(log: Log) -> dict[str, Decision]:
 def test_both_parts_of_a_plan_pass_together() -> None:
     log = running()
     plan(log)
-    found = {decision.actuator: decision for decision in log.decisions}
-    assert [found[name].verdict for name in PLAN] == ["adopted", "adopted"], "every voter has spoken"
-    assert found[LR].tick == found[BACK].tick and replay(log.events, RUN).same
+    by_actuator = {decision.actuator: decision for decision in log.decisions}
+    assert [by_actuator[name].verdict for name in PLAN] == ["adopted", "adopted"], "every voter has spoken"
+    assert by_actuator[LR].tick == by_actuator[BACK].tick and replay(log.events, RUN).same
 
 
 def test_one_agent_alone_does_not_close_the_first_ballot_before_the_second_is_open() -> None:
@@ -54,17 +54,17 @@ def test_a_refused_part_rejects_the_whole_plan() -> None:
     log = running()
     log.propose("amy", 1.0, LR, 0.8, plan=PLAN)  # it is 1 already
     log.propose("amy", 5.0, BACK, 0.8, plan=PLAN)
-    found = {decision.actuator: decision for decision in log.decisions}
-    assert [found[name].verdict for name in PLAN] == ["rejected", "rejected"]
-    assert "no change" in found[LR].reason
-    assert "whole or not at all" in found[BACK].reason and "no change" in found[BACK].reason
+    by_actuator = {decision.actuator: decision for decision in log.decisions}
+    assert [by_actuator[name].verdict for name in PLAN] == ["rejected", "rejected"]
+    assert "no change" in by_actuator[LR].reason
+    assert "whole or not at all" in by_actuator[BACK].reason and "no change" in by_actuator[BACK].reason
 
 
 def test_a_missing_part_rejects_the_whole_plan() -> None:
     log = running()
     log.propose("amy", 0.25, LR, 0.8, plan=PLAN)
-    found = settle(log)
-    assert found[LR].verdict == "rejected" and f"{BACK} is not on the ballot" in found[LR].reason
+    by_actuator = settle(log)
+    assert by_actuator[LR].verdict == "rejected" and f"{BACK} is not on the ballot" in by_actuator[LR].reason
 
 
 def test_a_plan_whose_agent_is_done_is_not_awaited() -> None:
@@ -80,9 +80,9 @@ def test_a_veto_on_one_part_stops_both() -> None:
     plan(log)
     log.vote("bob", "against", None, LR, 0.9, rationale="it is the data")
     log.vote("bob", "abstain", None, BACK)
-    found = {decision.actuator: decision for decision in log.decisions}
-    assert [found[name].verdict for name in PLAN] == ["rejected", "rejected"]
-    assert "vetoed by bob" in found[LR].reason and "vetoed by bob" in found[BACK].reason
+    by_actuator = {decision.actuator: decision for decision in log.decisions}
+    assert [by_actuator[name].verdict for name in PLAN] == ["rejected", "rejected"]
+    assert "vetoed by bob" in by_actuator[LR].reason and "vetoed by bob" in by_actuator[BACK].reason
 
 
 def test_a_change_that_passes_without_the_plan_is_adopted() -> None:
@@ -91,9 +91,9 @@ def test_a_change_that_passes_without_the_plan_is_adopted() -> None:
     log.vote("eve", "propose", 5.0, BACK, 0.9)
     log.propose("amy", 1.0, LR, 0.8, plan=PLAN)
     log.propose("amy", 5.0, BACK, 0.8, plan=PLAN)
-    found = settle(log)
-    assert found[LR].verdict == "rejected" and found[BACK].verdict == "adopted"
-    weights = {line.agent: line.weight for line in found[BACK].tally}
+    by_actuator = settle(log)
+    assert by_actuator[LR].verdict == "rejected" and by_actuator[BACK].verdict == "adopted"
+    weights = {line.agent: line.weight for line in by_actuator[BACK].tally}
     assert weights["amy"] == 0 and weights["eve"] == 0.9
 
 
@@ -105,9 +105,9 @@ def test_an_agent_outvoted_on_one_part_counts_on_no_other() -> None:
     for name in ("bob", "eve"):
         log.vote(name, "propose", 0.25, LR, 0.9)
         log.vote(name, "abstain", None, CLIP)
-    found = {decision.actuator: decision for decision in log.decisions}
-    assert found[LR].verdict == "adopted" and found[LR].value == 0.25
-    assert found[CLIP].verdict == "rejected" and f"{LR} goes the other way" in found[CLIP].reason
+    by_actuator = {decision.actuator: decision for decision in log.decisions}
+    assert by_actuator[LR].verdict == "adopted" and by_actuator[LR].value == 0.25
+    assert by_actuator[CLIP].verdict == "rejected" and f"{LR} goes the other way" in by_actuator[CLIP].reason
 
 
 def test_the_budget_is_not_spent_on_half_a_plan() -> None:

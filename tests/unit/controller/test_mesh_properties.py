@@ -114,10 +114,10 @@ def texts(outputs: Any) -> list[tuple[str, bytes]]:
 @relaxed
 @given(logs)
 def test_a_second_replica_writes_the_same_bytes(log: Log) -> None:
-    other = Mesh(RUN)
-    emitted = [output for entry in log.events for output in other.step(entry)]
+    replica = Mesh(RUN)
+    emitted = [output for entry in log.events for output in replica.step(entry)]
     assert texts(emitted) == texts(log.outputs)
-    assert other.divergence is None and log.mesh.divergence is None and other.pending == {}
+    assert replica.divergence is None and log.mesh.divergence is None and replica.pending == {}
     report = replay(log.events, RUN)
     assert report.same and report.equal == len(log.outputs) and not report.pending
 
@@ -141,14 +141,14 @@ def test_a_replica_that_starts_anywhere_has_the_same_pending(log: Log, data: st.
 @given(logs, st.data())
 def test_repeats_of_learner_messages_change_nothing(log: Log, data: st.DataObject) -> None:
     mesh, emitted = Mesh(RUN), list[Output]()
-    said: list[Event] = []
+    sent_events: list[Event] = []
     for entry in log.events:
         emitted += mesh.step(entry)
         if entry.subject in (mesh.subjects.run, mesh.subjects.observation, mesh.subjects.receipt):
-            said.append(entry)
-        at = data.draw(st.integers(-len(said), len(said) - 1)) if said else -1
-        if at >= 0:
-            repeat = said[at]
+            sent_events.append(entry)
+        index = data.draw(st.integers(-len(sent_events), len(sent_events) - 1)) if sent_events else -1
+        if index >= 0:
+            repeat = sent_events[index]
             emitted += mesh.step(Event.read(entry.seq + 1, repeat.subject, repeat.data, NOON))
     assert texts(emitted) == texts(log.outputs)
 
@@ -198,8 +198,8 @@ def test_adopted_decisions_meet_their_needs_and_contradict_nothing_in_flight(
         elif isinstance(entry.body, Decision) and entry.body.verdict == "adopted":
             mine = spelt(entry.body)
             assert not mine & lacking
-            for other in flying.values():
-                theirs = spelt(other) if tick <= other.expires_at_tick else set()
+            for pending in flying.values():
+                theirs = spelt(pending) if tick <= pending.expires_at_tick else set()
                 assert not any((a in mine and b in theirs) or (b in mine and a in theirs) for a, b in contradictions)
             flying[entry.body.id] = entry.body
     assert replay(log.events, RUN).same
@@ -240,7 +240,7 @@ def within(decision: Decision) -> None:
 )
 def test_neither_names_nor_order_move_the_merged_value(scalars: Any, mixed: Any, random: Any) -> None:
     for actuator, votes in ((LR, scalars), (MIX, mixed)):
-        found = set()
+        results = set()
         for _ in range(4):
             names = [f"agent{n}" for n in range(len(votes))]
             random.shuffle(names)
@@ -250,8 +250,8 @@ def test_neither_names_nor_order_move_the_merged_value(scalars: Any, mixed: Any,
             for name, (value, confidence) in ballots:
                 log.propose(name, value, actuator, confidence)
             verdict, value = log.last.verdict, log.last.value
-            found.add((verdict, json.dumps(value) if verdict == "adopted" else ""))
-        assert len(found) == 1
+            results.add((verdict, json.dumps(value) if verdict == "adopted" else ""))
+        assert len(results) == 1
 
 
 def sample() -> list[tuple[str, bytes]]:

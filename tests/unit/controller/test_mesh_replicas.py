@@ -57,18 +57,18 @@ class Replica:
     """One life: it has a place in the log, and publishes nothing before it has come to where the log's head was."""
 
     def __init__(self, head: int) -> None:
-        self.mesh, self.at, self.head = Mesh(RUN), 0, head
+        self.mesh, self.position, self.head = Mesh(RUN), 0, head
         self.outbox: list[Output] = []
         self.computed: dict[str, bytes] = {}
 
     @property
     def follows(self) -> bool:
-        return self.at >= self.head
+        return self.position >= self.head
 
     def read(self, entry: Event) -> None:
         followed = self.follows and self.head > 0
         outputs = self.mesh.step(entry)
-        self.at += 1
+        self.position += 1
         for output in outputs:
             assert output.subject not in self.computed
             self.computed[output.subject] = output.message.wire()
@@ -82,24 +82,24 @@ class Swarm(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.log: list[Event] = []
-        self.taken: set[str] = set()
+        self.subjects_once: set[str] = set()
         self.replicas = [Replica(0) for _ in range(3)]
         self.frozen: set[int] = set()
-        self.said: list[tuple[str, LearnerMessage]] = []
+        self.learner_messages: list[tuple[str, LearnerMessage]] = []
         self.incarnation = self.n = self.tick = self.step = self.commands = 0
         self.lockstep = self.running = False
 
     def append(self, subject: str, message: Message, once: bool = False) -> None:
         subject = f"oven.{RUN}.{subject}"
-        if once and subject in self.taken:
+        if once and subject in self.subjects_once:
             return  # AlreadyLoggedError, as in the service
-        self.taken.add(subject)
+        self.subjects_once.add(subject)
         self.log.append(event(len(self.log) + 1, subject, message))
 
     def speak(self, subject: str, kind: type[LearnerMessage], **fields: Any) -> None:
         self.n += 1
         message = kind(incarnation=self.incarnation, n=self.n, **fields)
-        self.said.append((subject, message))
+        self.learner_messages.append((subject, message))
         self.append(subject, message)
 
     @initialize(lockstep=st.booleans())
@@ -111,8 +111,8 @@ class Swarm(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.incarnation, self.n, self.running = self.incarnation + 1, 0, True
-        kept = {"actuators": SPECS, "rules": RULES, "lockstep": self.lockstep}
-        self.speak("run", RunStarted, recipe="grpo", tick=self.tick, **kept)
+        fields = {"actuators": SPECS, "rules": RULES, "lockstep": self.lockstep}
+        self.speak("run", RunStarted, recipe="grpo", tick=self.tick, **fields)
 
     # What learner, agents and operators do.
 
@@ -129,7 +129,7 @@ class Swarm(RuleBasedStateMachine):
     @rule(number=st.integers(0, 10**6))
     def say_again(self, number: int) -> None:
         """A resend after its duplicate window, or the late word of an incarnation that is dead."""
-        self.append(*self.said[number % len(self.said)])
+        self.append(*self.learner_messages[number % len(self.learner_messages)])
 
     @rule(how=st.sampled_from(["dies", "ends", "ends and waits"]), lockstep=st.booleans())
     def learner_starts_again(self, how: str, lockstep: bool) -> None:
@@ -157,7 +157,7 @@ class Swarm(RuleBasedStateMachine):
 
     @rule(status=st.sampled_from(["applied", "applied", "noop", "rejected", "expired", "unknown"]))
     def answer_a_decision(self, status: Any) -> None:
-        answered = {message.decision_id for _, message in self.said if isinstance(message, Receipt)}
+        answered = {message.decision_id for _, message in self.learner_messages if isinstance(message, Receipt)}
         for entry in self.log:
             made = entry.body
             if isinstance(made, Decision) and made.verdict == "adopted" and made.id not in answered:
@@ -198,9 +198,9 @@ class Swarm(RuleBasedStateMachine):
     def command(self, action: Any, actuator: str) -> None:
         self.commands += 1
         made = [entry.body.id for entry in self.log if isinstance(entry.body, Decision | BallotOpened)]
-        asked = {"of": made[-1] if made else "", "actuator": actuator, "value": FITTING[actuator][0], "agent": "bob"}
+        fields = {"of": made[-1] if made else "", "actuator": actuator, "value": FITTING[actuator][0], "agent": "bob"}
         autonomy: Any = ("observe", "advise", "auto")[self.commands % 3] if action == "autonomy" else None
-        command = OperatorCommand(id=f"c{self.commands}", action=action, autonomy=autonomy, **asked)
+        command = OperatorCommand(id=f"c{self.commands}", action=action, autonomy=autonomy, **fields)
         self.append("operator.ann", command)
 
     # What replicas do.
@@ -208,7 +208,7 @@ class Swarm(RuleBasedStateMachine):
     @rule(which=replicas, count=st.integers(1, 20))
     def read(self, which: int, count: int) -> None:
         replica = self.replicas[which]
-        for entry in self.log[replica.at : replica.at + count]:
+        for entry in self.log[replica.position : replica.position + count]:
             replica.read(entry)
 
     @rule(which=replicas)
@@ -221,7 +221,7 @@ class Swarm(RuleBasedStateMachine):
     @rule(which=replicas, back=st.integers(1, 5))
     def is_delivered_again(self, which: int, back: int) -> None:
         replica = self.replicas[which]
-        for entry in self.log[max(0, replica.at - back) : replica.at]:
+        for entry in self.log[max(0, replica.position - back) : replica.position]:
             assert replica.mesh.step(entry) == []
 
     @rule(which=replicas)
@@ -244,8 +244,8 @@ class Swarm(RuleBasedStateMachine):
         while busy:
             busy = False
             for replica in awake:
-                while replica.at < len(self.log):
-                    replica.read(self.log[replica.at])
+                while replica.position < len(self.log):
+                    replica.read(self.log[replica.position])
                     busy = True
                 for output in replica.outbox:
                     self.append(output.subject.split(".", 2)[2], output.message, once=True)
@@ -263,7 +263,7 @@ class Swarm(RuleBasedStateMachine):
         for replica in self.replicas:
             assert replica.computed == dict(logged) and not replica.mesh.pending
         first, *others = (vars(replica.mesh.state) | {"_numbers": None} for replica in self.replicas)
-        assert all(other == first for other in others)
+        assert all(replica == first for replica in others)
         closed = Counter(entry.body.ballot for entry in self.log if isinstance(entry.body, Decision))
         for entry in self.log:
             if isinstance(entry.body, BallotOpened):

@@ -43,8 +43,8 @@ def test_success_is_a_share_and_grows_with_the_gain(gain: float, noise: float, p
 
 
 @given(stances, unit, unit, unit)
-def test_merit_is_bounded_and_monotone(stance: Stance, confidence: float, y: float, other: float) -> None:
-    low, high = sorted((y, other))
+def test_merit_is_bounded_and_monotone(stance: Stance, confidence: float, y: float, other_y: float) -> None:
+    low, high = sorted((y, other_y))
     worse, better = merit(stance, confidence, low), merit(stance, confidence, high)
     if stance == "against":
         worse, better = better, worse
@@ -66,17 +66,17 @@ def test_being_right_pays_and_being_wrong_costs_more_with_confidence(confidence:
 @example({"a": 1.4e308}, set(), {"a": 1.0}, Random(1))
 @given(st.dictionaries(names, st.floats()), st.sets(names), st.dictionaries(names, st.floats(-1, 1)), st.randoms())
 def test_reputations_stay_in_bounds_whatever_the_order(
-    given: object, known: set[str], merits: object, random: object
+    reputations: object, known: set[str], merits: object, random: object
 ) -> None:
-    assert isinstance(given, dict) and isinstance(merits, dict)
+    assert isinstance(reputations, dict) and isinstance(merits, dict)
     rules = Rules()
-    after = updated_reputations(given, known, merits, rules)
+    after = updated_reputations(reputations, known, merits, rules)
     assert all(0 <= value <= rules.reputation_most for value in after.values())
-    assert set(after) == {*given, *known, *merits}
-    shuffled = [dict(sorted(part.items(), reverse=True)) for part in (given, merits)]
+    assert set(after) == {*reputations, *known, *merits}
+    shuffled = [dict(sorted(part.items(), reverse=True)) for part in (reputations, merits)]
     assert updated_reputations(shuffled[0], sorted(known, reverse=True), shuffled[1], rules) == after
     for agent in after:
-        alone = {agent: given[agent]} if agent in given else {}
+        alone = {agent: reputations[agent]} if agent in reputations else {}
         assert (
             updated_reputations(alone, (agent,), {agent: merits[agent]} if agent in merits else {}, rules)[agent]
             == after[agent]

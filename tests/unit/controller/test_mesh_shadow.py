@@ -69,7 +69,7 @@ def test_a_ballot_that_only_awaits_a_muted_agent_closes() -> None:
     assert log.verdict == "rejected" and "nobody is for it any more" in log.last.reason
 
 
-def test_who_can_be_muted_and_unmuted() -> None:
+def test_only_agents_of_the_run_can_be_muted_and_unmuted() -> None:
     log = Log.running("amy", "bob", shadow=("bob",))
     log.join("cat", shadow=True)
 

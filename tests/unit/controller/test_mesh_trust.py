@@ -111,15 +111,15 @@ def test_a_newcomers_plan_does_not_tie_ballots_of_other_agents() -> None:
 
 def test_advice_that_nobody_follows_comes_later_each_time() -> None:
     log = run("eve")
-    at = []
+    ticks = []
     for _ in range(100):
         known = len(log.ballots)
         log.propose("eve", 2.0, confidence=0.9)
         if len(log.ballots) > known:
-            at.append(log.mesh.state.tick)
+            ticks.append(log.mesh.state.tick)
         quiet(log, "lr")
         log.tick()
-    waits = [later - sooner for sooner, later in itertools.pairwise(at)]
+    waits = [later - sooner for sooner, later in itertools.pairwise(ticks)]
     assert len(waits) >= 3 and all(later >= 2 * sooner for sooner, later in itertools.pairwise(waits))
 
 
@@ -292,11 +292,11 @@ def test_advice_starts_no_cool_down_that_newcomers_could_use_to_block_a_knob() -
 
 @given(st.lists(st.tuples(st.sampled_from(["propose", "for", "against"]), st.floats(0, 1), st.floats(0.02, 50))))
 def test_newcomers_cannot_change_a_trusted_specialists_decision(
-    said: list[tuple[str, float, float]],
+    votes: list[tuple[str, float, float]],
 ) -> None:
-    log = run(*(f"n{n}" for n in range(len(said))), max_factor=100.0)
+    log = run(*(f"n{n}" for n in range(len(votes))), max_factor=100.0)
     log.propose("lr", 0.5, confidence=0.8)
-    for n, (stance, confidence, value) in enumerate(said):
+    for n, (stance, confidence, value) in enumerate(votes):
         log.vote(f"n{n}", stance, value if stance == "propose" else None, confidence=confidence)  # type: ignore[arg-type]
     assert (log.verdict, log.last.value) == ("adopted", 0.5)
     assert replay(log.events, RUN).same

@@ -50,16 +50,16 @@ def test_flushed_events_are_in_the_file(tmp_path: Path) -> None:
 
 def test_if_file_and_store_differ_both_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    other = TEXT.replace('"verdict":"adopted"', '"verdict":"rejected"')
-    path.write_text(other)
+    different = TEXT.replace('"verdict":"adopted"', '"verdict":"rejected"')
+    path.write_text(different)
     mirror = fed(path, EVENTS)
-    assert mirror.aside == tmp_path / "log.differs-1.jsonl" and mirror.aside.read_text() == other
+    assert mirror.aside == tmp_path / "log.differs-1.jsonl" and mirror.aside.read_text() == different
     assert path.read_text() == TEXT
     first = next(
-        n for n, (one, two) in enumerate(zip(TEXT.splitlines(), other.splitlines(), strict=True)) if one != two
+        n for n, (first, two) in enumerate(zip(TEXT.splitlines(), different.splitlines(), strict=True)) if first != two
     )
     assert mirror.differs == EVENTS[first].seq
-    path.write_text(other)
+    path.write_text(different)
     assert fed(path, EVENTS).aside == tmp_path / "log.differs-2.jsonl"
 
 

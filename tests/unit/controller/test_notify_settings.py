@@ -18,7 +18,7 @@ SECRET = "T0123456789abcdef"
 HOOK = f"https://hooks.example/services/{SECRET}"
 
 
-def given(*urls: Any, **more: Any) -> NotifySettings:
+def settings_of(*urls: Any, **more: Any) -> NotifySettings:
     return NotifySettings.model_validate({"to": urls, **more})
 
 
@@ -35,22 +35,26 @@ def given(*urls: Any, **more: Any) -> NotifySettings:
 )
 def test_an_address_is_shown_without_secrets(url: str, seen: str) -> None:
     assert shown(url) == seen and SECRET not in seen
-    settings = given(url)
+    settings = settings_of(url)
     assert settings.model_dump(mode="json")["to"][0]["url"] == seen
     assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json()
 
 
 def test_saved_settings_refer_to_addresses_in_a_private_file(tmp_path: Path) -> None:
-    settings = saved_addresses.save(tmp_path, given(HOOK, "env:OPS", {"url": HOOK, "headers": {"X-A": "A"}}))
-    assert [one.url for one in settings.to] == [
+    settings = saved_addresses.save(tmp_path, settings_of(HOOK, "env:OPS", {"url": HOOK, "headers": {"X-A": "A"}}))
+    assert [recipient.url for recipient in settings.to] == [
         "saved:1 https://hooks.example/…", "env:OPS", "saved:1 https://hooks.example/…",
     ]  # fmt: skip
     again = NotifySettings.model_validate_json(settings.model_dump_json())
     recipients = resolve(again, {"OPS": HOOK + "2", "A": "v"}, tmp_path)
-    assert [one.url for one in recipients] == [HOOK, HOOK + "2", HOOK]
-    assert [one.name for one in recipients] == ["https://hooks.example/…", "env:OPS", "https://hooks.example/… (2)"]
+    assert [recipient.url for recipient in recipients] == [HOOK, HOOK + "2", HOOK]
+    assert [recipient.name for recipient in recipients] == [
+        "https://hooks.example/…",
+        "env:OPS",
+        "https://hooks.example/… (2)",
+    ]
     assert SECRET not in repr(recipients)
-    saved_addresses.save(tmp_path, given(HOOK + "3"))
+    saved_addresses.save(tmp_path, settings_of(HOOK + "3"))
     assert dict(saved_addresses.read(tmp_path)) == {"1": HOOK, "2": HOOK + "3"}
     file = tmp_path / "notify" / "addresses.json"
     file.chmod(0o644)
@@ -62,7 +66,7 @@ def test_saved_settings_refer_to_addresses_in_a_private_file(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"to": [f"{SECRET} no address"]}, "notify.to.0.url (--set notify): it should be an address, e.g. https://…"),
         ({"to": [f"https:///{SECRET}"]}, "notify.to.0.url (--set notify): it should name a server"),
@@ -82,16 +86,16 @@ def test_saved_settings_refer_to_addresses_in_a_private_file(tmp_path: Path) -> 
         ({"too": [HOOK]}, "did you mean 'notify.to'"),
     ],
 )
-def test_wrong_settings_are_refused_without_repeating_secrets(settings: dict[str, Any], said: str) -> None:
+def test_wrong_settings_are_refused_without_repeating_secrets(settings: dict[str, Any], message: str) -> None:
     import json
 
     with pytest.raises(ConfigError) as error:
         resolved(sets=[f"notify={json.dumps(settings)}"], attached=True)
-    assert said in str(error.value) and SECRET not in str(error.value)
+    assert message in str(error.value) and SECRET not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("env:NOPE", "the environment variable NOPE, which notify.to (env:NOPE) needs, is not set"),
         ("env:WRONG", "env:WRONG: the variable does not hold an address"),
@@ -103,10 +107,10 @@ def test_wrong_settings_are_refused_without_repeating_secrets(settings: dict[str
         (f"slack://{SECRET}", "slack://…: apprise does not accept this slack:// address"),
     ],
 )
-def test_unusable_addresses_are_refused(url: str, said: str) -> None:
+def test_unusable_addresses_are_refused(url: str, message: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        resolve(given(url), {"WRONG": SECRET, "ROUND": "env:NOPE"})
-    assert said in str(error.value)
+        resolve(settings_of(url), {"WRONG": SECRET, "ROUND": "env:NOPE"})
+    assert message in str(error.value)
 
 
 def test_an_invalid_value_is_not_repeated() -> None:

@@ -13,7 +13,7 @@ from oven_controller.notify.triggers import Triggers
 from oven_core.protocol.messages import RunEnded
 
 
-def told(log: Log, triggers: Triggers | None = None) -> list[Notice]:
+def notices(log: Log, triggers: Triggers | None = None) -> list[Notice]:
     triggers = triggers or Triggers(RUN)
     return [notice for event in log.events for notice in triggers.feed(event)]
 
@@ -28,7 +28,7 @@ def advising(**rules: Any) -> Log:
 def test_an_advice_notice_has_agent_change_reason_deadline_and_command() -> None:
     log = advising(approve_ticks=40)
     log.propose("amy", 0.5, confidence=0.9, rationale="the loss is flat:\nlook\x1b[31m <!channel> @here.")
-    (notice,) = told(log)
+    (notice,) = notices(log)
     assert (notice.kind, notice.severity, notice.title) == ("advice", "warning", f"advice: {LR} 1 → 0.5")
     assert notice.text == (
         f"At step 4 amy advises {LR} 1 → 0.5, because the loss is flat: look [31m !channel> here. "
@@ -43,8 +43,8 @@ def test_advice_is_repeated_once_before_it_lapses_unless_answered() -> None:
     log.propose("amy", 0.5, "grad.clip", confidence=0.9)
     log.operator("c1", "veto", of="grad.clip")
     log.tick(39)
-    first, other, again = told(log)
-    assert (first.kind, other.kind, again.kind) == ("advice",) * 3
+    first, second, again = notices(log)
+    assert (first.kind, second.kind, again.kind) == ("advice",) * 3
     assert again.title == f"advice lapses in 10 ticks (about 60 s): {LR} 1 → 0.5"
     assert again.step == 34 and "this still waits" in again.text and again.command == first.command
 
@@ -61,7 +61,7 @@ def test_notices_of_applied_failed_and_rolled_back_changes() -> None:
         log.receipt(log.last, status)
         log.receipt(log.last, status)  # said twice: it is one thing
         log.tick(8)
-    applied, failed, back = told(log)
+    applied, failed, back = notices(log)
     assert (applied.kind, applied.severity, applied.title) == ("applied", "info", f"applied: {LR} 1 → 0.5")
     assert applied.text.endswith(f"{LR} 1 → 0.5 took effect, proposed by amy, because so.")
     assert (failed.kind, failed.severity) == ("applied", "warning")
@@ -79,7 +79,7 @@ def test_a_judge_that_falls_silent_or_spends_its_budget_causes_one_notice() -> N
     log.tick(1, **{"committee/skipped_groups": 0.0, "rewards/critic/abstain/timeout": 1.0, "rewards/critic/mean": 0.5})
     log.tick(2, **away)
     log.tick(2, **(away | {"rewards/critic/abstain/budget": 4.0}))
-    first, again, spent = told(log)
+    first, again, spent = notices(log)
     assert (first.kind, first.title, again.kind) == ("judge", "judge critic is away", "judge")
     assert "it scored nothing (timeout)" in first.text
     assert (spent.kind, spent.severity, spent.title) == ("budget", "error", "budget spent: critic")
@@ -96,7 +96,7 @@ def test_a_judge_that_falls_silent_or_spends_its_budget_causes_one_notice() -> N
 def test_the_end_of_a_run_causes_one_notice(reason: Any, kind: str, title: str) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
     log.put("run", RunEnded(**log.stamp(), reason=reason, tick=0, step=0, detail="x", metrics={"eval/loss": 0.25}))
-    (notice,) = told(log, triggers)
+    (notice,) = notices(log, triggers)
     assert (notice.kind, notice.title) == (kind, title) and "eval/loss 0.25" in notice.text
     assert triggers.went_down("failed", "exit code 1") == [] == triggers.quiet(log.now + timedelta(days=1))
 
@@ -115,7 +115,7 @@ def test_a_stack_that_goes_down_without_a_logged_end_causes_a_notice(
     log, triggers = Log.running("amy"), Triggers(RUN)
     assert triggers.went_down(status, how) == [], "nothing has begun"
     log.tick(3)
-    told(log, triggers)
+    notices(log, triggers)
     (notice,) = triggers.went_down(status, how)
     assert (notice.kind, notice.title) == (kind, title) and how in notice.text
 
@@ -125,7 +125,7 @@ def test_a_silent_learner_causes_one_notice_later_if_steps_are_long() -> None:
         log, triggers = Log.running("amy"), Triggers(RUN)
         log.tick_s = step_s
         log.tick(5)
-        told(log, triggers)
+        notices(log, triggers)
         assert triggers.quiet(log.now + timedelta(seconds=silence_s - 2)) == []
         (notice,) = triggers.quiet(log.now + timedelta(seconds=silence_s))
         assert notice.kind == "died" and "Its last message was at step 5" in notice.text
@@ -136,6 +136,6 @@ def test_waiting_advice_is_reported_to_a_late_watcher() -> None:
     log, triggers = advising(approve_ticks=40), Triggers(RUN)
     assert triggers.waiting() == []
     log.propose("amy", 0.5, confidence=0.9)
-    (first,) = told(log, triggers)
+    (first,) = notices(log, triggers)
     (waiting,) = triggers.waiting()
     assert (waiting.key, waiting.command, waiting.title) == (first.key, first.command, first.title)

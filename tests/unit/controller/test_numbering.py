@@ -28,8 +28,8 @@ def test_gaps_are_exactly_the_removed_messages(out: list[set[int]]) -> None:
         for n in sorted(set(range(1, 41)) - lost):
             numbering.take(seen(incarnation, n))
             numbering.take(seen(incarnation, n))  # one that comes twice is none
-    found = [set(range(hole.first, hole.last + 1)) for hole in numbering.gaps]
-    assert sum(map(len, found)) == numbering.missing == sum(map(len, out))
+    gaps = [set(range(hole.first, hole.last + 1)) for hole in numbering.gaps]
+    assert sum(map(len, gaps)) == numbering.missing == sum(map(len, out))
     assert {(h.incarnation, n) for h in numbering.gaps for n in range(h.first, h.last + 1)} == {
         (incarnation, n) for incarnation, lost in enumerate(out, 1) for n in lost
     }
@@ -69,5 +69,5 @@ def test_verify_finds_what_is_missing_at_the_end(  # type: ignore[no-untyped-def
     folder.export.write_text("".join(event.line() + "\n" for event in renumbered))
     folder.write_info(folder.info().model_copy(update={"ended": ended}))
     assert invoke("replay", "r", "--verify", "--json") == code
-    found = json.loads(capsys.readouterr().out)
-    assert words in " ".join(found["lacks"]) and bool(found["lacks"]) == bool(words)
+    report = json.loads(capsys.readouterr().out)
+    assert words in " ".join(report["lacks"]) and bool(report["lacks"]) == bool(words)

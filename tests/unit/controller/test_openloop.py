@@ -65,4 +65,4 @@ def test_rules_replace_those_of_every_incarnation() -> None:
     assert log.verdict == "rejected"
     loop = decided(log.events, RUN, autonomy="auto")
     assert [made.verdict for made in loop.computed] == ["adopted"]
-    assert {name: dict(found.computed) for name, found in loop.verdicts().items()} == {LR: {"adopted": 1}}
+    assert {name: dict(verdict.computed) for name, verdict in loop.verdicts().items()} == {LR: {"adopted": 1}}

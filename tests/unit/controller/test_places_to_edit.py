@@ -83,13 +83,13 @@ print(json.dumps({{
 """
 
 
-def test_a_message_of_the_log_has_two_places(tmp_path: Path) -> None:
+def test_a_new_log_message_needs_edits_in_two_places(tmp_path: Path) -> None:
     """Its class and its row: who may write and read it, who signs, where it is kept and what the docs say follow."""
     places = {"protocol/messages.py": (END, MESSAGE), "protocol/subjects.py": (TABLE, ROW)}
-    found = edited(tmp_path, places, READ)
+    edits = edited(tmp_path, places, READ)
     reading = [f"{role}.receive.milestone" for role in ("agent", "operator", "monitor")]
-    assert found.pop("operations") == ["learner.send.milestone", *reading]
-    assert found == {
+    assert edits.pop("operations") == ["learner.send.milestone", *reading]
+    assert edits == {
         "read": True, "misplaced": "misplaced", "decided": 0, "signer": "learner", "stream": True, "schema": True,
         "channel": "oven.{run}.milestone", "table": True, "permissions": ["| learner", "| agent"], "described": True,
     }  # fmt: skip
@@ -114,7 +114,7 @@ print(json.dumps({{"knob": knob.spec().value, "unknown": [one for one in faults 
 """
 
 
-def test_an_actuator_has_two_places(tmp_path: Path) -> None:
+def test_a_new_actuator_needs_edits_in_two_places(tmp_path: Path) -> None:
     """Where the learner announces it, and the table that the graph and imported logs read."""
     assert edited(tmp_path, {"protocol/actuator_names.py": (KNOWN, SPEC)}, NAMED) == {"knob": 0.9, "unknown": []}
 

@@ -29,8 +29,8 @@ def steers(text: str) -> list[str]:
 def test_exactly_the_control_characters_are_replaced(text: str) -> None:
     cleaned = clean(text)
     assert not set(cleaned) & set("\x1b\x9b\n\r\x07\x08\u202a\u202b\u202d\u202e\u2066\u2069\u200f\u061c\u2028\u2029")
-    kept = [c for c in text if not steers(c) and c != " "]
-    assert [c for c in cleaned if not steers(c) and c != " "] == kept
+    remaining = [c for c in text if not steers(c) and c != " "]
+    assert [c for c in cleaned if not steers(c) and c != " "] == remaining
     assert clean(cleaned) == cleaned
 
 
@@ -55,11 +55,11 @@ def test_no_output_has_a_forged_line(
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
     log = a_hostile_run()
     folder = left_behind(Home(), log)
-    said: list[str] = []
-    report = Headless(said.append, NOON - timedelta(seconds=1))
+    lines: list[str] = []
+    report = Headless(lines.append, NOON - timedelta(seconds=1))
     for event in log.events:
         report.event(event)
-    outputs = {"headless": "\n".join([*said, *report.summary()])}
+    outputs = {"headless": "\n".join([*lines, *report.summary()])}
     for command in (["log", "r"], ["status", "r"], ["replay", "r", "--until", "2"], ["review", str(folder.export)]):
         invoke(*command)
         captured = capsys.readouterr()

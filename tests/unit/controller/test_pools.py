@@ -21,8 +21,8 @@ def specs(*names: str) -> list[AgentSpec]:
 
 def test_installed_agents_share_a_process_and_files_do_not() -> None:
     installed = [AgentSpec(name, name) for name in ("lr", "curriculum")]
-    found = pools([installed[0], *specs("mine"), installed[1]], None)
-    assert [(pool.process, pool.names) for pool in found] == [
+    agent_pools = pools([installed[0], *specs("mine"), installed[1]], None)
+    assert [(pool.process, pool.names) for pool in agent_pools] == [
         ("agents-1", ("lr", "curriculum")),
         ("agent-mine", ("mine",)),
     ]
@@ -55,7 +55,7 @@ def test_a_shared_key_stays_when_its_agents_change(tmp_path: Path) -> None:
     assert [user.agents for user in files.users()] == [("a", "c")], "asking for the key changes nothing"
 
 
-def test_a_process_of_several_gets_their_key(tmp_path: Path) -> None:
+def test_a_process_with_several_agents_gets_their_shared_key(tmp_path: Path) -> None:
     folder = Home(tmp_path).create("r", "x")
     (pool,) = pools(specs("a", "b"), 2)
     folder.add_user("agent", pool.key, pool.names)

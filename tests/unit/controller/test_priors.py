@@ -27,10 +27,10 @@ def info(contradictions: tuple[tuple[str, str], ...], requirements: tuple[tuple[
 def test_the_users_own_rules_stay_and_pairs_are_added_once() -> None:
     rules = RuleSettings(window_ticks=7, requires=(("run.stop", "held_out"),))
     needs = (("run.stop", "held_out"), ("a", "held_out"))
-    found = merged(rules, info((("run.rollback", "run.hold"), ("a", "b")), needs))
-    assert found.window_ticks == 7 and type(found) is RuleSettings
-    assert found.contradictions == (*rules.contradictions, ("a", "b")), "had already, in the other order"
-    assert found.requires == needs
+    merged_rules = merged(rules, info((("run.rollback", "run.hold"), ("a", "b")), needs))
+    assert merged_rules.window_ticks == 7 and type(merged_rules) is RuleSettings
+    assert merged_rules.contradictions == (*rules.contradictions, ("a", "b")), "had already, in the other order"
+    assert merged_rules.requires == needs
 
 
 @given(PAIRS, NEEDS, PAIRS, NEEDS)

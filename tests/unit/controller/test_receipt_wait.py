@@ -19,7 +19,7 @@ def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:
     assert wait.waited() == "within 2 steps" and not wait.waits_for_step
 
 
-def test_steps_of_milliseconds_do_not_cut_it_short() -> None:
+def test_steps_of_milliseconds_do_not_shorten_the_wait() -> None:
     wait = ReceiptWait(0.0)
     for tick in range(BOUNDARIES):
         wait.boundary(tick, 0.01 * tick)
@@ -27,7 +27,7 @@ def test_steps_of_milliseconds_do_not_cut_it_short() -> None:
 
 
 @given(st.floats(0.1, 1e4), st.lists(st.integers(0, 50), max_size=20))
-def test_a_persons_limit_is_the_limit(limit: float, ticks: list[int]) -> None:
+def test_a_configured_limit_is_the_deadline(limit: float, ticks: list[int]) -> None:
     wait = ReceiptWait(0.0, limit)
     for tick in ticks:
         wait.boundary(tick, float(tick))

@@ -27,16 +27,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_home(tmp_path, monkeypatch)
 
 
-def parsed(**given: str | bool) -> Options:
+def parsed(**flags: str | bool) -> Options:
     merged = {}
-    for layer in flag_layers(Options, given):
+    for layer in flag_layers(Options, flags):
         merged.update(layer.values["recipe_options"])
     return Options.model_validate(merged)
 
 
 def test_values_are_read_by_the_setting_s_type() -> None:
-    found = parsed(beta="1e-6", initial_eval=False, layers="25,50,75", model="12", steps="none", stage="sft")
-    assert found == Options(
+    options = parsed(beta="1e-6", initial_eval=False, layers="25,50,75", model="12", steps="none", stage="sft")
+    assert options == Options(
         beta=1e-6, initial_eval=False, layers=(25, 50, 75), model=Path("12"), steps=None, stage="sft"
     )
     assert parsed(layers="[1]", model="none", beta=".05") == Options(layers=(1,), beta=0.05)
@@ -51,10 +51,10 @@ def test_an_unknown_flag_gets_the_nearest_setting(capsys: pytest.CaptureFixture[
 
 
 def test_a_flag_is_the_setting_and_its_error_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--recipe", "pretrain", "--weight_decay", ".05", "--betas=.9,.99", "--max-steps", "7"]
-    assert invoke("up", "--headless", "--dry-run", *given) == 0
-    said = capsys.readouterr().out
-    assert all(line in said for line in ("weight_decay: 0.05", "- 0.99", "max_steps: 7")), said
+    flags = ["--recipe", "pretrain", "--weight_decay", ".05", "--betas=.9,.99", "--max-steps", "7"]
+    assert invoke("up", "--headless", "--dry-run", *flags) == 0
+    output = capsys.readouterr().out
+    assert all(line in output for line in ("weight_decay: 0.05", "- 0.99", "max_steps: 7")), output
     assert invoke("up", "--recipe", "pretrain", "--context", "1") == 2
     assert "recipe_options.context = 1 (--context): it should be" in capsys.readouterr().err
     assert invoke("up", "--no-learner", "--beta", "1") == 2

@@ -48,8 +48,8 @@ def written(folder: Path, **changed: Any) -> Path:
 def ended(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as end:
         run(args)
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out + said.err
+    captured = capsys.readouterr()
+    return int(end.value.code or 0), captured.out + captured.err
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ def test_a_password_in_an_address_is_refused_and_never_shown(
         made.add_user("admin", "admin")
         made.write_conf(4222)
         args = ("creds", "add", "ann", "--operator", "--server", str(made.folder), "--nats", address)
-    code, said = ended(capsys, *args)
-    assert (code, PASSWORD in said, "--creds" in said) == (2, False, True), said
+    code, output = ended(capsys, *args)
+    assert (code, PASSWORD in output, "--creds" in output) == (2, False, True), output
     assert PASSWORD not in tls.shown(address)
 
 
 def test_an_unreachable_server_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:  # bound and not listening: refused at once, and no one else takes the port
-        taken.bind(("127.0.0.1", 0))
-        file = written(tmp_path, url=f"nats://127.0.0.1:{taken.getsockname()[1]}")
+    with socket.socket() as listener:  # bound and not listening: refused at once, and no one else takes the port
+        listener.bind(("127.0.0.1", 0))
+        file = written(tmp_path, url=f"nats://127.0.0.1:{listener.getsockname()[1]}")
         for command in (("hold",),):
-            code, said = ended(capsys, *command, "--creds", str(file))
-            assert (code, "no NATS server answers at" in said, "Traceback" in said) == (3, True, False), said
-        code, said = ended(capsys, "status", "--creds", str(file), "--json")
-        assert (code, json.loads(said)["status"], "no NATS server" in json.loads(said)["log_unread"]) == (
+            code, output = ended(capsys, *command, "--creds", str(file))
+            assert (code, "no NATS server answers at" in output, "Traceback" in output) == (3, True, False), output
+        code, output = ended(capsys, "status", "--creds", str(file), "--json")
+        assert (code, json.loads(output)["status"], "no NATS server" in json.loads(output)["log_unread"]) == (
             0,
             "unreachable",
             True,
@@ -146,8 +146,8 @@ def test_a_process_of_the_stack_reads_its_folder(tmp_path: Path, monkeypatch: py
     folder = Home(tmp_path / "home").create("near", "toy")
     for name, value in {"OVEN_URL": "nats://127.0.0.1:1", "OVEN_RUN": "near", "OVEN_RUN_DIR": str(folder.path)}.items():
         monkeypatch.setenv(name, value)
-    found = find_run("near", Endpoint())
-    assert isinstance(found, LocalRun) and local_folder(found, "it").path == folder.path
+    run = find_run("near", Endpoint())
+    assert isinstance(run, LocalRun) and local_folder(run, "it").path == folder.path
     assert isinstance(find_run("near", Endpoint("nats://127.0.0.1:1")), RemoteRun), "an option says otherwise"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oven_core.errors import UnknownNameError
-from oven_core.removed import COMMIT, TAG, removal
+from oven_core.removed_names import COMMIT, TAG, removal
 
 
 def test_a_removed_name_is_answered_with_the_tag_and_no_near_name() -> None:

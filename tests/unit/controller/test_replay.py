@@ -29,11 +29,11 @@ def test_a_log_replays_equal_also_from_its_export() -> None:
 
 def test_the_first_difference_is_shown_with_both_texts() -> None:
     events = a_run()
-    at = next(n for n, entry in enumerate(events) if ".decision." in entry.subject)
-    forged = events[at].data.replace(b'"verdict":"adopted"', b'"verdict":"rejected"')
-    events[at] = Event.read(events[at].seq, events[at].subject, forged, NOON)
+    index = next(n for n, entry in enumerate(events) if ".decision." in entry.subject)
+    forged = events[index].data.replace(b'"verdict":"adopted"', b'"verdict":"rejected"')
+    events[index] = Event.read(events[index].seq, events[index].subject, forged, NOON)
     report = replay(events, RUN)
-    assert not report.same and report.different == [events[at].subject]
+    assert not report.same and report.different == [events[index].subject]
     assert report.first is not None and report.first.logged == forged.decode()
     assert report.first.computed is not None and '"adopted"' in report.first.computed
 

@@ -68,8 +68,8 @@ def test_a_growing_log_gives_the_same_digest(tmp_path_factory: pytest.TempPathFa
     folder.export.write_bytes(data)
     while digest.advance():
         pass
-    found = digest.summary
-    assert (found.adopted, found.rejected, found.step, found.metrics) == (
+    grown = digest.summary
+    assert (grown.adopted, grown.rejected, grown.step, grown.metrics) == (
         summary.adopted,
         summary.rejected,
         summary.step,

@@ -19,10 +19,10 @@ def lines(events: list[Event]) -> list[str]:
 
 
 def view(log: Log) -> RunSummary:
-    found = RunSummary()
+    summary = RunSummary()
     for entry in log.events:
-        found.feed(entry)
-    return found
+        summary.feed(entry)
+    return summary
 
 
 def advised() -> tuple[Log, Decision]:
@@ -40,7 +40,7 @@ def test_commands_and_their_answers_are_lines() -> None:
     log.operator("c3", "set", actuator="grad.clip", value=99)
     log.operator("c4", "hold", reason="a look")
     log.obeyed("c4")
-    said = lines(log.events)
+    text = lines(log.events)
     for line in (
         f"decision {LR} 1 → 0.5 advised: {advice.reason}",
         f"operator ann: approve {advice.id} go on",
@@ -53,7 +53,21 @@ def test_commands_and_their_answers_are_lines() -> None:
         "receipt  run.hold answered applied at step 0: so",
         "decisions: 2 adopted, 0 rejected; receipts: 1 applied",
     ):
-        assert line in said
+        assert line in text
+
+
+def test_a_proposal_that_only_observe_stops_would_set_and_does_not_count_as_rejected() -> None:
+    log = Log.running("amy", "bob", autonomy="observe", max_factor=4)
+    log.propose("amy", 0.01)
+    log.vote("bob", "for")
+    decision = log.last
+    log.tick(30)
+    log.propose("amy", 0.5)
+    log.vote("bob", "against")
+    assert decision.verdict == log.last.verdict == "rejected"
+    printed = lines(log.events)
+    assert f"decision {LR} 1 → 0.25 would set: {decision.reason}" in printed
+    assert "decisions: 0 adopted, 1 rejected, 1 would be set (observe); receipts: none" in printed
 
 
 def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
@@ -79,8 +93,8 @@ def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     log.join("cat", shadow=True)
     log.operator("c1", "mute", by="kim", agent="amy")
     log.operator("c2", "mute", agent="nobody")
-    found = view(log)
-    assert {name: agent.shadow for name, agent in found.agents.items()} == {
+    summary = view(log)
+    assert {name: agent.shadow for name, agent in summary.agents.items()} == {
         "amy": "muted by kim", "bob": "rules.shadow", "cat": "by its own word"
     }  # fmt: skip
     assert "agent amy: 0 proposals, 0 against, in 0 adopted decisions; shadow: muted by kim" in lines(log.events)
@@ -113,7 +127,7 @@ def test_a_run_is_held_when_the_learner_confirms_it() -> None:
 HELD = MetricSpec(name="eval/reward", better="up", held_out=True)
 
 
-def told(metrics: tuple[MetricSpec, ...], *measured: dict[str, float]) -> RunSummary:
+def summary_of(metrics: tuple[MetricSpec, ...], *measured: dict[str, float]) -> RunSummary:
     log = Log()
     log.start(metrics=metrics)
     for values in measured:
@@ -123,12 +137,12 @@ def told(metrics: tuple[MetricSpec, ...], *measured: dict[str, float]) -> RunSum
 
 def test_the_target_is_the_first_held_out_metric_whatever_its_name() -> None:
     loss = MetricSpec(name="loss", better="down")
-    assert told((loss,)).target() is None
-    assert told((loss, HELD), {"loss": 2.0}, {"loss": 1.0}).target() == "loss", "it was not measured yet"
+    assert summary_of((loss,)).target() is None
+    assert summary_of((loss, HELD), {"loss": 2.0}, {"loss": 1.0}).target() == "loss", "it was not measured yet"
     once = {"loss": 1.0, "eval/reward": 0.5}
-    assert told((loss, HELD), once, {"loss": 2.0}, {"loss": 3.0}).target() == "eval/reward"
+    assert summary_of((loss, HELD), once, {"loss": 2.0}, {"loss": 3.0}).target() == "eval/reward"
     whole = MetricSpec(name="heldout_bpb", better="down", held_out=True)
     part = MetricSpec(name="eval/bpb/code", better="down", held_out=True)
     unjudged = MetricSpec(name="count", held_out=True)
     everything = {"count": 1.0, "eval/bpb/code": 2.0, "heldout_bpb": 3.0}
-    assert told((unjudged, part, whole), everything).target() == "heldout_bpb"
+    assert summary_of((unjudged, part, whole), everything).target() == "heldout_bpb"

@@ -66,13 +66,13 @@ class Scripted:
     """A child that says what it is told to, and then is gone."""
 
     def __init__(self, sent: Iterable[tuple[int, bytes]]) -> None:
-        self._said, self.got = iter(sent), list[bytes]()
+        self._items, self.got = iter(sent), list[bytes]()
 
     def send(self, data: bytes, deadline: float) -> None:
         self.got.append(data)
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        for item in self._said:
+        for item in self._items:
             return item
         raise GoneError("its process ended with exit code 1")
 

@@ -49,6 +49,12 @@ def test_variables_last_from_block_to_block(sandbox: Sandbox) -> None:
     assert completed(sandbox.run("found = found + [double(4)]\nprint(found)")) == "[1, 8]\n"
 
 
+@pytest.mark.parametrize("name", ["ctypes", "_ctypes", "ctypes.util", "socket", "subprocess"])
+def test_no_module_beyond_those_of_the_profile_can_be_imported(sandbox: Sandbox, name: str) -> None:
+    block = sandbox.run(f"import {name}")
+    assert block.ended == "error" and block.error.startswith("ModuleNotFoundError: No module named")
+
+
 def test_an_error_is_reported_and_keeps_the_namespace(sandbox: Sandbox) -> None:
     block = sandbox.run("kept = 7\nprint('before')\nkept / 0")
     assert (block.ended, block.stdout, block.namespace_lost) == ("error", "before\n", False)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
-from oven_core.removed import removal
+from oven_core.removed_names import removal
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
 from oven_core.security.tls import trusting
@@ -58,25 +58,25 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults() -> None:
-    found = resolve()
-    assert found.settings.start == "drill:slow"
-    assert found.settings.agents == ("curriculum", "learning_rate")
-    assert found.start is not None and found.start.label == "it was slowed down"
+    resolved = resolve()
+    assert resolved.settings.start == "drill:slow"
+    assert resolved.settings.agents == ("curriculum", "learning_rate")
+    assert resolved.start is not None and resolved.start.label == "it was slowed down"
 
 
 def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
     config.write_text("seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, agreeing: 1, cooldown_ticks: 9}\n")
-    found = resolve(
+    resolved = resolve(
         earlier={"headless": True, "seed": 9},
         config=config,
         environ={"OVEN_SET_STEPS": "20", "OVEN_SET_RULES__WINDOW_TICKS": "5", "OVEN_SET_MINUTES": "2", "OTHER": "x"},
         sets=["rules.window_ticks=6", "minutes=3", "recipe_options.beta=0.1"],
         flags={"minutes": 4.0, "port": None},
     ).settings
-    assert (found.headless, found.seed, found.steps, found.minutes) == (True, 1, 20, 4.0)
-    assert (found.rules.window_ticks, found.rules.agreeing, found.rules.cooldown_ticks) == (6, 1, 9)
-    assert found.recipe_options == {"beta": 0.1}
+    assert (resolved.headless, resolved.seed, resolved.steps, resolved.minutes) == (True, 1, 20, 4.0)
+    assert (resolved.rules.window_ticks, resolved.rules.agreeing, resolved.rules.cooldown_ticks) == (6, 1, 9)
+    assert resolved.recipe_options == {"beta": 0.1}
 
 
 @pytest.mark.parametrize("name", ["rules.trials", "rules.trial_share", "rules.control_share"])
@@ -92,8 +92,8 @@ def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_p
 def test_agents_are_a_list_with_commas_files_or_none(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
-    found = resolve(sets=[f"agents=learning_rate,{file}"]).settings
-    assert [spec.name for spec in agent_specs(found)] == ["learning_rate", "scout"]
+    settings = resolve(sets=[f"agents=learning_rate,{file}"]).settings
+    assert [spec.name for spec in agent_specs(settings)] == ["learning_rate", "scout"]
     assert agent_specs(resolve(sets=["agents=[]"]).settings) == []
 
 
@@ -189,11 +189,11 @@ def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")
     both = f"agents=[learning_rate, {{name: {file}, shadow: true}}, {{name: curriculum, shadow: false}}]"
-    found = resolve(sets=[both, "rules.shadow=[curriculum, guest]"]).settings
-    assert found.agents == ("learning_rate", str(file), "curriculum")
-    assert found.rules.shadow == ("guest", "scout")
-    assert [spec.name for spec in agent_specs(found)] == ["learning_rate", "scout", "curriculum"]
-    earlier = found.model_dump(mode="json")
+    settings = resolve(sets=[both, "rules.shadow=[curriculum, guest]"]).settings
+    assert settings.agents == ("learning_rate", str(file), "curriculum")
+    assert settings.rules.shadow == ("guest", "scout")
+    assert [spec.name for spec in agent_specs(settings)] == ["learning_rate", "scout", "curriculum"]
+    earlier = settings.model_dump(mode="json")
     again = resolve(sets=["agents=[learning_rate]"], earlier=earlier).settings
     assert (again.agents, again.rules.shadow) == (("learning_rate",), ("guest", "scout")), (
         "kept until something else is said"

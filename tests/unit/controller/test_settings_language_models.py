@@ -40,11 +40,11 @@ def test_settings_of_the_agents_that_ask_a_model_are_bounded(wrong: dict[str, An
 
 @pytest.mark.parametrize("name", ["tuner", "author"])
 def test_a_model_for_an_agent_that_the_run_does_not_have_is_refused(name: str) -> None:
-    given = {name: {"llm": {"provider": "openai", "model": "m"}}, "agents": ["divergence"]}
+    fields = {name: {"llm": {"provider": "openai", "model": "m"}}, "agents": ["divergence"]}
     with pytest.raises(
         ConfigError, match=f"{name} has settings but is not an agent of this run: add {name} to `agents`"
     ):
-        with_agent_rules(Settings.model_validate(given))
+        with_agent_rules(Settings.model_validate(fields))
 
 
 def test_a_provider_that_there_is_not_is_refused_with_the_nearest_names() -> None:

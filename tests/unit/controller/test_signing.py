@@ -60,9 +60,9 @@ def begun(pin: str | None = PIN, **how: Any) -> Keyring:
 
 
 def fault(keyring: Keyring, event: Event) -> str:
-    found = keyring.verify(event)
-    assert dataclasses.replace(found, body=event.body) == event, "only the body is replaced"
-    return found.body.fault if isinstance(found.body, Malformed) else ""
+    verified = keyring.verify(event)
+    assert dataclasses.replace(verified, body=event.body) == event, "only the body is replaced"
+    return verified.body.fault if isinstance(verified.body, Malformed) else ""
 
 
 @pytest.mark.parametrize("pin", [PIN, None], ids=["pinned", "not"])
@@ -136,13 +136,13 @@ def test_without_a_pin_the_first_learner_is_trusted() -> None:
 
 
 def test_a_later_incarnation_changes_the_keys_and_a_repeated_one_does_not() -> None:
-    keyring, asked = begun(), event(ON.operator("bob"), HELD, "bob")
-    assert fault(keyring, asked) == "unsigned"
+    keyring, command = begun(), event(ON.operator("bob"), HELD, "bob")
+    assert fault(keyring, command) == "unsigned"
     more = {"learner": PIN, "mesh": PUBLIC["mesh"], "bob": KEYS["bob"].public}
     assert fault(keyring, started("learner", 2, more)) == ""
-    assert fault(keyring, asked) == ""
+    assert fault(keyring, command) == ""
     assert fault(keyring, started()) == ""
-    assert fault(keyring, asked) == ""
+    assert fault(keyring, command) == ""
     assert fault(keyring, event(ON.operator("ann"), HELD, "ann")) == "unsigned", "ann is no operator any more"
 
 
@@ -173,8 +173,8 @@ def test_unchecked_a_signature_need_only_be_there() -> None:
     subject, body, _ = SAID["decision"]
     events = [started(), event(subject, body, "stranger"), event(subject, body, None)]
     faults = [
-        found.body.fault if isinstance(found.body, Malformed) else ""
-        for found in map(Keyring(PIN, check=False).verify, events)
+        verified.body.fault if isinstance(verified.body, Malformed) else ""
+        for verified in map(Keyring(PIN, check=False).verify, events)
     ]
     assert faults == ["", "", "unsigned"]
     assert fault(Keyring(check=False), started("stranger")) == "signature", "the keys themselves are always checked"
@@ -184,7 +184,7 @@ def test_a_malformed_event_stays_malformed() -> None:
     assert fault(begun(), event(ON.decision("x"), b'{"stream":"OVEN-r","seq":7}', "mesh")) == "malformed"
 
 
-def test_the_key_is_derived_and_is_not_the_nkey() -> None:
+def test_the_signing_key_is_derived_and_differs_from_the_nkey() -> None:
     import base64
 
     import nkeys
@@ -201,9 +201,9 @@ def test_the_key_is_derived_and_is_not_the_nkey() -> None:
 def test_the_keyring_never_raises(data: bytes, message_id: str, signature: str, kind: str) -> None:
     subject, body, _ = SAID[kind]
     keyring = begun()
-    for said in (data, body.wire()):
-        found = keyring.verify(Event.read(9, subject, said, NOON, message_id=message_id, signature=signature))
-        assert isinstance(found.body, Malformed)
+    for raw in (data, body.wire()):
+        verified = keyring.verify(Event.read(9, subject, raw, NOON, message_id=message_id, signature=signature))
+        assert isinstance(verified.body, Malformed)
 
 
 @given(st.binary(max_size=400), st.sampled_from(["decision.x", "vote.lr", "observation"]))
@@ -211,8 +211,8 @@ def test_every_byte_survives_an_export_and_history(data: bytes, kind: str) -> No
     logged = Event.read(3, f"oven.r.{kind}", data, NOON, message_id="1-1", signature="abc=")
     again = Event.from_line(logged.line())
     assert (again, again.data) == (logged, data)
-    told = Event.from_logged(logged.logged())
-    assert told == logged or (told.data == b"" and isinstance(logged.body, Malformed))
+    restored = Event.from_logged(logged.logged())
+    assert restored == logged or (restored.data == b"" and isinstance(logged.body, Malformed))
 
 
 @given(st.lists(st.sampled_from([b" ", b"\n", b"\r", b"\t"]), max_size=6))
@@ -221,7 +221,7 @@ def test_white_space_that_was_signed_survives_an_export(spaces: list[bytes]) -> 
     signed = event(subject, b"".join(spaces) + body.wire(), who)
     lines = [started().line(), signed.line()]
     assert all("\n" not in line and "\r" not in line for line in lines)
-    assert [found.body for found in map(Keyring(PIN).verify, map(Event.from_line, lines))][1] == body
+    assert [verified.body for verified in map(Keyring(PIN).verify, map(Event.from_line, lines))][1] == body
 
 
 def test_a_verified_and_printed_event_verifies_again() -> None:
@@ -267,7 +267,7 @@ def test_a_persons_key_counts_until_it_is_revoked(check: bool) -> None:
 @pytest.mark.parametrize("check", [True, False])
 def test_only_the_stacks_operator_adds_and_revokes_keys(check: bool) -> None:
     stranger, mallory = KEYS["stranger"], KEYS["bob"].public
-    for what, said in {
+    for what, wrong_event in {
         "another person": named("bob", mallory, by="ann", signer=KEYS["ann"]),
         "a person in the operator's place": named("bob", mallory, signer=KEYS["ann"]),
         "a stranger": named("bob", mallory, signer=stranger),
@@ -279,7 +279,7 @@ def test_only_the_stacks_operator_adds_and_revokes_keys(check: bool) -> None:
         "of two": named("a.b", mallory),
     }.items():
         keyring = with_operator(check=check)
-        assert fault(keyring, said) in ("unsigned", "signature"), what
+        assert fault(keyring, wrong_event) in ("unsigned", "signature"), what
         assert keyring.keys == WITH_OPERATOR, what
     unsigned = Keyring()
     assert fault(unsigned, started(None, keys={})) == fault(unsigned, named("bob", mallory)) == ""

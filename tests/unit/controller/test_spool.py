@@ -25,27 +25,27 @@ from oven_runs.home.spool import HEAD_BYTES, NAME, Spool, SpoolContent, SpooledM
 
 
 def messages(count: int) -> list[SpooledMessage]:
-    said = [
+    spooled_messages = [
         SpooledMessage("oven.r.observation", b'{"n":%d,"loss":1.0}' % n, f"1-{n}-abc", "sig") for n in range(1, count)
     ]
     end = RunEnded(incarnation=1, n=count, reason="completed", tick=count, step=count)
-    return [*said, SpooledMessage("oven.r.run", end.wire(), f"1-{count}-abc", "sig")]
+    return [*spooled_messages, SpooledMessage("oven.r.run", end.wire(), f"1-{count}-abc", "sig")]
 
 
-def spooled(folder: Path, kept: list[SpooledMessage]) -> Path:
+def spooled(folder: Path, batch: list[SpooledMessage]) -> Path:
     spool = Spool.take(folder, "r", create=True)
     assert spool is not None
     spool.begin()
-    assert spool.keep(kept) == len(kept)
+    assert spool.keep(batch) == len(batch)
     spool.close()
     return folder / NAME
 
 
 def test_messages_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    kept = messages(12)
-    spooled(tmp_path, [kept[-1], *kept[:-1]])
+    batch = messages(12)
+    spooled(tmp_path, [batch[-1], *batch[:-1]])
     content = look(tmp_path, "r")
-    assert content == SpoolContent(tuple(kept)) and content.observations == 11
+    assert content == SpoolContent(tuple(batch)) and content.observations == 11
     assert content.end is not None and content.end.reason == "completed"
     assert content.summary() == "12 messages of the learner (11 observations, including the run's end)"
 
@@ -56,14 +56,14 @@ def test_a_cut_file_gives_its_whole_lines_and_the_number_of_lost_ones(
     tmp_path_factory: pytest.TempPathFactory, share: float
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    kept = messages(9)
-    path = spooled(folder, kept)
+    batch = messages(9)
+    path = spooled(folder, batch)
     data = path.read_bytes()
     size = HEAD_BYTES + round(share * (len(data) - HEAD_BYTES))
     path.write_bytes(data[:size])
     content = look(folder, "r")
     whole = data[:size].count(b"\n") - 1
-    assert content.messages == tuple(kept[:whole]) and content.lost == 9 - whole
+    assert content.messages == tuple(batch[:whole]) and content.lost == 9 - whole
     assert (f"{content.lost} that are lost" in content.summary()) == bool(content.lost)
 
 
@@ -71,7 +71,7 @@ def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:
     path = spooled(tmp_path, messages(3))
     path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":7'))
     content = look(tmp_path, "r")
-    assert [kept.message_id for kept in content.messages] == ["1-1-abc", "1-3-abc"] and content.lost == 1
+    assert [message.message_id for message in content.messages] == ["1-1-abc", "1-3-abc"] and content.lost == 1
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_a_damaged_or_foreign_file_is_refused_with_a_remedy(tmp_path: Path, head
     if not head:
         assert look(tmp_path, "r").empty
         return
-    for asked in (lambda: look(tmp_path, "r"), lambda: Spool.take(tmp_path, "r", create=True)):
+    for attempt in (lambda: look(tmp_path, "r"), lambda: Spool.take(tmp_path, "r", create=True)):
         with pytest.raises(ConfigError, match=words):
-            asked()
+            attempt()
     assert (tmp_path / NAME).read_bytes() == head, "it is left as it is"
 
 
@@ -133,23 +133,25 @@ def test_on_a_full_disk_the_first_line_has_the_number_of_messages(tmp_path: Path
     spool = Spool.take(tmp_path, "r", create=True)
     assert spool is not None
     spool.begin()
-    kept = messages(50)
+    batch = messages(50)
     with files_of_at_most(2000):
-        written = spool.keep(kept)
+        written = spool.keep(batch)
     spool.close()
     content = look(tmp_path, "r")
-    assert 3 < written < 50 and content.messages == tuple(kept[:written]) and content.lost == 50 - written
+    assert 3 < written < 50 and content.messages == tuple(batch[:written]) and content.lost == 50 - written
 
 
 def test_on_a_full_disk_the_runs_end_is_saved_before_observations(tmp_path: Path) -> None:
     spool = spooling.take(str(tmp_path), "r")
     assert spool is not None
-    letters = [Entry(kept.subject, kept.data, kept.message_id) for kept in messages(50)]
+    letters = [Entry(message.subject, message.data, message.message_id) for message in messages(50)]
     with files_of_at_most(2000):
         written = spooling.keep(spool, letters, None)
     content = look(tmp_path, "r")
     assert 3 < written == len(content.messages) < 50 and content.end is not None and content.end.n == 50
-    assert content.messages[:3] == tuple(replace(kept, signature="") for kept in messages(50)[:3]), "the oldest first"
+    assert content.messages[:3] == tuple(replace(message, signature="") for message in messages(50)[:3]), (
+        "the oldest first"
+    )
 
 
 def test_a_spool_of_another_run_in_a_runs_folder(
@@ -162,8 +164,8 @@ def test_a_spool_of_another_run_in_a_runs_folder(
     (folder.path / NAME).write_bytes(text)
     for command in (["log", "r"], ["replay", "r"]):
         assert invoke(*command) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "holds messages of run 'q', but this is run 'r': move it to" in said
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "holds messages of run 'q', but this is run 'r': move it to" in error
     assert invoke("status", "r") == 0
     assert "holds messages of run 'q'" in capsys.readouterr().out
 

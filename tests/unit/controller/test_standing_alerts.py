@@ -23,7 +23,7 @@ def alert(symptom: str = "confidence_collapse", state: str = "raised", value: fl
     )
 
 
-class Told:
+class AlertReceiver:
     def __init__(self) -> None:
         self.alerts, self.seq = StandingAlerts(), 0
 
@@ -37,27 +37,27 @@ class Told:
 
 
 def test_a_repeated_alert_is_not_reported() -> None:
-    told = Told()
-    assert told.hear("amy", alert()) is not None
-    assert told.hear("amy", alert()) is None
-    assert told.hear("bob", alert()) is not None, "his own"
-    assert told.hear("amy", alert(state="cleared")) is not None
-    assert told.hear("amy", alert(state="cleared")) is None
-    assert [agent for agent, _ in told.alerts.standing()] == ["bob"]
+    receiver = AlertReceiver()
+    assert receiver.hear("amy", alert()) is not None
+    assert receiver.hear("amy", alert()) is None
+    assert receiver.hear("bob", alert()) is not None, "his own"
+    assert receiver.hear("amy", alert(state="cleared")) is not None
+    assert receiver.hear("amy", alert(state="cleared")) is None
+    assert [agent for agent, _ in receiver.alerts.standing()] == ["bob"]
 
 
 def test_a_flood_of_alerts_does_not_crowd_out_other_agents() -> None:
-    told = Told()
-    heard = [told.hear("eve", alert(f"s{n}")) for n in range(500)]
-    assert sum(one is not None for one in heard) == NEWS
-    assert told.hear("amy", alert()) is not None
+    receiver = AlertReceiver()
+    reports = [receiver.hear("eve", alert(f"s{n}")) for n in range(500)]
+    assert sum(report is not None for report in reports) == NEWS
+    assert receiver.hear("amy", alert()) is not None
     for tick in range(1, 20):
-        told.tick(tick)
+        receiver.tick(tick)
         for n in range(20):
-            told.hear("eve", alert(f"t{tick}-{n}"))
-    assert len(told.alerts.by_agent["eve"]) == EACH and len(told.alerts.by_agent["amy"]) == 1
-    told.hear("eve", AgentStatus(state="left"))
-    assert "eve" not in told.alerts.by_agent
+            receiver.hear("eve", alert(f"t{tick}-{n}"))
+    assert len(receiver.alerts.by_agent["eve"]) == EACH and len(receiver.alerts.by_agent["amy"]) == 1
+    receiver.hear("eve", AgentStatus(state="left"))
+    assert "eve" not in receiver.alerts.by_agent
 
 
 def test_no_alert_fills_a_vote() -> None:
@@ -79,13 +79,13 @@ def test_no_alert_fills_a_vote() -> None:
 
 def with_alerts(log: Log) -> list[Event]:
     """The log with alerts between all of its events, counted anew."""
-    found: list[Event] = []
-    for number, one in enumerate(log.events):
+    events: list[Event] = []
+    for number, entry in enumerate(log.events):
         state = "cleared" if number % 2 else "raised"
-        for subject, body in ((one.subject, one.body), (f"oven.{RUN}.alert.eve", alert(f"s{number % 7}", state))):
+        for subject, body in ((entry.subject, entry.body), (f"oven.{RUN}.alert.eve", alert(f"s{number % 7}", state))):
             assert not isinstance(body, Malformed)
-            found.append(event(len(found) + 1, subject, body))
-    return found
+            events.append(event(len(events) + 1, subject, body))
+    return events
 
 
 def test_the_mesh_ignores_alerts() -> None:
@@ -93,10 +93,10 @@ def test_the_mesh_ignores_alerts() -> None:
     log.propose("amy", 0.5)
     log.tick(2)
     plain, flooded = Mesh(RUN), Mesh(RUN)
-    for one in log.events:
-        plain.step(one)
-    for one in with_alerts(log):
-        flooded.step(one)
+    for entry in log.events:
+        plain.step(entry)
+    for entry in with_alerts(log):
+        flooded.step(entry)
     assert dict(plain.state.counters) == dict(flooded.state.counters)
     assert {n: str(s) for n, s in plain.state.agents.items()} == {n: str(s) for n, s in flooded.state.agents.items()}
 

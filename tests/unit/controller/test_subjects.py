@@ -23,25 +23,25 @@ from oven_core.protocol.subjects import (
 
 def test_every_message_has_one_kind_of_subject() -> None:
     carried = [model for subject in SUBJECTS for model in subject.carries]
-    asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
+    requested = [model for request in REQUESTS for model in (request.asks, request.answers)]
     assert len(BY_KIND) == len(SUBJECTS)
-    assert len({*carried, *asked}) == len(carried) + len(asked)
-    assert all(issubclass(model, Message) for model in (*carried, *asked))
+    assert len({*carried, *requested}) == len(carried) + len(requested)
+    assert all(issubclass(model, Message) for model in (*carried, *requested))
 
 
 def test_addresses_are_those_of_the_table() -> None:
     on = Subjects("r")
     for subject in SUBJECTS:
-        found = getattr(on, subject.kind)
-        address = found("x") if subject.last else found
+        attribute = getattr(on, subject.kind)
+        address = attribute("x") if subject.last else attribute
         assert address == subject.address("r", "x")
         assert kind(address) == subject.kind
-    asked = {request.name: request.address for request in REQUESTS}
-    assert asked.pop("history").format(run="r") == on.history
-    assert asked.pop("completions.stored").format(run="r") == on.stored_completions
-    assert asked.pop("reward").format(member="m") == reward("m")
-    assert asked.pop("probe").format(member="m") == probe("m")
-    assert asked == {name: kg(name.removeprefix("kg.")) for name in asked}
+    addresses = {request.name: request.address for request in REQUESTS}
+    assert addresses.pop("history").format(run="r") == on.history
+    assert addresses.pop("completions.stored").format(run="r") == on.stored_completions
+    assert addresses.pop("reward").format(member="m") == reward("m")
+    assert addresses.pop("probe").format(member="m") == probe("m")
+    assert addresses == {name: kg(name.removeprefix("kg.")) for name in addresses}
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.kind)

@@ -46,10 +46,10 @@ def finished(exporter: InMemorySpanExporter) -> Sequence[ReadableSpan]:
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(ROOT / part) for part in ("controller", "agents", "learner"))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OVEN_", "OTEL_"))}
+    parent_env = {key: value for key, value in os.environ.items() if not key.startswith(("OVEN_", "OTEL_"))}
     command = [sys.executable, "-W", "ignore", "-c", code, "--token", CANARY]
     return subprocess.run(
-        command, env=kept | {"PYTHONPATH": path} | env, capture_output=True, text=True, timeout=60, check=False
+        command, env=parent_env | {"PYTHONPATH": path} | env, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -80,7 +80,7 @@ def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
     assert 'pip install "oven-controller[otel]"' in done.stdout and done.stdout.strip().endswith("False"), done.stderr
 
 
-def test_an_address_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tracing.VARIABLE, "localhost:4318")
     with pytest.raises(ConfigError, match="http://localhost:4318"):
         tracing.start("mesh", "r")
@@ -153,9 +153,9 @@ def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:
         OVEN_OTLP=f"http://127.0.0.1:{free_port()}",
     )
     assert done.returncode == 0 and done.stdout.strip() == "over"
-    told = done.stderr.strip().splitlines()
-    assert len(told) == 2, done.stderr
-    assert "does not accept traces" in told[0] and "3 of 3 spans did not reach" in told[1]
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 2, done.stderr
+    assert "does not accept traces" in lines[0] and "3 of 3 spans did not reach" in lines[1]
 
 
 def test_what_the_training_script_traces_itself_is_still_heard(
@@ -175,8 +175,8 @@ def test_an_exporter_that_raises_is_reported_once(caplog: pytest.LogCaptureFixtu
         tracing.span("observe").end()
         tracing.flush(limit_s=60)
     tracing.shutdown()
-    said = [record.getMessage() for record in caplog.records if record.name == "oven.telemetry"]
-    assert len(said) == 2 and "(RuntimeError)" in said[0] and "2 of 2 spans" in said[1]
+    lines = [record.getMessage() for record in caplog.records if record.name == "oven.telemetry"]
+    assert len(lines) == 2 and "(RuntimeError)" in lines[0] and "2 of 2 spans" in lines[1]
     assert CANARY not in caplog.text
 
 

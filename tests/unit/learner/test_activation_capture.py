@@ -22,28 +22,32 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 def test_block_k_puts_out_hidden_states_k_plus_1_with_the_adapter_off(family: str) -> None:
     from peft import get_peft_model
 
-    told = sorted(texts(6), key=lambda text: len(tokenizer()(text)["input_ids"]))
-    batch = tokenizer()(told, padding=True, padding_side="right", return_tensors="pt", return_token_type_ids=False)
+    ordered_texts = sorted(texts(6), key=lambda text: len(tokenizer()(text)["input_ids"]))
+    batch = tokenizer()(
+        ordered_texts, padding=True, padding_side="right", return_tensors="pt", return_token_type_ids=False
+    )
     with torch.no_grad():
         states = model(family).eval()(**batch, output_hidden_states=True).hidden_states
     policy = stirred(get_peft_model(model(family), lora(fan_in_fan_out=family == "gpt2")))
     policy.add_adapter("ref", lora())
-    trained = [name for name, one in policy.named_parameters() if one.requires_grad]
+    trained = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
     ActivationInjection(policy, tokenizer())  # its hooks are on, and look away
-    captured = capture(policy, tokenizer(), told, [0, 1, 2], [1, 2, 3, 20, 20, 20])
-    for number, (text, length) in enumerate(zip(told, batch["attention_mask"].sum(1).tolist(), strict=True)):
+    captured = capture(policy, tokenizer(), ordered_texts, [0, 1, 2], [1, 2, 3, 20, 20, 20])
+    for number, (text, length) in enumerate(zip(ordered_texts, batch["attention_mask"].sum(1).tolist(), strict=True)):
         for layer in (0, 1, 2):
-            one = captured[3 * number + layer]
-            assert (one.text, one.layer) == (text, layer)
+            activation = captured[3 * number + layer]
+            assert (activation.text, activation.layer) == (text, layer)
             count = min([1, 2, 3, 20, 20, 20][number], length - 1)
-            assert torch.equal(one.vectors, states[layer + 1][number, length - count : length])
-    assert policy.training and trained == [name for name, one in policy.named_parameters() if one.requires_grad]
+            assert torch.equal(activation.vectors, states[layer + 1][number, length - count : length])
+    assert policy.training and trained == [
+        name for name, parameter in policy.named_parameters() if parameter.requires_grad
+    ]
     with torch.no_grad():  # and the adapter is on again
         assert not torch.allclose(policy.eval()(**batch, output_hidden_states=True).hidden_states[2], states[2])
 
 
 @pytest.mark.parametrize(
-    ("told", "layers", "tokens", "said"),
+    ("prompts", "layers", "tokens", "message"),
     [
         (["cat"], [1], 3, "1 token"),
         ([""], [1], 3, "0 token"),
@@ -54,9 +58,9 @@ def test_block_k_puts_out_hidden_states_k_plus_1_with_the_adapter_off(family: st
         (["cat dog"], [1], [1, 2], "1 to 20"),
     ],
 )
-def test_what_cannot_be_captured_is_refused(told: list[str], layers: list[int], tokens: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        capture(model(), tokenizer(), told, layers, tokens)
+def test_what_cannot_be_captured_is_refused(prompts: list[str], layers: list[int], tokens: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        capture(model(), tokenizer(), prompts, layers, tokens)
 
 
 def test_a_model_that_overflows_is_refused() -> None:
@@ -71,14 +75,14 @@ def test_the_store_gives_back_what_was_put_in_and_writes_nothing_twice(tmp_path:
     store = ActivationStore(tmp_path / "kept")
     keys = store.add("tiny", captured)
     assert store.add("tiny", captured) == keys and len(list(store.folder.iterdir())) == 1
-    other = store.add("another", captured[:1])
+    other_keys = store.add("another", captured[:1])
     again = ActivationStore(tmp_path / "kept")
-    assert len(again) == len(set(keys)) + 1 and again.width == SIZE and other[0] in again
-    for key, one in zip(keys, captured, strict=True):
-        assert key == activation_key("tiny", one.text, one.layer) and layer_of(key) == one.layer
-        assert torch.equal(again.get(key), one.vectors)
+    assert len(again) == len(set(keys)) + 1 and again.width == SIZE and other_keys[0] in again
+    for key, activation in zip(keys, captured, strict=True):
+        assert key == activation_key("tiny", activation.text, activation.layer) and layer_of(key) == activation.layer
+        assert torch.equal(again.get(key), activation.vectors)
     everything = b"".join(path.read_bytes() for path in store.folder.iterdir())
-    assert not any(one.text.encode() in everything for one in captured)  # a prompt is in no file
+    assert not any(activation.text.encode() in everything for activation in captured)  # a prompt is in no file
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from tests.support.activations import FAMILIES, SIZE, WORDS, model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.blocks import blocks
 from oven_recipes.activations.injection import ActivationInjection, injected, unwatched
+from oven_recipes.activations.model_blocks import blocks
 from oven_recipes.activations.placeholders import oracle_prompt
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -26,14 +26,14 @@ def vectors(*counts: int) -> list[Any]:
 
 def prompts(side: str = "left") -> Any:
     """Three rows, of which two ask with a ` ?` of their own."""
-    asked = [oracle_prompt(2, 2, "is it ? ?"), oracle_prompt(2, 1, "why"), oracle_prompt(2, 3, "Layer: 2\n ? so")]
-    return tokenizer()(asked, padding=True, padding_side=side, return_tensors="pt", return_token_type_ids=False)
+    texts = [oracle_prompt(2, 2, "is it ? ?"), oracle_prompt(2, 1, "why"), oracle_prompt(2, 3, "Layer: 2\n ? so")]
+    return tokenizer()(texts, padding=True, padding_side=side, return_tensors="pt", return_token_type_ids=False)
 
 
-def outputs(of: Any, block: int, run: Any) -> list[torch.Tensor]:
+def outputs(module: Any, block: int, run: Any) -> list[torch.Tensor]:
     """What the block put out in each pass, as the next block is given it."""
     seen: list[torch.Tensor] = []
-    hook = blocks(of)[block + 1].register_forward_pre_hook(
+    hook = blocks(module)[block + 1].register_forward_pre_hook(
         lambda _m, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"]).detach().clone()),
         with_kwargs=True,
     )
@@ -46,7 +46,7 @@ def outputs(of: Any, block: int, run: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_places_get_the_formula_and_no_other_position_moves(family: str, side: str) -> None:
+def test_only_placeholder_positions_are_changed_by_the_formula(family: str, side: str) -> None:
     policy, batch, wanted = model(family).eval(), prompts(side), vectors(2, 1, 3)
     injection = ActivationInjection(policy, tokenizer())
     with unwatched():
@@ -100,11 +100,11 @@ def test_the_gradient_reaches_what_is_below_the_block() -> None:
 
     [wanted] = torch.autograd.grad(formula(hidden).square().sum(), hidden)
     single = hidden.detach().float().requires_grad_()
-    [found] = torch.autograd.grad(injected(single, vector.float()).square().sum(), single)
-    assert torch.allclose(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    [gradient] = torch.autograd.grad(injected(single, vector.float()).square().sum(), single)
+    assert torch.allclose(gradient.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_copy_of_the_model_has_the_rows_too() -> None:
+def test_a_copy_of_the_model_has_the_same_activation_rows() -> None:
     policy, batch = model().eval(), prompts()
     injection = ActivationInjection(policy, tokenizer())
     copied = copy.deepcopy(policy)
@@ -121,7 +121,7 @@ def run(rows: Any, layers: Any = None, batch: Any = None, policy: Any = None) ->
 
 
 @pytest.mark.parametrize(
-    ("rows", "layers", "said"),
+    ("rows", "layers", "message"),
     [
         (None, None, "no rows are known"),
         ([], None, "vectors for 0"),
@@ -132,12 +132,12 @@ def run(rows: Any, layers: Any = None, batch: Any = None, policy: Any = None) ->
         (vectors(2, 1, 3), [2, 1, 2], "row 1 says `Layer: 2`, and its vectors are of layer 1"),
     ],
 )
-def test_a_row_that_is_not_known_is_an_error(rows: Any, layers: Any, said: str) -> None:
-    with pytest.raises(RuntimeError, match=said):
+def test_a_row_that_is_not_known_is_an_error(rows: Any, layers: Any, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
         run(rows, layers)
 
 
-def test_a_text_without_places_needs_none() -> None:
+def test_a_text_without_placeholders_needs_no_rows() -> None:
     batch = tokenizer()(["is it ? ?"], return_tensors="pt", return_token_type_ids=False)
     run(None, batch=batch)
     run([None], batch=batch)
@@ -151,19 +151,19 @@ def test_passes_whose_places_cannot_be_told_are_refused() -> None:
         run(vectors(2), batch={"inputs_embeds": torch.ones(1, 4, SIZE)}, policy=policy)
     with pytest.raises(ConfigError, match="packs several texts"):
         run(vectors(2, 1, 3), batch={**prompts(), "cu_seq_lens_q": torch.tensor([0, 3])})
-    injection = ActivationInjection(other := model(), tokenizer())
+    injection = ActivationInjection(plain_model := model(), tokenizer())
     with injection.rows(vectors(2, 1, 3)), pytest.raises(RuntimeError, match="outside of its model's pass"):
-        blocks(other)[1](torch.ones(1, 2, SIZE), position_embeddings=(torch.ones(1, 2, 8), torch.ones(1, 2, 8)))
+        blocks(plain_model)[1](torch.ones(1, 2, SIZE), position_embeddings=(torch.ones(1, 2, 8), torch.ones(1, 2, 8)))
 
 
 @pytest.mark.parametrize(
-    ("vector", "said"),
+    ("vector", "message"),
     [
         (torch.zeros(2, SIZE), "is zero"),
         (torch.full((2, SIZE), float("inf")), "NaN or infinite"),
         (torch.ones(2, SIZE - 1), "hidden states of 16 elements"),
     ],
 )
-def test_what_is_no_direction_is_refused(vector: torch.Tensor, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_direction_is_refused(vector: torch.Tensor, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         run([vector, *vectors(1, 3)])

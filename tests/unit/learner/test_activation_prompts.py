@@ -51,17 +51,19 @@ def test_the_prompt_is_that_of_activation_oracles() -> None:
 @given(
     st.integers(0, 200), st.integers(1, 20), st.text(st.sampled_from("ab ?\nLayer: 1"), min_size=1), st.integers(0, 9)
 )
-def test_the_places_are_found_whatever_the_question(layer: int, count: int, question: str, padding: int) -> None:
+def test_placeholder_positions_are_located_for_any_question(
+    layer: int, count: int, question: str, padding: int
+) -> None:
     if not question.strip():
         return
     for places, words in ((PLACES, WORDS), (PLACES_IN_CHAT, CHATTING)):
         ids = words(oracle_prompt(layer, count, question, words))["input_ids"]
         answer = words(" ? Layer: 3\n ? ?")["input_ids"]
-        found = places.find([0] * padding + ids + answer + [0] * padding)
-        assert found is not None
-        assert (found.layer, found.stop - found.start) == (layer, count)
-        assert [*ids, 0][found.start - padding : found.stop - padding] == [places.token_id] * count
-        assert str(words.decode(ids[found.stop - padding :])).startswith(" \n")
+        span = places.find([0] * padding + ids + answer + [0] * padding)
+        assert span is not None
+        assert (span.layer, span.stop - span.start) == (layer, count)
+        assert [*ids, 0][span.start - padding : span.stop - padding] == [places.token_id] * count
+        assert str(words.decode(ids[span.stop - padding :])).startswith(" \n")
 
 
 @pytest.mark.parametrize("text", ["is it ? ?", " ? ?", "Layer: 3 ? so", "Layer:\n ? so", "Layer\n3\n ?"])
@@ -75,7 +77,7 @@ def test_a_tokenizer_without_the_placeholder_is_refused() -> None:
         unk_token_id, pad_token_id, chat_template = None, 0, None
 
         def __call__(self, text: str, **_: Any) -> Any:
-            return {"input_ids": [ord(one) for one in text]}
+            return {"input_ids": [ord(letter) for letter in text]}
 
     with pytest.raises(ConfigError, match=r"must be one token.*add_tokens"):
         Placeholders(Splitting())

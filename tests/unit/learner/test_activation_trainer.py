@@ -21,7 +21,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.losses.sft import Supervised
 from oven_learner.rewards import Committee
 from oven_learner.testing import FakeLink
-from oven_recipes.activations.blocks import body
+from oven_recipes.activations.model_blocks import body
 from oven_recipes.activations.placeholders import oracle_prompt
 from oven_recipes.activations.store import ActivationStore
 
@@ -46,7 +46,7 @@ def batch(job: Any) -> dict[str, Any]:
 def gradient(job: Any, inputs: dict[str, Any]) -> torch.Tensor:
     job.model.zero_grad()
     job._compute_loss(job.model, inputs).backward()
-    trained = [one for one in job.model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
     return torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten().clone() for p in trained])
 
 
@@ -77,17 +77,17 @@ def test_the_oracle_never_sees_a_word_of_the_text(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
     body(job.model).register_forward_pre_hook(lambda _m, _a, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
     words = tokenizer()
-    told = {words.convert_tokens_to_ids(word) for word in TOLD}
-    asked = {tuple(words(row["prompt"])["input_ids"]) for row in job.train_dataset}
+    forbidden_ids = {words.convert_tokens_to_ids(word) for word in TOLD}
+    prompts = {tuple(words(row["prompt"])["input_ids"]) for row in job.train_dataset}
     assert any(word in text for text in texts(12) for word in TOLD)
     job.train()
     checked = 0
     for ids in seen:
         for row in ids.tolist():
             if len(row) > 1:  # not a step with a cache
-                stripped = row[next(at for at, one in enumerate(row) if one) :]
-                prompt = next(one for one in asked if tuple(stripped[: len(one)]) == one)
-                assert not told & set(prompt)
+                stripped = row[next(index for index, token in enumerate(row) if token) :]
+                prompt = next(ids for ids in prompts if tuple(stripped[: len(ids)]) == ids)
+                assert not forbidden_ids & set(prompt)
                 checked += 1
     assert checked > 50
     assert set(job.train_dataset.column_names) == {"prompt", "activation"}
@@ -102,19 +102,19 @@ def kl_alone(job: Any, inputs: dict[str, Any], beta: float) -> torch.Tensor:
 def test_the_kl_term_has_a_gradient_towards_the_adapter_that_it_began_with(tmp_path: Path) -> None:
     job = oracle(tmp_path, adapted(), beta=0.1)
     assert set(job.model.peft_config) == {"default", "ref"} and job.ref_model is None
-    assert not any(one.requires_grad for name, one in job.model.named_parameters() if ".ref." in name)
+    assert not any(parameter.requires_grad for name, parameter in job.model.named_parameters() if ".ref." in name)
     inputs = batch(job)
     assert torch.equal(kl_alone(job, inputs, 0.1), torch.zeros(1).expand(len(gradient(job, inputs))))  # where it began
     generator = torch.Generator().manual_seed(6)
-    start = [one.detach().clone() for one in job.model.parameters() if one.requires_grad]
-    for one in job.model.parameters():
-        if one.requires_grad:
-            one.data += 0.1 * torch.randn(one.shape, generator=generator)
+    start = [parameter.detach().clone() for parameter in job.model.parameters() if parameter.requires_grad]
+    for parameter in job.model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
     on, off = kl_alone(job, inputs, 0.1), kl_alone(job, inputs, 0.0)
     assert on.norm() > 1e-3 and not off.any()
     job.beta = 0.1
-    near: Any = [one for one in job.model.parameters() if one.requires_grad]
-    moved = torch.cat([(one.detach() - at).flatten() for one, at in zip(near, start, strict=True)])
+    near: Any = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+    moved = torch.cat([(parameter.detach() - origin).flatten() for parameter, origin in zip(near, start, strict=True)])
     assert float(on @ moved) > 0  # downhill is back
 
 
@@ -161,29 +161,29 @@ def test_generation_ahead_has_its_own_rows_beside_the_training(tmp_path: Path) -
     job.watch, judges.trainer = watch, job
     attach(job, committee=committee, link=FakeLink())
     job.train()
-    assert {step for step, _ in judges.asked} == {0, 1, 2}  # step 3's were asked for at 2
+    assert {step for step, _ in judges.requests} == {0, 1, 2}  # step 3's were asked for at 2
     assert watch.rows == 32 and watch.wrong == 0 and watch.apart <= 1e-5
 
 
 def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:
     job = oracle(tmp_path)
     ids = tokenizer()([oracle_prompt(1, 2, "so")], return_tensors="pt")["input_ids"]
-    said: list[Any] = []
+    errors: list[Any] = []
 
-    def other() -> None:
-        with pytest.raises(RuntimeError, match="no rows are known") as found:
+    def forward_elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="no rows are known") as error:
             job.model(ids)
-        said.append(found)
+        errors.append(error)
 
     with job.injection.rows([torch.ones(2, SIZE)]):
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=forward_elsewhere)
         thread.start()
         thread.join()
-        assert said and job.model(ids).logits is not None
+        assert errors and job.model(ids).logits is not None
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"use_vllm": True}, "vLLM runs no hook; set use_vllm=False"),
         ({"use_transformers_continuous_batching": True}, "set use_transformers_continuous_batching=False"),
@@ -193,13 +193,13 @@ def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:
         ({"tools": [print]}, "without tools"),
     ],
 )
-def test_what_runs_no_hook_is_refused(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_runs_no_hook_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         oracle(tmp_path, model(), [{"prompt": "so", "activation": None}], **settings)
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "said"),
+    ("changed", "error", "message"),
     [
         ({"activation": None}, RuntimeError, "no rows are known"),
         ({"activation": "0.1"}, ConfigError, "capture it first"),
@@ -209,10 +209,10 @@ def test_what_runs_no_hook_is_refused(tmp_path: Path, settings: dict[str, Any], 
     ],
 )
 def test_a_row_without_its_vectors_ends_training(
-    tmp_path: Path, changed: dict[str, Any], error: type[Exception], said: str
+    tmp_path: Path, changed: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     store = ActivationStore(tmp_path / "activations")
     data: Any = rows(store, model(), 2)
     job = oracle(tmp_path, model(), [data[0] | changed, data[0] | changed], store=store)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         job.train()

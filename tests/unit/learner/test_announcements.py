@@ -67,7 +67,7 @@ def test_choices_and_bounds_can_be_added_and_removed() -> None:
         knobs.registry.update("rat", high=2)
 
 
-def said(line: FakeLink) -> list[ActuatorAnnounced]:
+def announced(line: FakeLink) -> list[ActuatorAnnounced]:
     return [message for message in line.sent if isinstance(message, ActuatorAnnounced)]
 
 
@@ -78,16 +78,22 @@ def test_an_announcement_is_published_at_the_next_boundary_before_decisions_are_
     client.actuators.update("rate", high=1000)
     client.announce("rate")
     client.announce("rate")
-    assert not said(line)
+    assert not announced(line)
     model.rate = 1.5
     line.incoming.append(decide(500.0, apply_at=2))
     client.poll()
-    (one,) = said(line)
-    assert (one.actuator.name, one.actuator.high, one.actuator.value, one.tick, one.step) == ("rate", 1000, 1.5, 1, 1)
+    (announcement,) = announced(line)
+    assert (
+        announcement.actuator.name,
+        announcement.actuator.high,
+        announcement.actuator.value,
+        announcement.tick,
+        announcement.step,
+    ) == ("rate", 1000, 1.5, 1, 1)
     assert [type(message) for message in line.sent[-2:]] == [ActuatorAnnounced, Receipt] and model.rate == 500.0
     client.observe(2, {})
     client.poll()
-    assert len(said(line)) == 1
+    assert len(announced(line)) == 1
     with pytest.raises(UnknownNameError, match="rate"):
         client.announce("rat")
 
@@ -101,7 +107,7 @@ def test_before_the_start_only_run_started_announces_an_actuator() -> None:
     client.observe(1, {})
     client.poll()
     run = line.sent[0]
-    assert isinstance(run, RunStarted) and not said(line)
+    assert isinstance(run, RunStarted) and not announced(line)
     assert {spec.name: spec.high for spec in run.actuators}["rate"] == 1000
 
 
@@ -115,7 +121,7 @@ def test_an_unreadable_actuator_is_not_announced_and_training_continues(caplog: 
     with caplog.at_level(logging.ERROR, "oven.learner"):
         client.observe(1, {})
         client.poll()
-    assert not said(line) and "odd is not announced: it cannot be read: list index" in caplog.text
+    assert not announced(line) and "odd is not announced: it cannot be read: list index" in caplog.text
 
 
 def test_a_resumed_training_has_the_bounds_that_were_announced_last(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,8 +31,8 @@ def attached(job: Any) -> FakeLink:
     return line
 
 
-def refused(job: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def refused(job: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         attach(job, link=FakeLink())
     assert job.state.global_step == 0
 
@@ -42,8 +42,8 @@ def test_a_tokenizer_with_ids_that_the_model_does_not_embed_is_refused(tmp_path:
     words.add_tokens(["<more>"])
     attach(grpo(tmp_path, processing_class=words), link=FakeLink())  # which no prompt uses
     rows = [*ROWS, {"prompt": "a<more>", "reference": "b"}]
-    said = r"the prompt of row 8 has the token id 32 \('<more>'\), and the model embeds 32 ids"
-    refused(grpo(tmp_path, rows=rows, processing_class=words), said)
+    message = r"the prompt of row 8 has the token id 32 \('<more>'\), and the model embeds 32 ids"
+    refused(grpo(tmp_path, rows=rows, processing_class=words), message)
     words = tokenizer()
     words.add_special_tokens({"pad_token": "<padding>"})
     refused(grpo(tmp_path, processing_class=words), r"its pad_token has the token id 32 .*resize_token_embeddings")

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import grpo, sft
 from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
-from transformers import set_seed
+from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
 
 from oven_agents.stats.objective import held_out
 from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
@@ -47,12 +48,12 @@ def announced(line: FakeLink) -> list[MetricSpec]:
 
 def came(line: FakeLink) -> dict[str, list[float]]:
     """By metric: what was published while it trained, and at the end."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     assert isinstance(line.sent[-1], RunEnded)
     for metrics in [*(seen.metrics for seen in line.observed()), line.sent[-1].metrics]:
         for name, value in metrics.items():
-            found.setdefault(name, []).append(value)
-    return found
+            values.setdefault(name, []).append(value)
+    return values
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -79,15 +80,47 @@ def test_every_announced_held_out_metric_is_published(tmp_path: Path, policy: st
         assert measured[names[0]][0] == pytest.approx(logged)
 
 
+def test_the_metric_for_best_model_is_the_target_and_the_run_ends_with_its_best(tmp_path: Path) -> None:
+    data = Dataset.from_list([{"x": [1.0, float(n % 2)], "labels": n % 2} for n in range(8)])
+    accuracies = [0.25, 0.75, 0.5, 0.5, 0.5]
+
+    class Line(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            logits = self.head(x)  # [B, 2]
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    job = Trainer(
+        Line(),
+        TrainingArguments(
+            str(tmp_path), max_steps=8, eval_strategy="steps", eval_steps=1, save_steps=1, load_best_model_at_end=True,
+            metric_for_best_model="accuracy", report_to="none", use_cpu=True, disable_tqdm=True,
+        ),
+        train_dataset=data,
+        eval_dataset=data,
+        compute_metrics=lambda _: {"accuracy": accuracies.pop(0)},
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=3)],
+    )  # fmt: skip
+    line = FakeLink()
+    attach(job, link=line)
+    job.train()
+    assert [(spec.name, spec.better) for spec in announced(line)] == [("eval/accuracy", "up")]
+    assert job.state.global_step == 5 and job.state.best_global_step == 2
+    assert came(line)["eval/accuracy"] == [0.25, 0.75, 0.5, 0.5, 0.75], "the last is that of the restored weights"
+
+
 def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> None:
     """TRL logs both as eval_reward; what is rewarded here is the prompt."""
 
-    def asked(prompts: list[str], **_: Any) -> list[float | None]:
+    def reward(prompts: list[str], **_: Any) -> list[float | None]:
         return [float(prompt == "w") for prompt in prompts]
 
     sets = {name: Dataset.from_list([{"prompt": name}] * 4) for name in "wx"}
     job = rloo(tmp_path, policy, held_out=sets, max_steps=2, eval_strategy="steps", eval_steps=1)
-    job.reward_funcs = [asked, asked]
+    job.reward_funcs = [reward, reward]
     line = FakeLink()
     attach(job, link=line)
     job.train()

@@ -41,10 +41,10 @@ def ran(script: str, link: FakeLink | None, monkeypatch: pytest.MonkeyPatch) -> 
     """The trainer of the script, after it has run; without a link its line `oven.attach(trainer)` does nothing."""
     trainers: list[Any] = []
 
-    def attached(trainer: Any, **given: Any) -> None:
+    def attached(trainer: Any, **options: Any) -> None:
         trainers.append(trainer)
         if link is not None:
-            attach(trainer, link=link, **given)
+            attach(trainer, link=link, **options)
 
     monkeypatch.setattr(oven_learner, "attach", attached, raising=False)
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")

@@ -88,16 +88,16 @@ def test_schedulers_of_torch_itself_keep_the_scale(kind: str) -> None:
         }
         scheduler = made[kind]()
         rate = LearningRateScale(optimizer, scheduler)
-        found = []
+        rates = []
         for step in range(12):
             if step == 4:
                 rate.write(scale)
-            found.append(rate.current_rate())
+            rates.append(rate.current_rate())
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
         assert rate.read() == pytest.approx(scale)
-        return found
+        return rates
 
     own, scaled = run(1.0), run(0.5)
     assert scaled == pytest.approx(own[:4] + [value * 0.5 for value in own[4:]], rel=1e-6)

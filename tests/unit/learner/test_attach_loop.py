@@ -114,7 +114,7 @@ def test_a_loop_that_raises_ends_as_failed_and_a_spent_budget_as_completed() -> 
 
 def test_user_snapshots_add_the_rollback_actions() -> None:
     state, line = [0], FakeLink()
-    snapshots = Snapshots(lambda: (state[0], state[0]), lambda kept: state.__setitem__(0, kept))
+    snapshots = Snapshots(lambda: (state[0], state[0]), lambda snapshot: state.__setitem__(0, snapshot))
     with connect(snapshots=snapshots, max_steps=9, link=line) as client:
         for step in range(1, 9):
             state[0] += 1

@@ -108,10 +108,10 @@ def test_a_user_evaluation_runs_at_the_start_at_intervals_and_at_the_end(tmp_pat
 
 
 def test_a_requested_evaluation_is_published_with_the_next_step_and_changes_nothing(tmp_path: Path) -> None:
-    own, asked = trainer(tmp_path), FakeLink({3: ("run.evaluate", None), 7: ("run.evaluate", None)})
-    attach(own, link=asked, evaluate=lambda: {"eval/accuracy": 0.5}, evaluate_every=5)
+    own, link = trainer(tmp_path), FakeLink({3: ("run.evaluate", None), 7: ("run.evaluate", None)})
+    attach(own, link=link, evaluate=lambda: {"eval/accuracy": 0.5}, evaluate_every=5)
     own.train()
-    assert [s.tick for s in asked.observed() if "eval/accuracy" in s.metrics] == [1, 4, 6, 8, 11, 13]
+    assert [s.tick for s in link.observed() if "eval/accuracy" in s.metrics] == [1, 4, 6, 8, 11, 13]
     assert own.state.global_step == 12
 
     by_itself, line = trainer(tmp_path, eval_strategy="steps", eval_steps=6), FakeLink({2: ("run.evaluate", None)})
@@ -191,9 +191,9 @@ def test_the_alignment_gauge_is_the_cosine_of_gradient_and_first_moment(tmp_path
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
-    found = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
-    assert found[0] is None, "before the first step there is no moment"
-    assert found[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
+    cosines = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
+    assert cosines[0] is None, "before the first step there is no moment"
+    assert cosines[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
 
 def test_a_running_mean_replaces_a_missing_first_moment(tmp_path: Path) -> None:
@@ -213,8 +213,8 @@ def test_a_running_mean_replaces_a_missing_first_moment(tmp_path: Path) -> None:
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
-    found = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
-    assert found[0] is None and found[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
+    cosines = [seen.metrics.get(gauges.ALIGNMENT.name) for seen in line.observed()]
+    assert cosines[0] is None and cosines[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
 
 def test_a_gauge_whose_running_mean_is_too_large_is_reported_as_unmeasured(

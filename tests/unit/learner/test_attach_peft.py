@@ -46,12 +46,12 @@ def test_a_snapshot_holds_only_the_adapter_and_can_be_restored(tmp_path: Path) -
     begin = weights(job)
     line = FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
-    kept: list[int] = []
+    sizes: list[int] = []
     take = rollback.take_snapshot
 
     def watched(trainer: Any) -> Any:
         step, state = take(trainer)
-        kept.extend(value.numel() for value in state["model"].values())
+        sizes.extend(value.numel() for value in state["model"].values())
         assert all("lora_" in name for name in state["model"])
         return step, state
 
@@ -59,7 +59,7 @@ def test_a_snapshot_holds_only_the_adapter_and_can_be_restored(tmp_path: Path) -
         patch.setattr(rollback, "take_snapshot", watched)
         job.train()
     trained = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
-    assert kept and sum(kept) % trained == 0
+    assert sizes and sum(sizes) % trained == 0
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert [seen.step for seen in line.observed()] == [1, 2, 3, 1, 2, 3, 4, 5]
     step, state = rollback.take_snapshot(job)

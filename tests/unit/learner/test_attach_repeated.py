@@ -56,7 +56,7 @@ def trained(folder: Path, line: FakeLink, resume: str | None = None, **settings:
     job.training_step = watched  # type: ignore[method-assign]
     job.train(resume_from_checkpoint=resume)
     micro = job.args.gradient_accumulation_steps
-    return [[row for part in seen[at : at + micro] for row in part] for at in range(0, len(seen), micro)]
+    return [[row for part in seen[start : start + micro] for row in part] for start in range(0, len(seen), micro)]
 
 
 @given(
@@ -75,10 +75,10 @@ def test_rows_read_agree_with_a_set_and_survive_saving(case: tuple[int, list[lis
 
 
 def test_rows_of_a_changed_dataset_count_as_unread() -> None:
-    first, other = RowsRead(8), RowsRead(9)
+    first, second = RowsRead(8), RowsRead(9)
     first.repeated(range(8))
-    other.put_back(first.bits())
-    assert other.repeated(range(9)) == 0.0
+    second.put_back(first.bits())
+    assert second.repeated(range(9)) == 0.0
 
 
 @pytest.mark.parametrize("settings", [

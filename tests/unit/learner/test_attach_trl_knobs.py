@@ -131,14 +131,14 @@ def test_a_decision_acts_and_is_read_back(tmp_path: Path, policy: str, case: str
     assert receipt.after == (value if isinstance(value, dict) else pytest.approx(value))
 
 
-def offered(job: Any, given: Actuators | None = None) -> dict[str, ActuatorSpec]:
+def offered(job: Any, existing: Actuators | None = None) -> dict[str, ActuatorSpec]:
     """What the families find on a trainer, beside what any has."""
-    found, own = given or Actuators(), UserValues()
-    scalars.announce_beta(job, found, own, USER_BOUNDS)
-    scalars.announce_epsilon(job, found, own)
-    scalars.announce_reward_weights(job, found)
-    announce_anchor(found, job, None, USER_BOUNDS)
-    return {spec.name: spec for spec in found.specs()}
+    actuators, own = existing or Actuators(), UserValues()
+    scalars.announce_beta(job, actuators, own, USER_BOUNDS)
+    scalars.announce_epsilon(job, actuators, own)
+    scalars.announce_reward_weights(job, actuators)
+    announce_anchor(actuators, job, None, USER_BOUNDS)
+    return {spec.name: spec for spec in actuators.specs()}
 
 
 def test_a_knob_without_effect_is_not_announced(tmp_path: Path, policy: str) -> None:

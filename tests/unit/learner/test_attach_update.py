@@ -187,7 +187,7 @@ def test_a_step_that_overflows_has_no_update_ratio(fused: bool) -> None:
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
     measure = OptimizerGauges(optimizer, torch.nn.ParameterList(weights), published=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    found = []
+    figures = []
     for step in range(4):
         pulled(weights, step, -1)
         assert weights[0].grad is not None
@@ -197,9 +197,9 @@ def test_a_step_that_overflows_has_no_update_ratio(fused: bool) -> None:
         measure.before_step()
         scaler.step(optimizer)
         scaler.update()
-        found.append(measure.after_step())
-    assert [RATIO in numbers for numbers in found] == [False, True, False, True]
-    assert all(NORM in numbers for numbers in found)
+        figures.append(measure.after_step())
+    assert [RATIO in numbers for numbers in figures] == [False, True, False, True]
+    assert all(NORM in numbers for numbers in figures)
 
 
 def test_a_gauge_that_raises_is_given_up_and_the_others_continue(
@@ -210,5 +210,5 @@ def test_a_gauge_that_raises_is_given_up_and_the_others_continue(
         line, copies = trained(trainer(tmp_path))
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)
     assert not any(RATIO in seen.metrics for seen in line.observed())
-    told = [record.getMessage() for record in caplog.records if RATIO in record.getMessage()]
-    assert told == [f"{RATIO} is no longer measured: division by zero"]
+    lines = [record.getMessage() for record in caplog.records if RATIO in record.getMessage()]
+    assert lines == [f"{RATIO} is no longer measured: division by zero"]

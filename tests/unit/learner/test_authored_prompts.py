@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 TOPICS = {"vowels": list("aeiou"), "others": list("bcdfgh")}
 
 
-def one(prompt: str, topic: str = "vowels", **more: Any) -> AuthoredPrompt:
+def authored_prompt(prompt: str, topic: str = "vowels", **more: Any) -> AuthoredPrompt:
     return AuthoredPrompt(topic=topic, prompt=prompt, by="author", model="m-1", tick=4, **more)
 
 
@@ -67,7 +67,7 @@ def line(text: str, **more: Any) -> bytes:
 
 def hostile(folder: Path) -> dict[str, int]:
     """Fills the author's file with what must not get in beside good prompts, and says what is to be counted."""
-    append_prompts(folder, [one(f"say {n} times a") for n in range(3)])
+    append_prompts(folder, [authored_prompt(f"say {n} times a") for n in range(3)])
     with (folder / FOLDER / PROMPTS).open("ab") as out:
         out.write(line("say 0 times a") + line(" SAY  1 times A") + line("a"))  # of the author's, and of the data
         out.write(line("a\u202eb") + line("\0") + line("   ") + line("x", topic="verses"))
@@ -111,9 +111,9 @@ def test_a_flooding_author_changes_no_weight_while_its_share_is_0(
     announced = next(message for message in link.sent if isinstance(message, RunStarted))
     knob = next(spec for spec in announced.actuators if spec.name == SHARE)
     assert (knob.value, knob.low, knob.high, knob.moves_own_metric) == (0.0, 0.0, 1.0, True)
-    said = [message for message in link.sent if isinstance(message, PromptsInjected)]
-    assert sum(len(message.hashes) for message in said) == 12, "author.total"
-    assert all(message.by == "author" for message in said) and "m-1 at tick 4" in said[0].why
+    messages = [message for message in link.sent if isinstance(message, PromptsInjected)]
+    assert sum(len(message.hashes) for message in messages) == 12, "author.total"
+    assert all(message.by == "author" for message in messages) and "m-1 at tick 4" in messages[0].why
     assert "times a" not in "".join(map(str, link.sent)), "the log has hashes and no text"
     assert source.authored.refused == expected
     assert link.observed()[-1].metrics["data/authored"] == 12
@@ -121,7 +121,7 @@ def test_a_flooding_author_changes_no_weight_while_its_share_is_0(
 
 
 def test_an_adopted_share_draws_authored_prompts_and_a_restored_state_reads_the_file_again(folder: Path) -> None:
-    append_prompts(folder, [one(f"say {n} times a") for n in range(4)] + [one("b b", "others")])
+    append_prompts(folder, [authored_prompt(f"say {n} times a") for n in range(4)] + [authored_prompt("b b", "others")])
     _, seen, link, source = trained(folder, plan={2: (SHARE, 1.0)})
     assert [receipt.status for receipt in link.receipts()] == ["applied"]
     assert set(seen[:3]) <= {*"abcdefghiou"} and all(" " in prompt for prompt in seen[6:])
@@ -151,9 +151,9 @@ def step(made: AuthoredPromptsReader) -> None:
 
 
 def test_a_prompt_that_quotes_the_held_out_set_is_refused(folder: Path) -> None:
-    asked = "a train leaves the old station at noon and meets another one"
+    question = "a train leaves the old station at noon and meets another one"
     template = "sort the letters of this word and say the result: "
-    rows = Dataset.from_list([{"prompt": asked}, {"prompt": template + "zebra"}])
+    rows = Dataset.from_list([{"prompt": question}, {"prompt": template + "zebra"}])
     source = PromptSource([template + word for word in ("bee", "cat")], held_out=["7 times 8 makes"])
     made = hook(source, evaluated={"test": rows})
     quotes = [
@@ -162,7 +162,7 @@ def test_a_prompt_that_quotes_the_held_out_set_is_refused(folder: Path) -> None:
         "what does 7 times 8 makes?",
     ]
     fresh = [template + "dog", "a train leaves at noon"]
-    append_prompts(folder, [one(text, "prompts") for text in quotes + fresh])
+    append_prompts(folder, [authored_prompt(text, "prompts") for text in quotes + fresh])
     step(made)
     assert source.authored.refused["held_out"] == 3
     assert [len(source.authored.pool), source.held] == [2, 0]
@@ -170,14 +170,14 @@ def test_a_prompt_that_quotes_the_held_out_set_is_refused(folder: Path) -> None:
 
 @given(st.lists(st.text(max_size=12), max_size=8))
 def test_duplicates_of_the_data_and_of_accepted_prompts_are_refused(texts: list[str]) -> None:
-    admission, taken = Admission(["the data's own"], ()), set[int]()
+    admission, accepted_keys = Admission(["the data's own"], ()), set[int]()
     for text in [*texts, "THE  data's own"]:
-        why = admission.refusal(text, taken)
-        assert why != "" or key_of(text) not in taken
+        why = admission.refusal(text, accepted_keys)
+        assert why != "" or key_of(text) not in accepted_keys
         if not why:
-            taken.add(key_of(text))
-        assert admission.refusal(text, taken), "the second time it is a duplicate, or what it was"
-    assert admission.refusal("the data's own", taken) == "duplicate"
+            accepted_keys.add(key_of(text))
+        assert admission.refusal(text, accepted_keys), "the second time it is a duplicate, or what it was"
+    assert admission.refusal("the data's own", accepted_keys) == "duplicate"
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "link"])
@@ -185,14 +185,14 @@ def test_an_author_file_that_is_not_a_regular_file_does_not_block_training(
     folder: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = hook(source := PromptSource(TOPICS))
-    place = folder / FOLDER / PROMPTS
+    path = folder / FOLDER / PROMPTS
     match what:
         case "pipe":
-            os.mkfifo(place)
+            os.mkfifo(path)
         case "folder":
-            place.mkdir()
+            path.mkdir()
         case "link":
-            place.symlink_to(folder / "config.json")
+            path.symlink_to(folder / "config.json")
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             step(made)
@@ -203,7 +203,7 @@ def test_an_author_file_that_is_not_a_regular_file_does_not_block_training(
 def test_an_endless_line_is_skipped_and_a_cut_line_affects_only_itself(folder: Path) -> None:
     (folder / FOLDER).mkdir()
     (folder / FOLDER / PROMPTS).write_bytes(b"x" * 600_000)
-    append_prompts(folder, [one("good")])
+    append_prompts(folder, [authored_prompt("good")])
     offset, batches = 0, list[Batch]()
     while not batches or batches[-1].offset != offset:
         offset = batches[-1].offset if batches else 0
@@ -221,13 +221,13 @@ def short(completions: list[str], **_: Any) -> list[float | None]:
 
 
 def test_a_rule_abstains_without_a_reference_answer() -> None:
-    asked = {"prompts": ["p", "q"], "completions": ["4", "4"], "answer": ["4", None], "log_metric": None}
-    assert score_rows("exact", exact, asked, 2, {"answer"}) == [1.0, Abstention("not_applicable")]
-    assert score_rows("short", short, asked, 2, {"answer"}) == [1.0, 1.0], "it compares with nothing"
-    assert score_rows("exact", exact, asked, 2) == [1.0, 0.0], (
+    columns = {"prompts": ["p", "q"], "completions": ["4", "4"], "answer": ["4", None], "log_metric": None}
+    assert score_rows("exact", exact, columns, 2, {"answer"}) == [1.0, Abstention("not_applicable")]
+    assert score_rows("short", short, columns, 2, {"answer"}) == [1.0, 1.0], "it compares with nothing"
+    assert score_rows("exact", exact, columns, 2) == [1.0, 0.0], (
         "a column of the user's may be None for reasons of theirs"
     )
-    none = {**asked, "answer": [None, None]}
+    none = {**columns, "answer": [None, None]}
     assert score_rows("exact", exact, none, 2, {"answer"}) == [Abstention("not_applicable")] * 2
 
 

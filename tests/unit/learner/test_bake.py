@@ -39,7 +39,7 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"prompts": []}, "at least one prompt"),
         ({"prompts": "abc"}, "must be a list"),
@@ -56,12 +56,12 @@ GOOD: dict[str, Any] = {"prompts": ["a", "b"], "rules": vowels, "total_steps": 3
     ],
 )
 def test_invalid_arguments_are_refused_before_the_first_step(
-    wrong: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
     for name in ("OVEN_URL", "OVEN_RUN", "OVEN_MODE"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises((ConfigError, UnknownNameError), match=said):
+    with pytest.raises((ConfigError, UnknownNameError), match=message):
         oven.bake(llama(), tokenizer(), **(GOOD | wrong))
 
 
@@ -72,8 +72,8 @@ def test_unsuitable_tokenizers_are_refused(unfit: str) -> None:
         words.add_tokens([f"word{number}" for number in range(400)])
     if unfit == "endless":
         words.pad_token = words.eos_token = None
-    said = {"name": "is a str", "large": "ids up to", "endless": "neither a pad nor an end token"}[unfit]
-    with pytest.raises(ConfigError, match=said):
+    message = {"name": "is a str", "large": "ids up to", "endless": "neither a pad nor an end token"}[unfit]
+    with pytest.raises(ConfigError, match=message):
         text_training.check_tokenizer(llama(), "gpt2" if unfit == "name" else words)
 
 
@@ -145,15 +145,17 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
     )  # fmt: skip
     assert baked.committee.weights == {"vowels": pytest.approx(0.9), "verifier": pytest.approx(0.1)}
     baked.run_sync()
-    seen = [one.metrics["rewards/verifier/mean"] for one in link.observed() if "loss" in one.metrics]
+    seen = [
+        observation.metrics["rewards/verifier/mean"] for observation in link.observed() if "loss" in observation.metrics
+    ]
     assert len(seen) == 3 and all(0.5 < value <= 1 for value in seen)
     run = next(body for body in link.sent if isinstance(body, RunStarted))
     assert Teacher().cannot_fire(run) is None, "both readings have a ceiling"
     model = llama()
     baked.attach_to_model(model)
-    found: Any = model
-    assert baked.teachers is not None and found.teacher is baked.teachers["small"]
-    assert found.verifier(prompts=["a"], completions=["b"])[0] is not None
+    steered: Any = model
+    assert baked.teachers is not None and steered.teacher is baked.teachers["small"]
+    assert steered.verifier(prompts=["a"], completions=["b"])[0] is not None
 
 
 def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path: Path) -> None:
@@ -162,11 +164,11 @@ def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path
     def job(resumed: bool = False) -> SteeredTrainer:
         again = {relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {}
         config = PolicyTrainerConfig(max_steps=8, save_steps=5, group_size=4, conditions_per_step=2, beta=0.1)
-        place = StackAddress("one", tmp_path, {"OVEN_RUN": "one"} | again)
-        one = SteeredTrainer(place, policies.made("gaussian"), {"liked": policies.liked}, policies.INTENTS, config,
-                             teachers={"first": policies.made("gaussian", 1)}, output_dir=tmp_path)  # fmt: skip
-        one.teachers.add("late", policies.made("gaussian", 2))
-        return one
+        address = StackAddress("one", tmp_path, {"OVEN_RUN": "one"} | again)
+        trainer = SteeredTrainer(address, policies.made("gaussian"), {"liked": policies.liked}, policies.INTENTS,
+                             config, teachers={"first": policies.made("gaussian", 1)}, output_dir=tmp_path)  # fmt: skip
+        trainer.teachers.add("late", policies.made("gaussian", 2))
+        return trainer
 
     straight = job()
     straight.train(link=FakeLink({2: ("teacher.active", "late")}))

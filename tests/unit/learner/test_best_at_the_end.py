@@ -29,18 +29,18 @@ AT = 6
 class Spoiling(TrainerCallback):
     """Keeps the weights after each step, and adds to them after one of them."""
 
-    def __init__(self, of: Trainer, at: int = AT) -> None:
-        self.of, self.at = of, at
+    def __init__(self, trainer: Trainer, spoil_step: int = AT) -> None:
+        self.trainer, self.spoil_step = trainer, spoil_step
         self.seen: dict[int, list[torch.Tensor]] = {}
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self.at:
+        if state.global_step == self.spoil_step:
             with torch.no_grad():
-                for parameter in self.of.model.parameters():  # type: ignore[union-attr]
+                for parameter in self.trainer.model.parameters():  # type: ignore[union-attr]
                     parameter.add_(1.0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.seen[state.global_step] = weights(self.of)
+        self.seen[state.global_step] = weights(self.trainer)
 
 
 def announced(line: FakeLink) -> set[str]:
@@ -61,13 +61,13 @@ def metrics_at_the_end(line: FakeLink) -> dict[str, float]:
     return line.sent[-1].metrics
 
 
-def spoilt(folder: Path, line: FakeLink, **given: Any) -> Spoiling:
-    settings = given.pop("settings", {})
+def spoilt(folder: Path, line: FakeLink, **options: Any) -> Spoiling:
+    settings = options.pop("settings", {})
     job = trainer(folder, **settings)
-    if "evaluate" in given:
-        evaluate = given.pop("evaluate")
-        given |= {"evaluate": lambda: evaluate(job), "evaluate_every": 2, "metrics": (MSE,)}
-    attach(job, link=line, **given)
+    if "evaluate" in options:
+        evaluate = options.pop("evaluate")
+        options |= {"evaluate": lambda: evaluate(job), "evaluate_every": 2, "metrics": (MSE,)}
+    attach(job, link=line, **options)
     watch = Spoiling(job)
     job.add_callback(watch)
     job.train()
@@ -88,36 +88,36 @@ def loss_of(job: Trainer) -> dict[str, float]:
 EVALUATED = {"settings": {"eval_strategy": "steps", "eval_steps": 2}}
 
 
-@pytest.mark.parametrize("given", [EVALUATED, {"evaluate": loss_of}], ids=["eval_strategy", "evaluate"])
-def test_a_trainer_ends_with_its_best_weights(tmp_path: Path, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [EVALUATED, {"evaluate": loss_of}], ids=["eval_strategy", "evaluate"])
+def test_a_trainer_ends_with_its_best_weights(tmp_path: Path, options: dict[str, Any]) -> None:
     line = FakeLink(ASKED)
-    watch = spoilt(tmp_path, line, **given)
+    watch = spoilt(tmp_path, line, **options)
     assert [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
     assert (line.receipts()[0].before, line.receipts()[0].after) == ("last", "best")
-    said, metric = last_word(line), "eval/mse" if "evaluate" in given else "eval/loss"
-    assert said.reason.startswith(f"the weights of step {AT} are put back: {metric} "), said.reason
-    assert (said.before, said.after, said.step) == ("best", "best", 12)
-    assert equal(weights(watch.of), watch.seen[AT]) and not equal(watch.seen[AT], watch.seen[12])
+    last_receipt, metric = last_word(line), "eval/mse" if "evaluate" in options else "eval/loss"
+    assert last_receipt.reason.startswith(f"the weights of step {AT} are put back: {metric} "), last_receipt.reason
+    assert (last_receipt.before, last_receipt.after, last_receipt.step) == ("best", "best", 12)
+    assert equal(weights(watch.trainer), watch.seen[AT]) and not equal(watch.seen[AT], watch.seen[12])
     readings = [seen.metrics[metric] for seen in line.observed() if metric in seen.metrics]
     assert metrics_at_the_end(line)[metric] == pytest.approx(min(readings))
 
 
-@pytest.mark.parametrize("given", [EVALUATED, {"evaluate": loss_of}], ids=["eval_strategy", "evaluate"])
+@pytest.mark.parametrize("options", [EVALUATED, {"evaluate": loss_of}], ids=["eval_strategy", "evaluate"])
 def test_without_the_knob_a_trainer_ends_with_its_last_weights_bit_for_bit(
-    tmp_path: Path, given: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
     line = FakeLink()
-    watch = spoilt(tmp_path, line, **given)
+    watch = spoilt(tmp_path, line, **options)
     assert "run.best" in announced(line) and not line.receipts()
-    alone = trainer(tmp_path, **given.get("settings", {}))
+    alone = trainer(tmp_path, **options.get("settings", {}))
     spoil = Spoiling(alone)
     alone.add_callback(spoil)
     alone.train()
-    assert equal(weights(watch.of), weights(alone))
+    assert equal(weights(watch.trainer), weights(alone))
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("options", "why"),
     [
         ({}, "nothing is evaluated"),
         ({"evaluate": lambda _: {"eval/what": 1.0}}, "the metric that stands for the whole is not measured"),
@@ -128,9 +128,9 @@ def test_without_the_knob_a_trainer_ends_with_its_last_weights_bit_for_bit(
         ),
     ],
 )  # fmt: skip
-def test_without_a_held_out_metric_run_best_is_not_announced(tmp_path: Path, given: dict[str, Any], why: str) -> None:
+def test_without_a_held_out_metric_run_best_is_not_announced(tmp_path: Path, options: dict[str, Any], why: str) -> None:
     line = FakeLink()
-    spoilt(tmp_path, line, **given)
+    spoilt(tmp_path, line, **options)
     assert "run.best" not in announced(line), why
 
 
@@ -141,9 +141,9 @@ def test_a_model_too_large_to_copy_has_no_run_best(tmp_path: Path, monkeypatch: 
     assert "run.best" not in announced(line)
 
 
-def looped(line: FakeLink, *, spoil_at: int = AT, steps: int = STEPS, **given: Any) -> Loop:
+def looped(line: FakeLink, *, spoil_at: int = AT, steps: int = STEPS, **options: Any) -> Loop:
     loop = Loop()
-    loop.given = {"evaluate": loop.evaluated, "evaluate_every": 3} | given
+    loop.options = {"evaluate": loop.evaluated, "evaluate_every": 3} | options
 
     def before(step: int, client: Any) -> None:
         if step == spoil_at + 1:
@@ -181,8 +181,8 @@ def test_a_loop_has_its_best_weights_after_the_last_poll() -> None:
             client.poll()
         best = next(step for step in (0, 3, 6) if f"of step {step} " in line.receipts()[-1].reason)
         assert equal(loop.weights(), seen[best]), "before the loop's own last lines"
-    said = last_word(line)
-    assert said.status == "applied" and said.step == STEPS == client.step
+    receipt = last_word(line)
+    assert receipt.status == "applied" and receipt.step == STEPS == client.step
     readings = [seen.metrics["eval/loss"] for seen in line.observed() if "eval/loss" in seen.metrics]
     assert metrics_at_the_end(line)["eval/loss"] == min(readings)
 
@@ -199,7 +199,7 @@ def test_observing_a_loop_changes_no_bit_and_adds_no_evaluation() -> None:
 
 def test_a_loop_that_is_stopped_ends_with_its_best_and_one_that_a_signal_ends_with_its_last() -> None:
     def ended(after: int, word: str) -> tuple[Receipt, list[bool]]:
-        line, loop, left = FakeLink(ASKED), Loop(), []
+        line, loop, unchanged = FakeLink(ASKED), Loop(), []
         with oven.connect(model=loop.model, optimizer=loop.optimizer, evaluate=loop.evaluated, link=line) as client:
             for step in range(1, STEPS + 1):
                 if step == 2:
@@ -214,15 +214,15 @@ def test_a_loop_that_is_stopped_ends_with_its_best_and_one_that_a_signal_ends_wi
                     line.incoming.append(decision("run.stop", None, number=9, apply_at=step + 1))
                 client.poll()
                 if client.stopping:
-                    left.append(equal(before, loop.weights()))
+                    unchanged.append(equal(before, loop.weights()))
                     break
-        return last_word(line), left
+        return last_word(line), unchanged
 
-    said, same = ended(5, "run.stop")
-    assert said.reason.startswith("the weights of step 0 are put back") and same == [False]
-    said, same = ended(5, "SIGTERM")
-    assert (said.status, same) == ("skipped", [True])
-    assert said.reason == "the last weights stay: SIGTERM leaves no time to evaluate"
+    receipt, same = ended(5, "run.stop")
+    assert receipt.reason.startswith("the weights of step 0 are put back") and same == [False]
+    receipt, same = ended(5, "SIGTERM")
+    assert (receipt.status, same) == ("skipped", [True])
+    assert receipt.reason == "the last weights stay: SIGTERM leaves no time to evaluate"
 
 
 def test_a_run_that_is_held_keeps_its_last_weights() -> None:

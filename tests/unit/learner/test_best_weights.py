@@ -108,8 +108,8 @@ def test_a_run_never_ends_worse_than_its_last_weights(readings: list[float], bet
     trained(model, best, *readings)
     applied, metrics = best.end(len(readings), len(readings))
     finite = [reading for reading in readings if math.isfinite(reading)]
-    kept = readings[model.weight - 1]
-    assert kept == (min if better == "down" else max)(finite) if finite else model.weight == len(readings)
+    final_reading = readings[model.weight - 1]
+    assert final_reading == (min if better == "down" else max)(finite) if finite else model.weight == len(readings)
     assert (applied.status == "applied") == bool(metrics) == (model.weight != len(readings))
 
 

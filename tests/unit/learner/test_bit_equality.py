@@ -89,7 +89,7 @@ def trained(how: dict[str, Any], link: FakeLink | None) -> list[torch.Tensor]:
     optimizers = [optimizer] + ([torch.optim.AdamW(parameters[cut:], lr=0.01)] if parameters[cut:] else [])
     scheduler = SCHEDULERS[how["scheduler"]](optimizer)
     average = AveragedModel(model)
-    after: list[Callable[[], object]] = [other.step for other in optimizers[1:]]
+    after: list[Callable[[], object]] = [extra.step for extra in optimizers[1:]]
     after += [scheduler.step] if scheduler is not None else []
     after += [lambda: average.update_parameters(model)] if how["ema"] else []
     client = None
@@ -108,8 +108,8 @@ def trained(how: dict[str, Any], link: FakeLink | None) -> list[torch.Tensor]:
         batches = [torch.randn(8, 6) for _ in range(how["accumulation"])]
 
         def closure(batches: list[torch.Tensor] = batches) -> torch.Tensor:
-            for one in optimizers:
-                one.zero_grad()
+            for each in optimizers:
+                each.zero_grad()
             total = torch.zeros(())
             for x in batches:
                 with torch.autocast("cpu", torch.bfloat16, enabled=how["autocast"]):

@@ -28,18 +28,18 @@ def committee(shape: CalibratedReward, seen: list[Any] | None = None, score: flo
     def informative(prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
         if seen is not None:
             seen.append((prompts, completions))
-        return [score if score is not None else float(one == "cooking") for one in completions]
+        return [score if score is not None else float(completion == "cooking") for completion in completions]
 
     made = Committee({"informative": informative}, shape=shape)
     made.group_size = 4
     return made
 
 
-def judged(of: Committee, written: list[str], **more: Any) -> tuple[list[float | None], dict[str, float]]:
+def judged(panel: Committee, written: list[str], **more: Any) -> tuple[list[float | None], dict[str, float]]:
     metrics: dict[str, float] = {}
     rows = len(written)
     columns = {"text": [TEXT] * rows, "question": [QUESTION] * rows, **more}
-    return of(["Layer: 2\n ? \n"] * rows, written, log_metric=metrics.__setitem__, **columns), metrics
+    return panel(["Layer: 2\n ? \n"] * rows, written, log_metric=metrics.__setitem__, **columns), metrics
 
 
 def test_members_see_text_question_and_an_answer_without_its_mark() -> None:
@@ -48,7 +48,7 @@ def test_members_see_text_question_and_an_answer_without_its_mark() -> None:
     rewards, _ = judged(committee(CalibratedReward(), seen), written)
     ((prompts, shown),) = seen
     assert shown == ["cooking", "law", "", "trust me"]
-    assert all(TEXT in one and QUESTION in one and "Layer" not in one for one in prompts)
+    assert all(TEXT in prompt and QUESTION in prompt and "Layer" not in prompt for prompt in prompts)
     assert rewards == [pytest.approx(1 - 0.5 * 0.01), pytest.approx(-0.5 * 0.01), FORMAT_COST, pytest.approx(-0.5)]
 
 
@@ -62,9 +62,9 @@ def test_unparsed_answers_are_excluded_from_metrics() -> None:
     assert metrics["calibration/ece"] == pytest.approx((0.1 + 0.1 + 0.5) / 3)
     assert metrics["calibration/unparsed"] == 0.25
     assert 0 < metrics["calibration/ece_null"] < metrics["calibration/ece_null_99"]
-    given = [one for one in rewards if one is not None]
-    mean = sum(given) / 4
-    assert metrics["advantage/std"] == pytest.approx(math.sqrt(sum((one - mean) ** 2 for one in given) / 4))
+    scored = [reward for reward in rewards if reward is not None]
+    mean = sum(scored) / 4
+    assert metrics["advantage/std"] == pytest.approx(math.sqrt(sum((reward - mean) ** 2 for reward in scored) / 4))
 
 
 def test_without_a_verdict_there_is_no_reward_and_no_metric() -> None:
@@ -75,19 +75,19 @@ def test_without_a_verdict_there_is_no_reward_and_no_metric() -> None:
 
 def test_the_newest_thousand_are_kept_over_a_checkpoint() -> None:
     shape = CalibratedReward()
-    of = committee(shape)
+    original = committee(shape)
     for _ in range(260):
-        judged(of, [stated(90, "cooking"), stated(10, "law"), "x", stated(50, "cooking")])
-    state = of.state_dict()
+        judged(original, [stated(90, "cooking"), stated(10, "law"), "x", stated(50, "cooking")])
+    state = original.state_dict()
     assert len(state["shape"]["newest"]) == 1000
-    other = committee(CalibratedReward())
-    other.load_state_dict(state)
+    restored = committee(CalibratedReward())
+    restored.load_state_dict(state)
     written = [stated(70, "cooking")] * 4
-    assert judged(other, written)[1] == judged(of, written)[1]
+    assert judged(restored, written)[1] == judged(original, written)[1]
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-def test_the_reward_is_proper_and_rises_with_being_right(weight: float, p: float, other: float, more: float) -> None:
+def test_the_reward_is_proper_and_rises_with_being_right(weight: float, p: float, other_p: float, more: float) -> None:
     """Of an answer right with probability p: no confidence earns more than p; being right more often never earns
     less, where the confidence follows."""
     shape = CalibratedReward(weight)
@@ -96,7 +96,7 @@ def test_the_reward_is_proper_and_rises_with_being_right(weight: float, p: float
         right, wrong = (merit - shape.weight * (confidence - merit) ** 2 for merit in (1.0, 0.0))
         return chance * right + (1 - chance) * wrong
 
-    assert expected(p, other) <= expected(p, p) + 1e-12
+    assert expected(p, other_p) <= expected(p, p) + 1e-12
     low, high = sorted((p, more))
     assert expected(low, low) <= expected(high, high) + 1e-12
     assert expected(p, 0.0) >= FORMAT_COST

@@ -54,7 +54,7 @@ def test_hard_outcomes_against_the_libraries(seed: int) -> None:
     assert brier(stated, right) == pytest.approx(brier_score_loss(right, stated), abs=1e-6)
 
 
-def test_a_confidence_of_1_is_in_the_last_bin_and_hundredths_are_where_they_should() -> None:
+def test_a_confidence_of_1_is_in_the_last_bin_and_hundredths_are_in_the_right_bins() -> None:
     assert bin_of([n / 100 for n in range(101)]).tolist() == [min(n // 10, 9) for n in range(101)]
     assert binned([1.0, 0.9], [0.0, 1.0]).expected_error == pytest.approx(0.45)
     theirs = binary_calibration_error(torch.tensor([1.0, 0.9]), torch.tensor([0, 1]), n_bins=BINS, norm="l1")
@@ -67,15 +67,15 @@ def test_the_null_of_a_perfect_forecaster() -> None:
     spread = rng.random(250)
     for stated in (spread, np.full(250, 0.7)):
         errors = [binned(stated, rng.random(250) < stated).expected_error for _ in range(2000)]
-        found = null(stated)
-        assert found.mean == pytest.approx(np.mean(errors), abs=0.002)
-        assert found.high == pytest.approx(np.quantile(errors, 0.99), abs=0.012)
+        null_errors = null(stated)
+        assert null_errors.mean == pytest.approx(np.mean(errors), abs=0.002)
+        assert null_errors.high == pytest.approx(np.quantile(errors, 0.99), abs=0.012)
     assert null(np.arange(1, 500, 2) / 500).mean == pytest.approx(0.0625, abs=0.001)
     assert null(np.full(250, 0.6)).mean == pytest.approx(0.024, abs=0.001)
     assert null(spread) == null(spread)
 
 
-@pytest.mark.parametrize("given", [([], []), ([0.5], [0.5, 1]), ([1.5], [1]), ([0.5], [math.nan])])
-def test_values_outside_0_to_1_are_refused(given: tuple[list[float], list[float]]) -> None:
+@pytest.mark.parametrize("arguments", [([], []), ([0.5], [0.5, 1]), ([1.5], [1]), ([0.5], [math.nan])])
+def test_values_outside_0_to_1_are_refused(arguments: tuple[list[float], list[float]]) -> None:
     with pytest.raises(ValueError, match=r"confidence"):
-        binned(*given)
+        binned(*arguments)

@@ -72,8 +72,8 @@ def test_weight_0_equals_trl_bit_for_bit(tmp_path: Path, documented: str) -> Non
         ends.append((job.state.log_history, weights(job), torch.get_rng_state()))
     (logs, trained, generator), (logs_too, trained_too, generator_too) = ends
     timed = ("runtime", "per_second", "step_time")
-    told = [[{k: v for k, v in e.items() if not k.endswith(timed)} for e in one] for one in (logs, logs_too)]
-    assert str(told[0]) == str(told[1])  # NaN is no equal of itself
+    untimed_logs = [[{k: v for k, v in e.items() if not k.endswith(timed)} for e in log] for log in (logs, logs_too)]
+    assert str(untimed_logs[0]) == str(untimed_logs[1])  # NaN is no equal of itself
     assert all(torch.equal(a, b) for a, b in zip(trained, trained_too, strict=True))
     assert torch.equal(generator, generator_too)
 
@@ -119,16 +119,16 @@ def explicit(job: Any, inputs: dict[str, Any], reference: Any, beta: float, temp
 def test_distillation_gradient_uses_the_active_teacher(tmp_path: Path, beta: float, temperature: float | None) -> None:
     channel = Distillation(0.7, beta=beta, temperature=temperature)
     job, teachers = channelled(tmp_path, channel, temperature=1.3)
-    found = {}
+    gradients = {}
     for name, seed in (("one", 11), ("two", 12)):
         teachers.swap(name)
         inputs = batch(job)
         inputs["completion_mask"][0, 2:] = 0  # an answer that ended early
-        found[name] = gradient(job, inputs)
+        gradients[name] = gradient(job, inputs)
         wanted = 0.7 * explicit(job, inputs, teacher(seed).eval(), beta, temperature or 1.3)
         assert wanted.norm() > 1e-4
-        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-6)
-    assert (found["one"] - found["two"]).norm() > 0.1 * found["one"].norm()
+        torch.testing.assert_close(gradients[name], wanted, rtol=1e-3, atol=1e-6)
+    assert (gradients["one"] - gradients["two"]).norm() > 0.1 * gradients["one"].norm()
 
 
 def test_tool_output_is_not_distilled(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_tool_output_is_not_distilled(tmp_path: Path) -> None:
 def test_supervision_gradient_is_that_of_the_reference_likelihood(tmp_path: Path) -> None:
     job, _ = channelled(tmp_path, Supervised(0.4))
     inputs = batch(job)
-    found = gradient(job, inputs)
+    actual = gradient(job, inputs)
     words = tokenizer()
     total = torch.zeros(())
     for row in (ROWS[0], ROWS[1]):  # each four times in the batch
@@ -154,7 +154,7 @@ def test_supervision_gradient_is_that_of_the_reference_likelihood(tmp_path: Path
         total = total - log_probs[-3, ids[0, -2]] - log_probs[-2, ids[0, -1]]
     wanted = 0.4 * differentiated(job, total / 4)
     assert wanted.norm() > 1e-3
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-6)
     assert gradient(job, inputs | {"oven_reference": [None, ""] * 4}).norm() == 0, "no reference, no term"
 
 
@@ -201,26 +201,26 @@ def test_the_divergence_matches_trl_and_is_a_divergence(
     generator = torch.Generator().manual_seed(seed)
     hidden = [torch.randn(1, 5, 4, generator=generator) * scale for _ in range(2)]
     heads = [torch.randn(7, 4, generator=generator) for _ in range(2)]
-    student, other = (h @ head.T for h, head in zip(hidden, heads, strict=True))  # (1, 5, V)
-    found = generalized_jsd(student, other, beta, temperature)
-    kept = torch.ones(1, 5, dtype=torch.int64)
+    student, teacher_logits = (h @ head.T for h, head in zip(hidden, heads, strict=True))  # (1, 5, V)
+    divergence = generalized_jsd(student, teacher_logits, beta, temperature)
+    mask = torch.ones(1, 5, dtype=torch.int64)
     wanted, _, _ = _chunked_divergence_loss(
-        hidden[0], hidden[1], heads[0], heads[1], kept, beta, temperature=temperature
+        hidden[0], hidden[1], heads[0], heads[1], mask, beta, temperature=temperature
     )
-    assert float(found.mean()) == pytest.approx(float(wanted), rel=1e-3, abs=1e-5)
-    assert bool((found >= -1e-5).all())
+    assert float(divergence.mean()) == pytest.approx(float(wanted), rel=1e-3, abs=1e-5)
+    assert bool((divergence >= -1e-5).all())
     assert float(generalized_jsd(student, student, beta, temperature).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_rows_masked_by_both_models_do_not_count(beta: float) -> None:
     generator = torch.Generator().manual_seed(1)
-    student, other = (torch.randn(3, 7, generator=generator) for _ in range(2))
+    student, teacher_logits = (torch.randn(3, 7, generator=generator) for _ in range(2))
     padding = torch.full((3, 2), float("-inf"))
     padded = torch.cat([student, padding], 1).requires_grad_()
-    found = generalized_jsd(padded, torch.cat([other, padding], 1), beta)
-    torch.testing.assert_close(found, generalized_jsd(student, other, beta))
-    (gradient,) = torch.autograd.grad(found.sum(), padded)
+    divergence = generalized_jsd(padded, torch.cat([teacher_logits, padding], 1), beta)
+    torch.testing.assert_close(divergence, generalized_jsd(student, teacher_logits, beta))
+    (gradient,) = torch.autograd.grad(divergence.sum(), padded)
     assert bool(gradient.isfinite().all()) and not gradient[:, 7:].any()
 
 
@@ -235,10 +235,12 @@ def test_weights_are_knobs_that_switch_terms_on_and_off_live(tmp_path: Path) -> 
     assert (specs["channel.distill"].low, specs["channel.distill"].high) == (0, 2)
     assert (specs["channel.sft"].low, specs["channel.sft"].value) == (0, 0)
     metrics = {metric.name for metric in run.metrics}
-    assert {f"channel/{name}{of}" for name in ("distill", "sft") for of in ("", "/weight")} <= metrics
+    assert {f"channel/{name}{suffix}" for name in ("distill", "sft") for suffix in ("", "/weight")} <= metrics
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
-    seen = [{k: v for k, v in one.metrics.items() if k.startswith("channel/")} for one in line.observed()]
-    assert [set(one) for one in seen] == [
+    seen = [
+        {k: v for k, v in observation.metrics.items() if k.startswith("channel/")} for observation in line.observed()
+    ]
+    assert [set(row) for row in seen] == [
         set(), set(), {"channel/distill", "channel/distill/weight"}, {"channel/distill", "channel/distill/weight"},
         set(), {"channel/sft", "channel/sft/weight"}, {"channel/sft", "channel/sft/weight"},
     ]  # fmt: skip
@@ -294,9 +296,9 @@ def test_the_base_model_of_an_adapter_is_the_default_teacher(tmp_path: Path) -> 
     }
     base.load_state_dict({k: v for k, v in below.items() if "lora" not in k})
     inputs = batch(job)
-    found = gradient(job, inputs)
-    assert found.norm() > 1e-4
-    torch.testing.assert_close(found, explicit(job, inputs, base.eval(), 1.0, 1.0), rtol=1e-3, atol=1e-6)
+    actual = gradient(job, inputs)
+    assert actual.norm() > 1e-4
+    torch.testing.assert_close(actual, explicit(job, inputs, base.eval(), 1.0, 1.0), rtol=1e-3, atol=1e-6)
 
 
 def test_skipped_groups_are_not_distilled(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from oven_runs.home.relaunch import LearnerRelaunch, Relaunch
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-def kept(output: Path, step: int, tick: int | None = None, run: str = "r", training: str = "1", **more: Any) -> Path:
+def written(output: Path, step: int, tick: int | None = None, run: str = "r", training: str = "1", **more: Any) -> Path:
     folder = output / f"checkpoint-{step}"
     checkpoint_record.begin(folder)
     (folder / "model.safetensors").write_bytes(b"w" * 64)
@@ -46,34 +46,34 @@ def test_a_checkpoint_counts_once_its_record_is_written(tmp_path: Path) -> None:
     checkpoint_record.begin(folder)
     (folder / "trainer_state.json").write_text("{}")
     assert "never finished" in checkpoint_record.problem(folder)
-    assert kept(tmp_path, 3) == folder and not checkpoint_record.problem(folder)
+    assert written(tmp_path, 3) == folder and not checkpoint_record.problem(folder)
     checkpoint_record.begin(folder)  # it is written over
     assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.problem(folder)
 
 
 def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> None:
-    kept(tmp_path, 10, 10)
-    kept(tmp_path, 20, 20)
-    kept(tmp_path, 30, 30, run="other")
-    kept(tmp_path, 12, 25)  # after a rollback from 20 to 10
+    written(tmp_path, 10, 10)
+    written(tmp_path, 20, 20)
+    written(tmp_path, 30, 30, run="other")
+    written(tmp_path, 12, 25)  # after a rollback from 20 to 10
     assert checkpoint_record.newest(tmp_path, "r", "1") is not None
     assert [path.name for path, _ in checkpoint_record.complete(tmp_path, "r", "1")] == [
         "checkpoint-10", "checkpoint-12", "checkpoint-20"
     ]  # fmt: skip
     assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
-    found = checkpoint_record.newest(tmp_path, "r", "1", tick=24)
-    assert found is not None and found[0].name == "checkpoint-20"
+    newest = checkpoint_record.newest(tmp_path, "r", "1", tick=24)
+    assert newest is not None and newest[0].name == "checkpoint-20"
     checkpoint_record.abandon(tmp_path, "r", "1", 10, "rolled back")
     assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
     assert not checkpoint_record.problem(tmp_path / "checkpoint-20"), "whole it is"
 
 
 def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
-    kept(tmp_path, 1)
-    (kept(tmp_path, 2) / "model.safetensors").write_bytes(b"w" * 63)
-    (kept(tmp_path, 3) / "model.safetensors").unlink()
-    (kept(tmp_path, 4) / checkpoint_record.PART).touch()
-    (kept(tmp_path, 5) / checkpoint_record.RECORD).write_text('{"v": 1')
+    written(tmp_path, 1)
+    (written(tmp_path, 2) / "model.safetensors").write_bytes(b"w" * 63)
+    (written(tmp_path, 3) / "model.safetensors").unlink()
+    (written(tmp_path, 4) / checkpoint_record.PART).touch()
+    (written(tmp_path, 5) / checkpoint_record.RECORD).write_text('{"v": 1')
     assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-1"
     (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
     with pytest.raises(ConfigError, match=r"no checkpoint in .* can be resumed"):
@@ -81,28 +81,28 @@ def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda f: (f / "model.safetensors").write_bytes(b"w"), r"has 1 bytes, and had 64 .*resume from checkpoint-1"),
         (lambda f: (f / "model.safetensors").unlink(), r"model.safetensors is missing; it had 64 bytes"),
         (lambda f: (f / checkpoint_record.PART).touch(), r"was never finished .*; resume from checkpoint-1"),
         (lambda f: (f / checkpoint_record.RECORD).write_text("{"), r"oven.json cannot be read"),
-        (lambda f: kept(f.parent, 9, run="calm-otter"), r"is of run 'calm-otter', and this is run 'r': .*--resume"),
-        (lambda f: kept(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in it and 4×2 in the trainer"),
-        (lambda f: kept(f.parent, 9, model={"v": (1,)}), r"v is 1 in it and missing in the trainer; w is missing"),
+        (lambda f: written(f.parent, 9, run="calm-otter"), r"is of run 'calm-otter', and this is run 'r': .*--resume"),
+        (lambda f: written(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in it and 4×2 in the trainer"),
+        (lambda f: written(f.parent, 9, model={"v": (1,)}), r"v is 1 in it and missing in the trainer; w is missing"),
     ],
 )  # fmt: skip
-def test_an_unusable_checkpoint_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, said: str) -> None:
-    kept(tmp_path, 1)
-    folder = kept(tmp_path, 9)
+def test_an_unusable_checkpoint_names_the_value_and_the_remedy(tmp_path: Path, spoil: Any, message: str) -> None:
+    written(tmp_path, 1)
+    folder = written(tmp_path, 9)
     assert checkpoint_record.checked(folder, "r", {"w": (4, 2)}) is not None
     spoil(folder)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         checkpoint_record.checked(folder, "r", {"w": (4, 2)})
 
 
 def test_a_run_without_progress_is_given_up_with_the_remedy(tmp_path: Path) -> None:
-    said: list[str] = []
+    lines: list[str] = []
 
     def sends_back(reached: int, trained: int) -> None:
         order = Relaunch(
@@ -116,22 +116,22 @@ def test_a_run_without_progress_is_given_up_with_the_remedy(tmp_path: Path) -> N
         relaunch.write(tmp_path, order)
 
     sends_back(50, 50)  # left by an earlier stack: the first learner takes it up, or dies before
-    learner = LearnerRelaunch(tmp_path, "oven-controller run --resume --run r -- python train.py", said.append)
-    assert learner.again() is None and not said
+    learner = LearnerRelaunch(tmp_path, "oven-controller run --resume --run r -- python train.py", lines.append)
+    assert learner.again() is None and not lines
     for trained in (60, 70, 80):
         sends_back(60, trained)
         assert learner.again() == "out/checkpoint-40"
-    assert said == ["rolled back; the learner is restarted"] * 3
+    assert lines == ["rolled back; the learner is restarted"] * 3
     assert learner.again() is None, "it died before it had gone on"
     sends_back(61, 90)
     assert learner.again() == "out/checkpoint-40", "a step further than ever"
     for trained in (100, 110, 120):
         sends_back(55, trained)
         last = learner.again()
-    assert last is None and "3 rollbacks in a row got no further than step 61" in said[-1]
-    assert "`oven-controller run --resume --run r -- python train.py` continues from out/checkpoint-40" in said[-1]
+    assert last is None and "3 rollbacks in a row got no further than step 61" in lines[-1]
+    assert "`oven-controller run --resume --run r -- python train.py` continues from out/checkpoint-40" in lines[-1]
     relaunch.path_in(tmp_path).write_text("{")
-    assert learner.again() is None and "remove it to continue from the newest checkpoint" in said[-1]
+    assert learner.again() is None and "remove it to continue from the newest checkpoint" in lines[-1]
 
 
 def test_an_interrupted_save_leaves_no_usable_checkpoint(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_another_model_or_a_truncated_file_is_refused_before_training(tmp_path: 
     first = trainer(tmp_path, save_strategy="steps", save_steps=4)
     attach(first, link=FakeLink())
     first.train()
-    other, line = trainer(tmp_path, model=Wide()), FakeLink()
-    attach(other, link=line)
+    wider, line = trainer(tmp_path, model=Wide()), FakeLink()
+    attach(wider, link=line)
     with pytest.raises(ConfigError, match=r"another model: body.0.weight is 8×4 in it and 9×4 in the trainer"):
-        other.train(resume_from_checkpoint=True)
+        wider.train(resume_from_checkpoint=True)
     assert not line.sent, "nothing was announced"
     (tmp_path / "checkpoint-12" / "optimizer.pt").write_bytes(b"")
     again, line = trainer(tmp_path), FakeLink()
@@ -212,9 +212,9 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 def test_a_rollback_by_restart_is_answered_and_resumed(disk: Disk, charged: bool) -> None:
     disk.charge_rollbacks = charged
     job, line, _ = disk.incarnation({6: ("optimizer.lr_scale", 0.5), 10: ("run.rollback", 7.0)})
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         job.train()
-    assert left.value.code == relaunch.EXIT_CODE
+    assert exit_info.value.code == relaunch.EXIT_CODE
     receipt, end = line.receipts()[-1], line.sent[-1]
     assert (receipt.actuator, receipt.status, receipt.before, receipt.after) == ("run.rollback", "applied", 10.0, 4.0)
     assert isinstance(end, RunEnded) and (end.reason, end.step) == ("stopped", 4)
@@ -285,8 +285,8 @@ def test_checkpoints_for_rollback_are_taken_regularly_and_only_the_newest_stay(
     job.train()
     records = {path.name: checkpoint_record.read(path) for path in checkpoint_record.in_folder(disk.output)}
     own = [name for name, record in records.items() if record is not None and record.own]
-    asked = [name for name, record in records.items() if record is not None and not record.own]
-    assert len(own) == on_disk.KEPT and asked == ["checkpoint-38"]
+    for_rollback = [name for name, record in records.items() if record is not None and not record.own]
+    assert len(own) == on_disk.KEPT and for_rollback == ["checkpoint-38"]
 
 
 def test_a_full_disk_stops_no_training(
@@ -302,10 +302,10 @@ def test_a_full_disk_stops_no_training(
 
 
 def test_no_training_resumes_from_another_trainings_checkpoint(tmp_path: Path) -> None:
-    kept(tmp_path, 8, 8, training="1")
+    written(tmp_path, 8, 8, training="1")
     assert checkpoint_record.to_resume(tmp_path, "r", "2") is None
     assert checkpoint_record.to_resume(tmp_path, "s", "2") == tmp_path / "checkpoint-8", "another run's, as ever"
-    kept(tmp_path, 4, 12, training="2")
+    written(tmp_path, 4, 12, training="2")
     assert checkpoint_record.to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-8"
     assert checkpoint_record.to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
     checkpoint_record.abandon(tmp_path, "r", "2", 0, "rolled back")
@@ -361,6 +361,6 @@ def test_latest_means_the_newest_checkpoint_of_this_run(disk: Disk, monkeypatch:
 
 
 def test_a_missing_checkpoint_lists_those_beside_it(tmp_path: Path) -> None:
-    kept(tmp_path, 5)
+    written(tmp_path, 5)
     with pytest.raises(ConfigError, match=r"there is no checkpoint .*checkpoint-6; beside it there are: checkpoint-5"):
         checkpoint_record.checked(tmp_path / "checkpoint-6", "r", {})

@@ -152,6 +152,27 @@ def test_a_rollback_to_a_future_tick_is_refused() -> None:
     assert line.receipts()[-1].status == "applied" and model.step < 11
 
 
+def test_an_operators_rollback_goes_to_the_tick_or_is_refused_with_the_kept_ones() -> None:
+    line = FakeLink()
+    client, model = make(line)
+    for step in range(1, 488):
+        model.step = step
+        client.observe(step, {})
+        client.poll()
+
+    def rolled_back(tick: float, number: int) -> Receipt:
+        order = decide(tick, actuator="run.rollback", number=number, apply_at=487, expires=500)
+        line.incoming.append(order.model_copy(update={"command": str(number)}))
+        client.poll()
+        return line.receipts()[-1]
+
+    refused = rolled_back(100.0, 1)
+    assert (refused.status, model.step) == ("rejected", 487)
+    assert "is from tick 0, 487 ticks back" in refused.reason and "give the tick of a snapshot: 0, " in refused.reason
+    ticks = refused.reason.rsplit(": ", 1)[1].split(", ")
+    assert (rolled_back(float(ticks[-3]), 2).status, model.step) == ("applied", int(ticks[-3]))
+
+
 def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
     line = FakeLink()
     client, model = make(line)

@@ -105,15 +105,15 @@ def test_while_held_work_that_waits_for_a_step_boundary_is_done() -> None:
     line = FakeLink()
     line.incoming.append(OperatorCommand(id="a", action="hold"))
     client, model = make(line)
-    asked: list[float] = []
+    rates: list[float] = []
 
     def meanwhile() -> None:
-        asked.append(model.rate)
+        rates.append(model.rate)
         line.incoming.append(OperatorCommand(id="b", action="resume"))
 
     client.while_held = meanwhile
     client.poll()
-    assert asked == [model.rate] and not client.held
+    assert rates == [model.rate] and not client.held
 
 
 def test_while_held_a_stop_ends_the_run() -> None:
@@ -125,15 +125,15 @@ def test_while_held_a_stop_ends_the_run() -> None:
 
 
 def test_after_a_restart_unanswered_commands_are_answered_as_unknown() -> None:
-    told = OperatorCommand(id="b", action="stop")
+    pending = OperatorCommand(id="b", action="stop")
     line = FakeLink(
-        past=ResumeState(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": told, "local-0": None})
+        past=ResumeState(incarnation=1, tick=4, last_seq=9, commands={"a": None, "b": pending, "local-0": None})
     )
     client, _ = make(line)
     (receipt,) = line.receipts()
     assert (receipt.command, receipt.actuator, receipt.status, receipt.incarnation) == ("b", "run.stop", "unknown", 2)
     assert receipt.reason == "the learner restarted before it obeyed; say stop again if it still holds"
-    line.incoming.extend([OperatorCommand(id="a", action="stop"), told])
+    line.incoming.extend([OperatorCommand(id="a", action="stop"), pending])
     client.poll()
     assert not client.stopping and len(line.receipts()) == 1
     client.hold("no judge answers")
@@ -148,27 +148,29 @@ def test_after_a_restart_unanswered_commands_are_answered_as_unknown() -> None:
 ids = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
-told = st.builds(OperatorCommand, id=ids, action=st.sampled_from(["hold", "resume", "stop", "mute", "set"]))
+operator_commands = st.builds(
+    OperatorCommand, id=ids, action=st.sampled_from(["hold", "resume", "stop", "mute", "set"])
+)
 
 
-@given(st.lists(st.lists(told, max_size=6), min_size=1, max_size=5), st.data())
+@given(st.lists(st.lists(operator_commands, max_size=6), min_size=1, max_size=5), st.data())
 def test_each_command_has_one_receipt_however_often_the_learner_restarts(
     lives: list[list[OperatorCommand]], data: st.DataObject
 ) -> None:
     """Each life hears some of what was said in it and dies: the rest it left unread, or it ended in order."""
     commands: dict[str, OperatorCommand | None] = {}
     answered: list[str] = []
-    for n, said in enumerate(lives):
+    for n, operator_sent in enumerate(lives):
         line = FakeLink(past=ResumeState(incarnation=n, commands=commands))
         client, _ = make(line)
-        for command in said:
+        for command in operator_sent:
             if command.action in ("hold", "resume", "stop"):
                 commands.setdefault(command.id, command)
-        heard = data.draw(st.integers(0, len(said)))
-        line.incoming.extend([*said[:heard], OperatorCommand(id=f"end {n}", action="stop")])
+        delivered = data.draw(st.integers(0, len(operator_sent)))
+        line.incoming.extend([*operator_sent[:delivered], OperatorCommand(id=f"end {n}", action="stop")])
         client.poll()
         if data.draw(st.booleans()):
-            line.incoming.extend(said[heard:])
+            line.incoming.extend(operator_sent[delivered:])
             client.close("stopped")
         mine = [receipt.command for receipt in line.receipts() if not receipt.command.startswith("end")]
         answered += mine

@@ -8,12 +8,12 @@ from oven_core.protocol.messages import Decision, Value
 from oven_learner.testing import FakeLink
 
 
-def planned(first: str, value: Value, second: str, other: Value) -> list[Decision]:
+def planned(first: str, value: Value, second: str, second_value: Value) -> list[Decision]:
     """Two decisions of one plan, in the order in which their ballots were opened."""
     both = (first, second)
     return [
         decide(what, actuator=name, number=number).model_copy(update={"plan": both})
-        for number, (name, what) in enumerate(((first, value), (second, other)), 1)
+        for number, (name, what) in enumerate(((first, value), (second, second_value)), 1)
     ]
 
 
@@ -26,9 +26,9 @@ def test_a_plans_rollback_is_skipped_if_its_setting_was_rejected() -> None:
     line.incoming.extend(planned("run.rollback", 0.0, "rate", 999.0))  # above its bound
     client.observe(2, {"loss": 1.0})
     client.poll()
-    found = {receipt.actuator: receipt for receipt in line.receipts()}
-    assert model.rate == 1.0 and found["rate"].status == "rejected" and found["run.rollback"].status == "skipped"
-    assert "whole or not at all, and rate was rejected" in found["run.rollback"].reason
+    receipts = {receipt.actuator: receipt for receipt in line.receipts()}
+    assert model.rate == 1.0 and receipts["rate"].status == "rejected" and receipts["run.rollback"].status == "skipped"
+    assert "whole or not at all, and rate was rejected" in receipts["run.rollback"].reason
 
 
 def test_a_plans_setting_is_reverted_if_its_rollback_fails() -> None:
@@ -40,7 +40,7 @@ def test_a_plans_setting_is_reverted_if_its_rollback_fails() -> None:
     client.observe(2, {"loss": 1.0})
     client.poll()
     receipts = line.receipts()
-    assert [(one.actuator, one.status) for one in receipts] == [
+    assert [(receipt.actuator, receipt.status) for receipt in receipts] == [
         ("rate", "applied"), ("run.rollback", "rejected"), ("rate", "applied"),
     ]  # fmt: skip
     assert receipts[2].after == 1.0 == model.rate and not receipts[2].decision_id
@@ -58,7 +58,7 @@ def test_a_plan_waits_until_all_of_it_has_arrived() -> None:
     line.incoming.append(second)
     client.observe(2, {"loss": 1.0})
     client.poll()
-    assert model.rate == 0.5 and [one.status for one in line.receipts()] == ["applied", "applied"]
+    assert model.rate == 0.5 and [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
 
 
 def test_an_incomplete_plan_expires() -> None:
@@ -68,4 +68,4 @@ def test_an_incomplete_plan_expires() -> None:
     for step in (1, 2, 3):
         client.observe(step, {"loss": 1.0})
         client.poll()
-    assert model.rate == 1.0 and [one.status for one in line.receipts()] == ["expired"]
+    assert model.rate == 1.0 and [receipt.status for receipt in line.receipts()] == ["expired"]

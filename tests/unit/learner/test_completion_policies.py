@@ -28,13 +28,13 @@ def test_texts_of_a_policy_are_shown_with_its_reward_functions(tmp_path: Any) ->
     line = FakeLink()
     job.train(link=line, completions={"every": 2, "groups": 2}, redact=str.upper)
     shown = groups(line)
-    assert [(one.tick, one.step, one.group) for one in shown] == [(1, 1, 0), (1, 1, 1), (3, 3, 0), (3, 3, 1)]
-    assert {one.groups for one in shown} == {2}
+    assert [(group.tick, group.step, group.group) for group in shown] == [(1, 1, 0), (1, 1, 1), (3, 3, 0), (3, 3, 1)]
+    assert {group.groups for group in shown} == {2}
     first, second = shown[:2]
     assert first.form == "text" and first.redacted and first.prompt.text.isupper()
     assert [member.scores for member in first.members][1] == (None,) * 4 and second.members[1].scores == (0.25,) * 4
-    for one in shown:
-        for place, answer in enumerate(one.completions):
-            given = [member.scores[place] for member in one.members if member.scores[place] is not None]
-            assert answer.reward == pytest.approx(sum(score for score in given if score is not None))
+    for group in shown:
+        for index, answer in enumerate(group.completions):
+            scores = [member.scores[index] for member in group.members if member.scores[index] is not None]
+            assert answer.reward == pytest.approx(sum(score for score in scores if score is not None))
             assert answer.advantage is not None

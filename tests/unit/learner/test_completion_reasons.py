@@ -29,7 +29,7 @@ from oven_runs.settings.completions import CompletionsSettings
 PLACE = {"incarnation": 1, "number": 1, "tick": 2, "step": 3, "group": 0, "groups": 1}
 
 
-class Asked(Unswappable):
+class RemoteCritic(Unswappable):
     """A real member with a scripted model, asked without a bus."""
 
     members, deadline_s = ("critic",), 5.0
@@ -41,13 +41,15 @@ class Asked(Unswappable):
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         async def answers() -> list[Verdict]:
-            found = []
+            replies = []
             for request in requests:
                 reply = await self.member.answer(request.wire())
-                assert reply.reasons.keys() <= {one.id for one in request.completions}, "of no known answer"
-                found.append(read_reply(reply.wire(), "critic", request)[0])
+                assert reply.reasons.keys() <= {completion.id for completion in request.completions}, (
+                    "of no known answer"
+                )
+                replies.append(read_reply(reply.wire(), "critic", request)[0])
                 self.reasons[request.group] = dict(reply.reasons)
-            return found
+            return replies
 
         return {"critic": asyncio.run(answers())}
 
@@ -62,7 +64,7 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     def rule(completions: list[str], **_: Any) -> list[float | None]:
         return [None if text == "bb" else 0.5 for text in completions]
 
-    remote = Asked()
+    remote = RemoteCritic()
     committee = Committee({"rule": rule}, remote=remote, description="A test.", weights={"rule": 1, "critic": 3})
     committee.group_size = 4
     committee(prompts=["p"] * 4, completions=["a", "bb", "a", "dddd"])
@@ -76,7 +78,7 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
 
 
 def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> None:
-    committee = Committee({}, remote=Asked(), description="A test.", shape=CalibratedReward())
+    committee = Committee({}, remote=RemoteCritic(), description="A test.", shape=CalibratedReward())
     committee.group_size = 4
     written = ("[epistemic status: 90] bb", "[epistemic status: 10] bb", "bb", "[epistemic status: 50] dddd")
     committee(prompts=["? ?"] * 4, completions=list(written), text=["cats"] * 4, question=["what?"] * 4)

@@ -46,7 +46,7 @@ def test_a_committees_groups_are_shown_with_scores_and_advantages(tmp_path: Path
     attach(trainer, link=link, committee=committee, completions={"every": 2})
     trainer.train()
     shown = groups(link)
-    assert [(one.number, one.tick, one.step, one.group, one.groups) for one in shown] == [
+    assert [(group.number, group.tick, group.step, group.group, group.groups) for group in shown] == [
         (1, 1, 1, 0, 2),
         (2, 3, 3, 1, 2),
         (3, 5, 5, 0, 2),
@@ -56,12 +56,14 @@ def test_a_committees_groups_are_shown_with_scores_and_advantages(tmp_path: Path
     (judge,) = first.members
     assert (judge.member, judge.weight) == ("judge", 1.0)
     assert judge.scores == tuple(
-        sum(letter in "abcdefghijklmn" for letter in one.text) / 4 for one in first.completions
+        sum(letter in "abcdefghijklmn" for letter in completion.text) / 4 for completion in first.completions
     )
-    assert tuple(one.reward for one in first.completions) == judge.scores  # one member's scores pass through
-    advantages = [one.advantage for one in first.completions]
+    assert (
+        tuple(completion.reward for completion in first.completions) == judge.scores
+    )  # one member's scores pass through
+    advantages = [completion.advantage for completion in first.completions]
     assert None not in advantages and abs(sum(filter(None, advantages))) < 1e-4
-    assert all(one.reward is None and one.advantage is None for one in unscored.completions)
+    assert all(completion.reward is None and completion.advantage is None for completion in unscored.completions)
     assert unscored.members[0].abstained == "not_applicable" and unscored.members[0].scores == ()
 
 
@@ -91,12 +93,12 @@ def test_groups_of_plain_reward_functions_are_shown(tmp_path: Path) -> None:
     attach(trainer, link=link, completions={"every": 1, "groups": 2})
     trainer.train()
     shown = groups(link)
-    assert [(one.tick, one.group) for one in shown] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    for one in shown:
-        counted, unknown = one.members
+    assert [(group.tick, group.group) for group in shown] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    for group in shown:
+        counted, unknown = group.members
         assert (counted.member, counted.weight, unknown.member) == ("length", 0.5, "vowels")
         assert unknown.scores == (None,) * 4  # NaN is missing, never a number
-        for answer, score in zip(one.completions, counted.scores, strict=True):
+        for answer, score in zip(group.completions, counted.scores, strict=True):
             assert answer.reward == (None if score is None else 0.5 * score)
             assert (answer.advantage is None) == (score is None)
 
@@ -105,31 +107,31 @@ def untimed(message: LearnerMessage) -> LearnerMessage:
     """Without the metrics that measure time."""
     if not isinstance(message, Observation):
         return message
-    kept = {name: value for name, value in message.metrics.items() if not name.startswith(TIMED)}
-    return message.model_copy(update={"metrics": kept})
+    untimed_metrics = {name: value for name, value in message.metrics.items() if not name.startswith(TIMED)}
+    return message.model_copy(update={"metrics": untimed_metrics})
 
 
 def test_training_and_log_are_the_same_bit_for_bit(tmp_path: Path) -> None:
     """Of what the learner says to the log, two runs differ in what measures time, and in nothing else."""
 
-    def run(given: dict[str, Any] | None) -> tuple[Remembering, torch.Tensor]:
+    def run(sampling: dict[str, Any] | None) -> tuple[Remembering, torch.Tensor]:
         trainer, committee = grpo(tmp_path, Judge(), max_steps=3)
         link = Remembering()
         link.trainer = trainer
-        attach(trainer, link=link, committee=committee, completions=given)
+        attach(trainer, link=link, committee=committee, completions=sampling)
         trainer.train()
         return link, torch.random.get_rng_state()
 
-    def said(link: FakeLink) -> list[bytes]:
+    def log_bytes(link: FakeLink) -> list[bytes]:
         return [untimed(message).wire() for message in link.sent]
 
     off, drawn = run(None)
-    for given in ({"every": 1, "groups": 2}, {"every": 0}):
-        other, then = run(given)
-        assert bool(other.shown) == bool(given["every"]) and not off.shown
-        assert len(off.states) == 3 and all(same(*pair) for pair in zip(off.states, other.states, strict=True))
+    for sampling in ({"every": 1, "groups": 2}, {"every": 0}):
+        with_samples, then = run(sampling)
+        assert bool(with_samples.shown) == bool(sampling["every"]) and not off.shown
+        assert len(off.states) == 3 and all(same(*pair) for pair in zip(off.states, with_samples.states, strict=True))
         assert torch.equal(drawn, then)
-        assert said(other) == said(off)
+        assert log_bytes(with_samples) == log_bytes(off)
 
 
 def test_a_redaction_is_applied_and_one_that_raises_shows_nothing(tmp_path: Path) -> None:
@@ -143,8 +145,8 @@ def test_a_redaction_is_applied_and_one_that_raises_shows_nothing(tmp_path: Path
     attach(trainer, link=link, committee=committee, completions={"every": 1}, redact=blot)
     trainer.train()
     shown = groups(link)
-    assert len(shown) < 4 and all(one.redacted for one in shown)
-    assert {letter for one in shown for text in (one.prompt, *one.completions) for letter in text.text} <= {"■"}
+    assert len(shown) < 4 and all(group.redacted for group in shown)
+    assert {letter for group in shown for text in (group.prompt, *group.completions) for letter in text.text} <= {"■"}
     with pytest.raises(ConfigError, match="every: Input should be greater than or equal to 0"):
         attach(grpo(tmp_path, Judge())[0], link=FakeLink(), completions={"every": -1})
 
@@ -152,9 +154,9 @@ def test_a_redaction_is_applied_and_one_that_raises_shows_nothing(tmp_path: Path
 def test_only_rank_0_shows_completions_and_none_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     def trainer() -> Any:
         rewards = {"one": deque([0.0, 1.0] * 4)}
-        kept = {"prompt": ["p"] * 8, "completion": list("abcdefgh"), "rewards": rewards, "advantages": [-1.0, 1.0] * 4}
+        logs = {"prompt": ["p"] * 8, "completion": list("abcdefgh"), "rewards": rewards, "advantages": [-1.0, 1.0] * 4}
         return SimpleNamespace(
-            _logs=kept,
+            _logs=logs,
             num_generations=4,
             reward_func_names=["one"],
             reward_weights=torch.ones(1),

@@ -22,7 +22,7 @@ from oven_learner.testing import FakeLink
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 RULES = {"vowels": vowels, "early": early}
-asked: list[str | None] = []
+loaded_names: list[str | None] = []
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run with the verifier, whose sentence model counts letters."""
 
     def encoder(name: str | None = None, device: Any = None) -> Any:
-        asked.append(name)
+        loaded_names.append(name)
 
         def encode(texts: Sequence[str]) -> torch.Tensor:
             counts = torch.tensor([[1.0 + text.count("a"), float(len(text))] for text in texts])
@@ -38,7 +38,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
         return encode
 
-    asked.clear()
+    loaded_names.clear()
     monkeypatch.setattr(draft_verifier, "sentence_encoder", encoder)
     monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("OVEN_RUN", "there")
@@ -47,8 +47,8 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def members(folder: Path, **said: dict[str, str]) -> None:
-    (folder / "config.json").write_text(json.dumps({"committee": {"members": said}}))
+def members(folder: Path, **models: dict[str, str]) -> None:
+    (folder / "config.json").write_text(json.dumps({"committee": {"members": models}}))
 
 
 def test_it_has_a_tenth_of_the_whole_and_the_reference_models_answers(configured: Path) -> None:
@@ -61,9 +61,9 @@ def test_it_has_a_tenth_of_the_whole_and_the_reference_models_answers(configured
     attach(job, committee=committee, link=link)
     job.train()
     assert len(link.series("rewards/near/mean")) == 3 and all(
-        0.5 < one <= 1 for one in link.series("rewards/near/mean")
+        0.5 < score <= 1 for score in link.series("rewards/near/mean")
     )
-    assert asked == [None], "the usual sentence model"
+    assert loaded_names == [None], "the usual sentence model"
 
 
 def test_without_a_teacher_it_is_an_error_and_for_other_answers_than_texts_it_is_off(

@@ -37,9 +37,12 @@ def letters(order: str = LETTERS) -> Any:
 
 def pairs() -> Any:
     """Letters, and some pairs of them that are one token."""
-    words = [*SPECIAL.values(), *LETTERS, *(one + other for one in "abcdefgh" for other in "abcdefgh")]
+    words = [*SPECIAL.values(), *LETTERS, *(first + second for first in "abcdefgh" for second in "abcdefgh")]
     made = Tokenizer(
-        BPE({word: n for n, word in enumerate(words)}, [(one, other) for one in "abcdefgh" for other in "abcdefgh"])
+        BPE(
+            {word: n for n, word in enumerate(words)},
+            [(first, second) for first in "abcdefgh" for second in "abcdefgh"],
+        )
     )
     made.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=made, **SPECIAL)  # type: ignore[no-untyped-call]
@@ -50,26 +53,26 @@ def renamed(model: Any, old: Any, new: Any) -> Any:
     made = copy.deepcopy(model).eval()
     ids, others = old.get_vocab(), new.get_vocab()
     with torch.no_grad():
-        for token, place in ids.items():
+        for token, index in ids.items():
             for mine, theirs in zip(
                 (made.get_input_embeddings(), made.get_output_embeddings()),
                 (model.get_input_embeddings(), model.get_output_embeddings()),
                 strict=True,
             ):
-                mine.weight[others[token]] = theirs.weight[place]
+                mine.weight[others[token]] = theirs.weight[index]
     return made
 
 
-def channelled(folder: Path, weight: float = 1.0, **given: Any) -> Any:
-    channel = Distillation(weight, **given)
+def channelled(folder: Path, weight: float = 1.0, **options: Any) -> Any:
+    channel = Distillation(weight, **options)
     return grpo(folder, ChannelTrainer, channels=[channel], processing_class=letters(), lr_scheduler_type="constant")
 
 
 def test_the_same_model_with_permuted_ids_has_distance_0(tmp_path: Path) -> None:
     set_seed(3)
     policy = llama()  # as the trainer's, which is made from that seed
-    other = letters(LETTERS[::-1])
-    job = channelled(tmp_path, teacher=renamed(policy, letters(), other), tokenizer=other)
+    teacher_tokenizer = letters(LETTERS[::-1])
+    job = channelled(tmp_path, teacher=renamed(policy, letters(), teacher_tokenizer), tokenizer=teacher_tokenizer)
     inputs = batch(job)
     ids = inputs["completion_ids"]  # special tokens amid the text are the policy's alone: the teacher reads text
     inputs["completion_ids"] = ids.where((ids > 2) | (inputs["completion_mask"] == 0), 5)
@@ -78,7 +81,7 @@ def test_the_same_model_with_permuted_ids_has_distance_0(tmp_path: Path) -> None
     assert float(total.detach()) == pytest.approx(0, abs=1e-5)
     assert gradient(job, inputs).norm() < 1e-4
 
-    swapped = channelled(tmp_path / "as it is", teacher=copy.deepcopy(policy), tokenizer=other)
+    swapped = channelled(tmp_path / "as it is", teacher=copy.deepcopy(policy), tokenizer=teacher_tokenizer)
     far, *_ = swapped.channels[0].tally(swapped.model, batch(swapped))
     assert float(far.detach()) > 1e-3, "the ids mean other letters, and the model is not renamed"
 
@@ -86,16 +89,16 @@ def test_the_same_model_with_permuted_ids_has_distance_0(tmp_path: Path) -> None
 def test_longer_tokens_are_compared_with_the_text_that_they_cover(tmp_path: Path) -> None:
     job = channelled(tmp_path, teacher=teacher(11, vocabulary=96), tokenizer=pairs())
     inputs = batch(job)
-    found = gradient(job, inputs)
-    assert found.norm() > 1e-4 and bool(torch.isfinite(found).all())
+    actual = gradient(job, inputs)
+    assert actual.norm() > 1e-4 and bool(torch.isfinite(actual).all())
     job.channels[0].set_weight(0.0)
     assert not gradient(job, inputs).any()
 
 
 def test_the_policy_comes_closer_to_the_teacher(tmp_path: Path) -> None:
-    other = letters(LETTERS[::-1])
+    teacher_tokenizer = letters(LETTERS[::-1])
     job = channelled(tmp_path, 1.0, teacher=TeacherConfig(name="t", model=teacher(12, width=32), strategy="offload"),
-                     tokenizer=other)  # fmt: skip
+                     tokenizer=teacher_tokenizer)  # fmt: skip
     inputs = batch(job)
     optimizer = torch.optim.Adam(job.model.parameters(), lr=0.02)
     values = []
@@ -115,4 +118,4 @@ def test_texts_are_cut_where_both_tokenizers_end_a_token(text: str) -> None:
     assert (written, places, ends) == (text, list(range(len(text))), list(range(1, len(text) + 1)))
     tokens, theirs = across.read(text)
     assert theirs[-1] == len(text) and len(tokens) == len(theirs)
-    assert theirs == [sum(len(pairs().decode([one])) for one in tokens[: n + 1]) for n in range(len(tokens))]
+    assert theirs == [sum(len(pairs().decode([token])) for token in tokens[: n + 1]) for n in range(len(tokens))]

@@ -133,17 +133,17 @@ def test_at_the_last_step_of_an_epoch_a_skip_begins_with_the_next(tmp_path: Path
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20)), max_size=6), st.integers(0, 3))
 def test_no_position_is_drawn_twice_and_the_state_is_complete(turns: list[tuple[int, int]], ahead: int) -> None:
-    mixture, kept, chunk = numbered(), [], 0
+    mixture, positions, chunk = numbered(), [], 0
     for steps, count in turns:
         for _ in range(steps):
-            kept.append(mixture.position(chunk))
+            positions.append(mixture.position(chunk))
             chunk += 1
         for drawn in range(chunk, chunk + ahead):
             mixture.draw(drawn, 4)
         before = mixture.position(chunk)
         mixture.skip(count, chunk)
         assert mixture.position(chunk) == before + count
-    assert kept == sorted(set(kept))
+    assert positions == sorted(set(positions))
     again = numbered()
     again.load_state_dict(mixture.state_dict())
     assert [again.draw(n, 4) for n in range(chunk + 3)] == [mixture.draw(n, 4) for n in range(chunk + 3)]
@@ -165,11 +165,11 @@ def test_completions_that_are_reused_are_finished_first(tmp_path: Path) -> None:
     job: Any = grpo(tmp_path, data=mixture.dataset, num_iterations=2, max_steps=8, generation_batch_size=4)
     line = FakeLink({3: ("data.skip", 2.0)})
     attach(job, link=line, mixture=mixture)
-    asked: list[str] = []
+    prompts: list[str] = []
     generate = job._generate_and_score_completions
 
     def watched(inputs: Any) -> Any:
-        asked.append(inputs[0]["prompt"])
+        prompts.append(inputs[0]["prompt"])
         return generate(inputs)
 
     job._generate_and_score_completions = watched
@@ -178,7 +178,7 @@ def test_completions_that_are_reused_are_finished_first(tmp_path: Path) -> None:
     assert receipt.status == "applied" and isinstance(receipt.before, float)
     first = int(receipt.before)
     wanted = rows[:first] + rows[first + 2 :]
-    assert asked == wanted[: len(asked)] and len(asked) == 4
+    assert prompts == wanted[: len(prompts)] and len(prompts) == 4
 
 
 def numbered_prompts(mixture: Mixture) -> list[str]:

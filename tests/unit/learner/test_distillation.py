@@ -33,11 +33,11 @@ TINY = {
 def distilling(folder: Path, **settings: Any) -> Any:
     """Its own teacher is called `one`; `two` is loaded beside it."""
     set_seed(3)
-    one = teacher(11)
+    teacher_model = teacher(11)
     set_seed(3)
     return DistillationTrainer(
         model=llama(),
-        teacher_model=one,
+        teacher_model=teacher_model,
         args=DistillationConfig(
             output_dir=str(folder), per_device_train_batch_size=8, max_completion_length=4,
             **(COMMON | {"lr_scheduler_type": "constant"} | settings),
@@ -71,10 +71,10 @@ def test_a_swap_is_announced_applied_and_seen_in_the_loss(tmp_path: Path) -> Non
     assert max(before) < min(after) or max(after) < min(before), "the policy stands still; its teacher is another"
 
 
-@pytest.mark.parametrize("kept", [{"strategy": "quantized"}, {"strategy": "offload"}], ids=["8 bits", "offload"])
-def test_offloaded_and_resident_teachers_distil_alike(tmp_path: Path, kept: dict[str, Any]) -> None:
+@pytest.mark.parametrize("storage", [{"strategy": "quantized"}, {"strategy": "offload"}], ids=["8 bits", "offload"])
+def test_offloaded_and_resident_teachers_distil_alike(tmp_path: Path, storage: dict[str, Any]) -> None:
     losses = []
-    for options in ({}, kept):
+    for options in ({}, storage):
         job = distilling(tmp_path, learning_rate=1e-9, logging_steps=1, max_steps=2)
         teachers = Teachers(job, own="one", offload_folder=tmp_path)
         teachers.register(TeacherConfig(name="two", model=teacher(12, width=64), tokenizer=tokenizer(), **options))
@@ -83,7 +83,7 @@ def test_offloaded_and_resident_teachers_distil_alike(tmp_path: Path, kept: dict
         job.train()
         losses.append([entry["loss"] for entry in job.state.log_history if "loss" in entry])
     assert len(losses[0]) == 2 and losses[1] == pytest.approx(
-        losses[0], rel=0.05 if kept["strategy"] == "quantized" else 1e-6
+        losses[0], rel=0.05 if storage["strategy"] == "quantized" else 1e-6
     )
 
 
@@ -114,6 +114,6 @@ def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     (receipt,) = line.receipts()
     assert (receipt.status, receipt.before, receipt.after) == ("applied", "small", "strong")
     held_out = [metric for metric in run.metrics if metric.held_out]
-    assert {metric.name for metric in held_out} == {f"eval/accuracy{of}" for of in ("", "/len1", "/len2")}
+    assert {metric.name for metric in held_out} == {f"eval/accuracy{suffix}" for suffix in ("", "/len1", "/len2")}
     assert [seen.step for seen in line.observed() if "eval/accuracy" in seen.metrics] == [0, 2, 4]
     assert {"loss", "entropy", "completions/mean_length"} <= line.observed()[1].metrics.keys()

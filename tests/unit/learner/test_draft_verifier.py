@@ -22,13 +22,15 @@ def letters(texts: Sequence[str]) -> torch.Tensor:
     return torch.nn.functional.normalize(counts, dim=-1)
 
 
-def test_an_answer_is_worth_what_it_has_in_common_with_the_draft() -> None:
+def test_an_answer_scores_by_its_overlap_with_the_draft() -> None:
     verifier = DraftVerifier(letters)
     assert verifier(["p", "q"], ["a", "b"]) == [None, None], "no teacher yet"
     verifier.drafts = lambda prompts: ["aab", "c", " "]
-    said = verifier(["p", "q", "r"], ["aab", "ab", "a"], answer=["not read"])
-    assert said == [pytest.approx(1.0), pytest.approx(0.5), None]
-    assert verifier(["p", "q", "r"], [[{"role": "assistant", "content": text}] for text in ("aab", "ab", "a")]) == said
+    scores = verifier(["p", "q", "r"], ["aab", "ab", "a"], answer=["not read"])
+    assert scores == [pytest.approx(1.0), pytest.approx(0.5), None]
+    assert (
+        verifier(["p", "q", "r"], [[{"role": "assistant", "content": text}] for text in ("aab", "ab", "a")]) == scores
+    )
 
 
 def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
@@ -37,15 +39,15 @@ def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
     with torch.no_grad():
         for parameter in teachers["big"].parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    active, asked = ["small"], [0]
+    active, batch_sizes = ["small"], [0]
 
     class Counted:
         def __init__(self, model: Any) -> None:
             self._model = model
 
-        def generate(self, **given: Any) -> Any:
-            asked.append(len(given["input_ids"]))
-            return self._model.generate(**given)
+        def generate(self, **inputs: Any) -> Any:
+            batch_sizes.append(len(inputs["input_ids"]))
+            return self._model.generate(**inputs)
 
     drafts = TeacherDrafts(
         lambda: nullcontext((active[0], Counted(teachers[active[0]]))), words, torch.device("cpu"), max_tokens=4
@@ -53,11 +55,11 @@ def test_drafts_are_the_active_teachers_own_and_made_once() -> None:
     before = torch.get_rng_state()
     first = drafts(["ab", "c", "ab"])
     assert torch.equal(torch.get_rng_state(), before)
-    assert first[0] == first[2] and asked == [0, 2], "once for each prompt"
-    assert drafts(["c", "ab"]) == [first[1], first[0]] and asked == [0, 2]
+    assert first[0] == first[2] and batch_sizes == [0, 2], "once for each prompt"
+    assert drafts(["c", "ab"]) == [first[1], first[0]] and batch_sizes == [0, 2]
     active[0] = "big"
-    other = drafts(["ab"])
-    assert asked == [0, 2, 1]
+    restored_drafts = drafts(["ab"])
+    assert batch_sizes == [0, 2, 1]
     single = words(["ab"], return_tensors="pt")["input_ids"]
     made = teachers["big"].generate(input_ids=single, do_sample=False, max_new_tokens=4, pad_token_id=0)
-    assert other == words.batch_decode(made[:, 2:], skip_special_tokens=True)
+    assert restored_drafts == words.batch_decode(made[:, 2:], skip_special_tokens=True)

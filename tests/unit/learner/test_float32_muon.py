@@ -18,7 +18,7 @@ def test_singular_values_are_near_one(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
-def test_it_is_torchs_up_to_the_precision() -> None:
+def test_float32_muon_matches_torchs_muon_up_to_precision() -> None:
     generator = torch.Generator().manual_seed(2)
     ours, theirs = (nn.Parameter(torch.ones(24, 12)) for _ in range(2))
     optimizers = [Float32Muon([ours], lr=0.02), torch.optim.Muon([theirs], lr=0.02, weight_decay=0.0)]

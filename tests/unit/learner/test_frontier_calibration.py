@@ -91,7 +91,7 @@ def trained(folder: Path, *, attached: bool = True, late: int = 0) -> tuple[Any,
     return job, seen
 
 
-def test_it_moves_no_bit_and_publishes_changes_against_step_0(folder: Path) -> None:
+def test_probing_changes_no_bit_and_publishes_changes_since_step_0(folder: Path) -> None:
     plain, _ = trained(folder, attached=False)
     probe_set.write(folder, key(folder), PROBES)
     job, seen = trained(folder)

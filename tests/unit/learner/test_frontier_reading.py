@@ -62,15 +62,15 @@ def answered(words: Any, frontier: Any, prompt: str, completion: str, top: int) 
                 hex=token_bytes(words, piece).hex(),
                 top=tuple(
                     Alternative(hex=bytes_of(int(token)).hex(), logprob=min(0.0, float(value)))
-                    for token, value in zip(best.indices[at], best.values[at], strict=True)
+                    for token, value in zip(best.indices[index], best.values[index], strict=True)
                 ),
             )
-            for at, piece in enumerate(spelt)
+            for index, piece in enumerate(spelt)
         ),
     )
 
 
-def of(*probes: Probe) -> ProbeSet:
+def probe_set(*probes: Probe) -> ProbeSet:
     return ProbeSet(provider="openai", model="frontier", probes=probes)
 
 
@@ -81,7 +81,7 @@ def of(*probes: Probe) -> ProbeSet:
     st.lists(st.floats(0, 1), min_size=6, max_size=6),
 )
 def test_the_bound_is_below_the_divergence_for_any_tail(
-    theirs: list[float], ours: list[float], kept: int, tail: list[float]
+    theirs: list[float], ours: list[float], count: int, tail: list[float]
 ) -> None:
     """A whole distribution of which the `kept` likeliest are known; and any other that agrees on those."""
     whole = torch.zeros(SYMBOLS, dtype=torch.float64)
@@ -89,7 +89,7 @@ def test_the_bound_is_below_the_divergence_for_any_tail(
     policy = torch.zeros(SYMBOLS, dtype=torch.float64)
     policy[:6] = torch.tensor(ours, dtype=torch.float64) / sum(ours)
     known = torch.zeros_like(whole)
-    order = whole.argsort(descending=True)[:kept]
+    order = whole.argsort(descending=True)[:count]
     known[order] = whole[order]
     bound = float(least_divergence(known[None], policy[None])[0])
 
@@ -99,10 +99,10 @@ def test_the_bound_is_below_the_divergence_for_any_tail(
 
     assert -1e-9 <= bound <= divergence(whole) + 1e-9
     if sum(tail):
-        other = known.clone()
-        other[:6] += (1 - known.sum()) * torch.tensor(tail, dtype=torch.float64) / sum(tail)
-        assert bound <= divergence(other) + 1e-9
-    if kept == 0:
+        completed = known.clone()
+        completed[:6] += (1 - known.sum()) * torch.tensor(tail, dtype=torch.float64) / sum(tail)
+        assert bound <= divergence(completed) + 1e-9
+    if count == 0:
         assert bound == pytest.approx(0, abs=1e-9), "nothing is known, and nothing is claimed"
 
 
@@ -112,42 +112,44 @@ def test_the_whole_distribution_gives_the_divergence_itself() -> None:
     assert float(least_divergence(theirs[None], ours[None])[0]) == pytest.approx(exact)
 
 
-def test_bits_per_byte_are_the_policy_s_own_and_the_kl_is_against_what_it_would_have_said() -> None:
+def test_bits_per_byte_and_kl_equal_a_direct_computation() -> None:
     """One tokenizer and every alternative: then the bound is the divergence of the next byte, token by token."""
     words = bpe(280)
     frontier, policy = model(words, 1), model(words, 2)
     probe = answered(words, frontier, TEXTS[0], TEXTS[1], len(words))
-    reading = PolicyReading(of(probe), policy, words)
-    found = reading.read(policy)
+    reading = PolicyReading(probe_set(probe), policy, words)
+    reading_result = reading.read(policy)
     first, ids = list(words(TEXTS[0])["input_ids"]), list(words(TEXTS[1])["input_ids"])
     with torch.no_grad():
-        rows = [one(torch.tensor([first + ids])).logits[0, len(first) - 1 : -1] for one in (policy, frontier)]
+        rows = [model(torch.tensor([first + ids])).logits[0, len(first) - 1 : -1] for model in (policy, frontier)]
     nats = -rows[0].double().log_softmax(-1).gather(-1, torch.tensor(ids)[:, None]).sum()
-    assert found.bits_per_byte == pytest.approx(float(nats) / math.log(2) / len(TEXTS[1].encode()), rel=1e-5)
-    ours, theirs = (FirstBytes(words, len(words))(one) for one in rows)
+    assert reading_result.bits_per_byte == pytest.approx(float(nats) / math.log(2) / len(TEXTS[1].encode()), rel=1e-5)
+    ours, theirs = (FirstBytes(words, len(words))(row) for row in rows)
     each = (theirs * (theirs / ours).log()).nan_to_num().sum(-1)
     whole = [
-        at for at, text in enumerate(words.convert_ids_to_tokens(ids)) if at == 0 or _at_character(words, ids[:at])
+        index
+        for index, text in enumerate(words.convert_ids_to_tokens(ids))
+        if index == 0 or _at_character(words, ids[:index])
     ]
-    assert found.places == len(whole)
-    assert found.kl == pytest.approx(float(each[whole].mean()), rel=1e-4)
-    assert PolicyReading(of(probe), frontier, words).read(frontier).kl == pytest.approx(0, abs=1e-6)
+    assert reading_result.places == len(whole)
+    assert reading_result.kl == pytest.approx(float(each[whole].mean()), rel=1e-4)
+    assert PolicyReading(probe_set(probe), frontier, words).read(frontier).kl == pytest.approx(0, abs=1e-6)
 
 
 def _at_character(words: Any, ids: list[int]) -> bool:
     return not words.decode(ids).endswith("�")
 
 
-def test_with_other_tokens_only_places_where_both_end_one_count_and_fewer_alternatives_claim_less() -> None:
+def test_with_other_tokens_only_shared_token_ends_count() -> None:
     theirs, ours = bpe(290), bpe(262)
     frontier, policy = model(theirs, 1), model(ours, 2)
     kls = []
     for top in (2, 20, len(theirs)):
-        probes = of(*(answered(theirs, frontier, TEXTS[0], text, top) for text in TEXTS))
-        found = PolicyReading(probes, policy, ours).read(policy)
+        probes = probe_set(*(answered(theirs, frontier, TEXTS[0], text, top) for text in TEXTS))
+        result = PolicyReading(probes, policy, ours).read(policy)
         tokens = sum(len(theirs(text)["input_ids"]) for text in TEXTS)
-        assert 0 < found.places <= tokens
-        kls.append(found.kl)
+        assert 0 < result.places <= tokens
+        kls.append(result.kl)
     assert kls[0] is not None and 0 <= kls[0] <= (kls[1] or 0) <= (kls[2] or 0)
 
 
@@ -156,7 +158,7 @@ def test_reading_changes_no_state() -> None:
     policy = model(words, 2).train()
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     state = random_state.take()
-    plain = PolicyReading(of(Probe(prompt="the", completion=" cat")), policy, words)
+    plain = PolicyReading(probe_set(Probe(prompt="the", completion=" cat")), policy, words)
     first, second = plain.read(policy), plain.read(policy)
     assert first == second and first.kl is None and first.places == 0
     assert policy.training and same_state(state, random_state.take())

@@ -42,16 +42,18 @@ class Judges(Unswappable):
 
     def __init__(self, members: tuple[str, ...] = ("critic", "second")) -> None:
         self.members = members
-        self.asked: list[tuple[int, tuple[str, ...]]] = []
+        self.requests: list[tuple[int, tuple[str, ...]]] = []
         self.trainer: Any = None
         self.held: Callable[[], object] = lambda: None
         """Called before they answer."""
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
-        self.asked.append((self.trainer.state.global_step, tuple(request.prompt for request in requests)))
+        self.requests.append((self.trainer.state.global_step, tuple(request.prompt for request in requests)))
         self.held()
-        given: list[Verdict] = [tuple(early(one.text) for one in request.completions) for request in requests]
-        return {member: [*given] for member in members}
+        verdicts: list[Verdict] = [
+            tuple(early(completion.text) for completion in request.completions) for request in requests
+        ]
+        return {member: [*verdicts] for member in members}
 
     def close(self) -> None:
         """Nothing is open."""
@@ -134,14 +136,16 @@ def test_each_row_is_trained_once_in_the_same_order_one_step_after_its_policy(
     _, line, before = train(*made(tmp_path / "0", plain, ahead=0, **shape))
     _, ahead, after = train(*made(tmp_path / "1", judges, ahead=1, **shape))
     assert after.prompts == before.prompts
-    assert [step for step, _ in plain.asked] == [0, 1, 2, 3, 4, 5]
-    assert [step for step, _ in judges.asked] == [0, 0, 1, 2, 4, 4], "epochs have 4 steps"
-    assert [prompts for _, prompts in judges.asked] == [prompts for _, prompts in plain.asked]
+    assert [step for step, _ in plain.requests] == [0, 1, 2, 3, 4, 5]
+    assert [step for step, _ in judges.requests] == [0, 0, 1, 2, 4, 4], "epochs have 4 steps"
+    assert [prompts for _, prompts in judges.requests] == [prompts for _, prompts in plain.requests]
     assert ahead.series("committee/steps_ahead") == [0, 1, 1, 1, 0, 1]
     assert after.old[:: len(after.old) // 6] == [False, True, True, True, False, True]
-    assert not any("committee/steps_ahead" in one.metrics for one in line.observed())
-    for one, other in zip(ahead.observed(), line.observed(), strict=True):
-        ours, others = ({name for name in seen.metrics if not name.startswith("time/")} for seen in (one, other))
+    assert not any("committee/steps_ahead" in observation.metrics for observation in line.observed())
+    for observation, expected in zip(ahead.observed(), line.observed(), strict=True):
+        ours, others = (
+            {name for name in seen.metrics if not name.startswith("time/")} for seen in (observation, expected)
+        )
         assert ours - {"committee/steps_ahead"} == others, "each step has its own metrics"
 
 
@@ -153,9 +157,9 @@ def test_the_judges_answer_while_the_next_step_is_made(tmp_path: Path) -> None:
 
     def held() -> None:
         with more:
-            number = len(judges.asked)
+            number = len(judges.requests)
             more.notify_all()
-            assert more.wait_for(lambda: len(judges.asked) > number or number == 4, 60)
+            assert more.wait_for(lambda: len(judges.requests) > number or number == 4, 60)
 
     judges.held = held
     _, line, _ = train(trainer, committee)
@@ -180,11 +184,11 @@ def test_a_rollback_and_an_evaluation_do_not_corrupt_batches_in_flight(tmp_path:
     attached, line, seen = train(trainer, committee, line)
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert "grpo.epsilon" in attached.actuators, "the ratio is not 1 any more"
-    assert [len(prompts) for _, prompts in judges.asked].count(2) >= 8
+    assert [len(prompts) for _, prompts in judges.requests].count(2) >= 8
     ahead = line.series("committee/steps_ahead")
     assert ahead[3] == 0, "the step after the rollback"
     assert all(len(pair) == 2 for pair in seen.prompts)
-    twice = [one for one in zip(seen.prompts, seen.prompts[1:], strict=False) if one[0] == one[1]]
+    twice = [pair for pair in zip(seen.prompts, seen.prompts[1:], strict=False) if pair[0] == pair[1]]
     assert not twice
 
 

@@ -13,8 +13,8 @@ digit_strings = st.text("0123456789", min_size=1, max_size=8)
 
 
 def test_an_example_reads_as_documented() -> None:
-    asked = example("5203")
-    assert (asked.prompt, asked.answer, asked.level) == ("S5203=", "0235", "len4")
+    task = example("5203")
+    assert (task.prompt, task.answer, task.level) == ("S5203=", "0235", "len4")
 
 
 @given(digit_strings)

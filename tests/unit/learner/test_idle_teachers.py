@@ -36,9 +36,9 @@ def trained(folder: Path, kl_every: int, **settings: Any) -> tuple[Any, FakeLink
     return job, line
 
 
-def told(line: FakeLink, name: str) -> list[float]:
+def values_of(line: FakeLink, name: str) -> list[float]:
     """Its values, in the steps that have one."""
-    return [one.metrics[name] for one in line.observed() if name in one.metrics]
+    return [observation.metrics[name] for observation in line.observed() if name in observation.metrics]
 
 
 def shaky() -> Any:
@@ -62,21 +62,25 @@ def test_sampling_idle_teachers_changes_no_bit_of_the_training(tmp_path: Path, s
         made = {key: value() if callable(value) else value for key, value in settings.items()}
         job, line = trained(tmp_path / str(kl_every), kl_every, **made)
         logs = [
-            {k: v for k, v in one.items() if "time" not in k and "per_second" not in k} for one in job.state.log_history
+            {k: v for k, v in entry.items() if "time" not in k and "per_second" not in k}
+            for entry in job.state.log_history
         ]
         ends.append((weights(job), torch.get_rng_state(), logs, line))
     (first, state, logs, silent), (second, state_too, logs_too, line) = ends
     assert equal(first, second) and torch.equal(state, state_too) and logs == logs_too
     assert not [name for name in silent.observed()[0].metrics if name.startswith("kl/")]
-    assert all(told(line, f"kl/{name}") for name in ("small", "strong"))
+    assert all(values_of(line, f"kl/{name}") for name in ("small", "strong"))
 
 
 def test_kl_is_published_for_idle_teachers_in_sampled_steps(tmp_path: Path) -> None:
     _, line = trained(tmp_path, 2)
-    found = [{name for name in one.metrics if name.startswith("kl/")} for one in line.observed()]
-    assert found == [set(), {"kl/strong"}, set(), {"kl/small"}, set(), {"kl/small"}]
+    kl_names = [{name for name in observation.metrics if name.startswith("kl/")} for observation in line.observed()]
+    assert kl_names == [set(), {"kl/strong"}, set(), {"kl/small"}, set(), {"kl/small"}]
     assert isinstance(line.sent[0], RunStarted)
-    assert {one.name for one in line.sent[0].metrics if one.name.startswith("kl/")} == {"kl/small", "kl/strong"}
+    assert {metric.name for metric in line.sent[0].metrics if metric.name.startswith("kl/")} == {
+        "kl/small",
+        "kl/strong",
+    }
 
 
 def test_kl_on_the_same_completions_equals_trls(tmp_path: Path) -> None:

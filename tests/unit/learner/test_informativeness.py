@@ -32,6 +32,6 @@ def test_the_whole_answer_has_to_be_a_known_one(answer: str, worth: float) -> No
 
 
 def test_without_known_answers_the_rule_abstains() -> None:
-    given = informativeness(["yes", "yes", "yes", "yes"], [WHAT, [], [], None], [RIGHT, [], ["yes"], None])
-    assert given == [0.5, None, 0.5, None]
+    scores = informativeness(["yes", "yes", "yes", "yes"], [WHAT, [], [], None], [RIGHT, [], ["yes"], None])
+    assert scores == [0.5, None, 0.5, None]
     assert informativeness(["yes"]) == [None]

@@ -61,7 +61,9 @@ class Members:
         self.named.append(members)
         if self.meanwhile is not None:
             self.meanwhile()
-        return {member: [tuple(len(c.text) / 10 for c in one.completions) for one in requests] for member in members}
+        return {
+            member: [tuple(len(c.text) / 10 for c in request.completions) for request in requests] for member in members
+        }
 
     def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
         return {}
@@ -102,8 +104,8 @@ class Run:
             self.client.poll()
 
     def receipt(self, command: str) -> Receipt:
-        [found] = [receipt for receipt in self.link.receipts() if receipt.command == command]
-        return found
+        [answer] = [receipt for receipt in self.link.receipts() if receipt.command == command]
+        return answer
 
     def ask(self) -> Mapping[str, Named]:
         self.committee(["p", "p"], ["a", "bb"])
@@ -112,7 +114,7 @@ class Run:
 
 def test_a_successful_probe_adds_a_choice_without_delaying_steps() -> None:
     run = Run("critic")
-    said = run.say("offer", judge=OTHER)
+    command = run.say("offer", judge=OTHER)
     run.step(3)
     assert run.link.receipts() == [] and len(run.link.observed()) == 3, "it is still being probed"
     [(member, model, joins, probe)] = run.remote.probes
@@ -126,7 +128,7 @@ def test_a_successful_probe_adds_a_choice_without_delaying_steps() -> None:
         OFF,
     )
     assert announced.actuator.value == FIRST.identity and announced.actuator.moves_own_metric
-    assert receipt == run.receipt(said) and (receipt.status, receipt.after) == ("noop", FIRST.identity)
+    assert receipt == run.receipt(command) and (receipt.status, receipt.after) == ("noop", FIRST.identity)
     assert run.ask() == {"critic": Named()}, "an offer changes nothing yet"
     run.link.incoming.append(decision(CRITIC, OTHER.identity, apply_at=5))
     run.step()
@@ -137,14 +139,14 @@ def test_a_successful_probe_adds_a_choice_without_delaying_steps() -> None:
 
 def test_a_failed_probe_is_refused_and_the_old_judge_stays() -> None:
     run = Run("critic")
-    said = run.say("offer", judge=OTHER)
+    command = run.say("offer", judge=OTHER)
     run.step()
     second = run.say("offer", judge=OTHER)
     run.step(2)
     assert "deepseek/chat+logprobs=20 is being probed for critic now" in run.receipt(second).reason
     run.remote.probes[0][3].set_result("gave no verdict: auth, HTTP 401")
     run.step()
-    refused = run.receipt(said)
+    refused = run.receipt(command)
     assert (refused.status, refused.after, refused.reason) == (
         "rejected",
         FIRST.identity,
@@ -156,11 +158,11 @@ def test_a_failed_probe_is_refused_and_the_old_judge_stays() -> None:
 
 def test_pending_probes_expire_when_the_run_ends() -> None:
     run = Run("critic")
-    said = run.say("offer", judge=OTHER)
+    command = run.say("offer", judge=OTHER)
     run.step()
     late = run.say("offer", judge=OTHER)
     run.client.close("completed")
-    assert [(run.receipt(one).status, run.receipt(one).reason) for one in (said, late)] == [
+    assert [(run.receipt(command).status, run.receipt(command).reason) for command in (command, late)] == [
         ("expired", "the run ended first")
     ] * 2
 
@@ -186,8 +188,8 @@ class Log:
     keys: ClassVar[dict[str, str]] = {}
 
     def __init__(self, *bodies: LogMessage) -> None:
-        at = datetime(2026, 1, 1, tzinfo=UTC)
-        self.events = [Event(seq, "oven.r.run", b"", at, body) for seq, body in enumerate(bodies, 1)]
+        time = datetime(2026, 1, 1, tzinfo=UTC)
+        self.events = [Event(seq, "oven.r.run", b"", time, body) for seq, body in enumerate(bodies, 1)]
 
     async def head(self, _: str) -> int:
         return len(self.events)
@@ -202,19 +204,21 @@ class Log:
 
 async def test_the_log_alone_brings_back_offers_choices_members_and_weights() -> None:
     run = Run("critic")
-    told = [OperatorCommand(id="o", action="offer", actuator=CRITIC, judge=OTHER)]
-    told += [OperatorCommand(id="a", action="add", actuator="committee.tone", judge=FIRST, value=0.2)]
-    told += [OperatorCommand(id="x", action="offer", actuator=CRITIC, judge=JudgeSpec(provider="grok", model="dead"))]
-    run.link.incoming.extend(told[:2])
+    commands = [OperatorCommand(id="o", action="offer", actuator=CRITIC, judge=OTHER)]
+    commands += [OperatorCommand(id="a", action="add", actuator="committee.tone", judge=FIRST, value=0.2)]
+    commands += [
+        OperatorCommand(id="x", action="offer", actuator=CRITIC, judge=JudgeSpec(provider="grok", model="dead"))
+    ]
+    run.link.incoming.extend(commands[:2])
     run.step()
     for probe in run.remote.probes:
         probe[3].set_result("")
     run.step()
-    run.link.incoming.extend([told[2], decision(CRITIC, OTHER.identity, apply_at=3)])
+    run.link.incoming.extend([commands[2], decision(CRITIC, OTHER.identity, apply_at=3)])
     run.step()
     run.remote.probes[2][3].set_result("no answer")
     run.step()
-    log: Any = Log(*told, *run.link.sent)
+    log: Any = Log(*commands, *run.link.sent)
     past = await read_resume_state(log, "r", log)
     again = Run("critic", "tone", past=past)
     assert again.committee.weights == run.committee.weights == {"exact": 0.4, "critic": 0.4, "tone": 0.2}
@@ -274,20 +278,20 @@ def test_muting_cannot_break_the_quorum() -> None:
 
 def test_a_member_joins_and_leaves_with_its_share_of_the_weight() -> None:
     run = Run("critic")
-    said = run.say("add", "tone", judge=OTHER, value=0.2)
+    command = run.say("add", "tone", judge=OTHER, value=0.2)
     run.step()
     assert run.remote.probes[0][:3] == ("tone", OTHER, True), "its process may still be on its way"
     run.remote.probes[0][3].set_result("")
     run.step()
-    assert run.receipt(said).status == "applied" and run.receipt(said).after == OTHER.identity
+    assert run.receipt(command).status == "applied" and run.receipt(command).after == OTHER.identity
     announced = [message.actuator for message in run.link.sent if isinstance(message, ActuatorAnnounced)]
     shares = {"exact": 0.4, "critic": 0.4, "tone": 0.2}
     assert [(spec.name, spec.value) for spec in announced] == [(WEIGHTS, shares), ("committee.tone", OTHER.identity)]
     assert run.ask() == {"critic": Named(), "tone": Named()}
 
-    said = run.say("remove", "tone")
+    command = run.say("remove", "tone")
     run.step(2)
-    assert (run.receipt(said).status, run.receipt(said).after) == ("applied", OFF)
+    assert (run.receipt(command).status, run.receipt(command).after) == ("applied", OFF)
     assert run.ask() == {"critic": Named()} and run.committee.weights == {"exact": 0.5, "critic": 0.5}
     spec = run.actuators.spec("committee.tone")
     assert spec.choices == (OFF,), "nothing but off is left of it"
@@ -321,7 +325,7 @@ def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: l
 
 
 @pytest.mark.parametrize(
-    ("action", "member", "fields", "said"),
+    ("action", "member", "fields", "message"),
     [
         ("offer", "critik", {"judge": OTHER}, "no committee member named 'critik'; did you mean 'critic'"),
         ("offer", "critic", {}, "no model is named"),
@@ -329,11 +333,13 @@ def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: l
         ("add", "critic", {"judge": OTHER, "value": 0.5}, "critic is a member already"),
     ],
 )
-def test_an_invalid_change_of_a_judge_is_refused(action: str, member: str, fields: dict[str, Any], said: str) -> None:
+def test_an_invalid_change_of_a_judge_is_refused(
+    action: str, member: str, fields: dict[str, Any], message: str
+) -> None:
     run = Run("critic")
     command = run.say(action, member, **fields)
     run.step(2)
-    assert run.receipt(command).status == "rejected" and said in run.receipt(command).reason
+    assert run.receipt(command).status == "rejected" and message in run.receipt(command).reason
     assert run.remote.probes == []
 
 
@@ -343,7 +349,7 @@ def test_a_member_removed_before_its_answer_does_not_join() -> None:
     run.step()
     removed = run.say("remove", "tone")
     run.step(2)
-    assert [run.receipt(one).status for one in (added, removed)] == ["rejected", "rejected"]
+    assert [run.receipt(command).status for command in (added, removed)] == ["rejected", "rejected"]
     assert run.remote.probes[0][3].cancelled() and "tone" not in run.committee.members
 
 

@@ -27,8 +27,8 @@ GAUGES = {"loss", "grad_norm", "learning_rate", "optim/weight_norm", "optim/upda
 def test_the_example_loops_log_is_complete(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     line = FakeLink({8: ("optimizer.lr_scale", 0.5), 20: ("run.rollback", 10.0)})
 
-    def connected(**given: Any) -> Any:
-        return connect(link=line, **given)
+    def connected(**options: Any) -> Any:
+        return connect(link=line, **options)
 
     monkeypatch.setattr(oven_learner, "connect", connected, raising=False)
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")

@@ -57,9 +57,9 @@ OPTIMIZERS: dict[str, Made] = {
 WITHOUT_RATIO = ("momentum", "SGD")
 
 
-def flat(loop: Loop, of: Callable[[torch.nn.Parameter], torch.Tensor | None]) -> torch.Tensor:
-    found = [of(parameter) for parameter in loop.model.parameters()]
-    return torch.cat([one.detach().double().flatten() for one in found if one is not None])
+def flat(loop: Loop, read: Callable[[torch.nn.Parameter], torch.Tensor | None]) -> torch.Tensor:
+    tensors = [read(parameter) for parameter in loop.model.parameters()]
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors if tensor is not None])
 
 
 def run_of(line: FakeLink) -> RunStarted:
@@ -114,7 +114,7 @@ def test_training_is_bit_identical_with_and_without_gauges() -> None:
         alone.optimizer.register_step_pre_hook(clipped)
         alone.alone()
         loop = Loop(how, clip=0.5, evaluate_every=3)
-        loop.given["evaluate"] = loop.evaluated
+        loop.options["evaluate"] = loop.evaluated
         line = loop.run(FakeLink())
         assert equal(alone.weights(), loop.weights())
         assert max(seen.metrics.get("grad_norm", 0.0) for seen in line.observed()) > 0.5, "before clipping"
@@ -122,7 +122,7 @@ def test_training_is_bit_identical_with_and_without_gauges() -> None:
 
 def test_the_readmes_loop_feeds_the_agents_it_names() -> None:
     loop = Loop(clip=1.0)
-    loop.given["evaluate"] = loop.evaluated
+    loop.options["evaluate"] = loop.evaluated
     run = run_of(loop.run(FakeLink()))
     agents = {entry.name: entry.load()().cannot_fire(run) for entry in entry_points(group="oven.agents")}
     able = {name for name, why in agents.items() if why is None}
@@ -212,7 +212,9 @@ def test_gradients_computed_in_the_closure_belong_to_this_step(by_name: bool) ->
     plain, line = run(False, FakeLink())
     closed, seen = run(True, FakeLink({5: ("optimizer.lr_scale", 0.25)}))
     assert equal(plain.weights(), closed.weights())
-    assert [one.metrics for one in seen.observed()] == [one.metrics for one in line.observed()]
+    assert [observation.metrics for observation in seen.observed()] == [
+        observation.metrics for observation in line.observed()
+    ]
     assert [r.status for r in seen.receipts()] == ["rejected"]
 
 
@@ -235,7 +237,7 @@ def test_a_gauge_that_raises_is_given_up_and_training_continues(
 
 def test_held_out_metrics_are_measured_when_due_and_when_asked_for() -> None:
     loop = Loop(evaluate_every=5)
-    loop.given["evaluate"] = loop.evaluated
+    loop.options["evaluate"] = loop.evaluated
     line = loop.run(FakeLink({8: ("run.evaluate", None)}))
     assert [seen.step for seen in line.observed() if "eval/loss" in seen.metrics] == [0, 5, 8, 10, STEPS]
     assert line.observed()[0].metrics.keys() == {"eval/loss"}, "of the weights that it starts from"
@@ -252,7 +254,7 @@ def test_a_rollback_restores_a_loop_and_tells_it_the_step() -> None:
     seen: dict[int, list[torch.Tensor]] = {}
     loop = Loop(lambda p: torch.optim.AdamW(p, lr=0.01))
     scheduler = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: 1 - step / 40)
-    loop.given["scheduler"] = scheduler
+    loop.options["scheduler"] = scheduler
     loop.after = scheduler.step
     back: list[Any] = []
 
@@ -273,24 +275,24 @@ def test_a_rollback_restores_a_loop_and_tells_it_the_step() -> None:
 def test_a_loop_may_continue_from_the_restored_step_and_undo_it() -> None:
     loop = Loop()
     line = FakeLink({5: ("run.rollback", 0.0), 7: ("run.undo_rollback", None)})
-    left: list[torch.Tensor] = []
+    left_behind: list[torch.Tensor] = []
     with connect(link=line, model=loop.model, optimizer=loop.optimizer, max_steps=8) as client:
         while client.step < 8:
             loop.step()
             if client.tick == 4:
-                left = loop.weights()
+                left_behind = loop.weights()
             client.observe(client.step + 1, {"loss": 1.0})
             client.poll()
             if client.tick == 7:
-                assert equal(loop.weights(), left)
+                assert equal(loop.weights(), left_behind)
     assert [observed.step for observed in line.observed()] == [1, 2, 3, 4, 5, 1, 2, 6, 7, 8]
     assert [receipt.status for receipt in line.receipts()] == ["applied", "applied"]
 
 
-def test_the_rate_stays_what_was_decided_through_a_rollback() -> None:
+def test_the_decided_rate_survives_a_rollback() -> None:
     loop = Loop()
     scheduler = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: 1 - step / 40)
-    loop.given["scheduler"] = scheduler
+    loop.options["scheduler"] = scheduler
     loop.after = scheduler.step
     line = loop.run(FakeLink({4: ("optimizer.lr_scale", 0.25), 5: ("run.rollback", 0.0)}))
     assert [(r.actuator, r.status) for r in line.receipts()] == [

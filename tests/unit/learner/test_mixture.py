@@ -149,7 +149,7 @@ def test_grpo_keeps_its_groups_with_a_mixture(tmp_path: Path) -> None:
 
     job._generate_and_score_completions = watched
     job.train()
-    assert [len(of) for of in prompts] == [8] * 2, "a generation serves two steps, twice"
+    assert [len(batch) for batch in prompts] == [8] * 2, "a generation serves two steps, twice"
     for generation in prompts:
         first, second = generation[:4], generation[4:]
         assert len(set(first)) == len(set(second)) == 1, "four completions of one prompt stand together"

@@ -71,19 +71,19 @@ def test_a_loop_without_a_controller_trains_the_same_bits(mode: str, monkeypatch
     """The clipping that it asked for is its own setting, and stays; nothing is measured."""
     monkeypatch.setenv("OVEN_MODE", mode)
     alone = Loop(clip=0.1)
-    given: dict[str, Any] = {"model": alone.model, "optimizer": alone.optimizer, "max_steps": STEPS}
-    asked: list[int] = []
+    options: dict[str, Any] = {"model": alone.model, "optimizer": alone.optimizer, "max_steps": STEPS}
+    evaluations: list[int] = []
     hooks = len(alone.optimizer._optimizer_step_pre_hooks)
 
     def evaluate() -> dict[str, float]:
-        asked.append(1)
+        evaluations.append(1)
         return {"eval/loss": 1.0}
 
-    with connect(clip=0.1, evaluate=evaluate, **given) as client:
+    with connect(clip=0.1, evaluate=evaluate, **options) as client:
         for step in range(1, STEPS + 1):
             client.observe(step, {"loss": alone.step()})
             client.poll()
-    assert not asked and len(alone.optimizer._optimizer_step_pre_hooks) == hooks
+    assert not evaluations and len(alone.optimizer._optimizer_step_pre_hooks) == hooks
     monkeypatch.delenv("OVEN_MODE")
     steered = Loop(clip=0.1)
     steered.run(FakeLink())
@@ -111,9 +111,9 @@ def test_a_trainer_without_a_controller_is_unchanged(tmp_path: Path) -> None:
     known = set(vars(job)), list(job.callback_handler.callbacks)
     attach(job, optional=True)
     assert (set(vars(job)), job.callback_handler.callbacks) == known
-    for one in (plain, job):
+    for trainer_or_plain in (plain, job):
         torch.manual_seed(3)
-        one.train()
+        trainer_or_plain.train()
     assert equal(weights(plain), weights(job))
 
 
@@ -124,8 +124,8 @@ def test_a_mixture_without_a_controller_trains_bit_for_bit_alike(
 
     def made(folder: Path) -> tuple[Any, Any]:
         parts = {
-            name: Dataset.from_list([{k: v.tolist() for k, v in row.items()} for row in some])
-            for name, some in (("a", rows(32)[:16]), ("b", rows(32)[16:]))
+            name: Dataset.from_list([{k: v.tolist() for k, v in row.items()} for row in part])
+            for name, part in (("a", rows(32)[:16]), ("b", rows(32)[16:]))
         }
         mixture = oven.Mixture(parts, seed=0)
         return trainer(folder, data=mixture.dataset.with_format("torch")), mixture

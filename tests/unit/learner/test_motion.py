@@ -63,10 +63,10 @@ def test_a_run_leaves_its_files_and_resumes_bit_for_bit(kind: str, tmp_path: Pat
     record, line = job.Record(straight, EVALUATED[0], 5), FakeLink()
     straight.train(link=line)
     record.write(tmp_path)
-    kept = numpy.load(tmp_path / "motion.npz")
-    assert kept["start"].shape == kept["end"].shape == kept["teacher"].shape == (32, 24, 3)
-    assert kept["reward"].shape == (3,) and kept["step"].tolist() == [1, 2, 3]
-    assert not numpy.allclose(kept["start"], kept["end"])
+    arrays = numpy.load(tmp_path / "motion.npz")
+    assert arrays["start"].shape == arrays["end"].shape == arrays["teacher"].shape == (32, 24, 3)
+    assert arrays["reward"].shape == (3,) and arrays["step"].tolist() == [1, 2, 3]
+    assert not numpy.allclose(arrays["start"], arrays["end"])
     assert (tmp_path / "motion.png").read_bytes().startswith(b"\x89PNG")
     assert {"eval/reward", "rewards/reach/mean", "kl"} <= line.observed()[2].metrics.keys()
     resumed = job.build(settings, start, 5, tmp_path)

@@ -22,9 +22,9 @@ def test_templates_hold_250_items_out_of_training_and_the_question_alone_says_no
     drawn = template_items(BENCHMARKS[name])
     assert len({item.text for item in drawn}) == len(drawn) == ITEMS
     assert not {item.text for item in drawn} & {item.text for item in items(name, held_out=False)}
-    asked = Counter((item.question, item.answer) for item in drawn)
-    assert len(asked) == 2 * len(list(BENCHMARKS[name].questions(FALSE)))
-    assert max(asked.values()) - min(asked.values()) <= 1
+    counts = Counter((item.question, item.answer) for item in drawn)
+    assert len(counts) == 2 * len(list(BENCHMARKS[name].questions(FALSE)))
+    assert max(counts.values()) - min(counts.values()) <= 1
     assert {(item.text, item.question, item.answer) for item in drawn} <= {
         item[:3] for item in items(name, held_out=True)
     }

@@ -13,7 +13,7 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.model import CONTEXT, benchmark_rows, build_tokenizer, collate, template_rows
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.template_questions import held_out, template_dataset
-from oven_recipes.oracle.words import ATTRIBUTES, QUESTIONS
+from oven_recipes.oracle.template_words import ATTRIBUTES, QUESTIONS
 
 SEED = 3
 
@@ -31,10 +31,10 @@ def prompts() -> list[QuestionedPrompt]:
 def test_a_thousand_prompts_have_eight_thousand_questions_half_open_and_half_of_the_rest_denied(
     prompts: list[QuestionedPrompt],
 ) -> None:
-    asked = [question for prompt in prompts for question in prompt.questions]
+    questions = [question for prompt in prompts for question in prompt.questions]
     assert len({prompt.prompt for prompt in prompts}) == 1000
-    words = Counter(question.answer.says_what[0].split()[0] for question in asked if question.answer)
-    assert (len(asked), words["yes"], words["no"]) == (8000, 2000, 2000)
+    words = Counter(question.answer.says_what[0].split()[0] for question in questions if question.answer)
+    assert (len(questions), words["yes"], words["no"]) == (8000, 2000, 2000)
     assert {len(prompt.prompt.split()) for prompt in prompts} <= set(range(8, 26))
 
 
@@ -53,7 +53,7 @@ def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "informative"),
+    ("answer", "informative"),
     [
         ("no six", 1.0),
         ("No, six.", 1.0),
@@ -65,8 +65,8 @@ def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:
         ("", 0.0),
     ],
 )
-def test_a_right_answer_is_half_and_one_that_says_what_is_whole(said: str, informative: float) -> None:
-    assert informativeness_of(said, ("no six",), ("no", "no several")) == informative
+def test_a_right_answer_scores_half_and_an_explained_one_scores_full(answer: str, informative: float) -> None:
+    assert informativeness_of(answer, ("no six",), ("no", "no several")) == informative
 
 
 def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: Any) -> None:

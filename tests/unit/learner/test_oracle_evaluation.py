@@ -20,9 +20,9 @@ from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_recipes.oracle.evaluation_scores import Scored, scores
 from oven_recipes.oracle.generated_answers import generated_answers
-from oven_recipes.oracle.given_model import fresh_adapter
 from oven_recipes.oracle.model import Sizes, build_model, build_tokenizer
 from oven_recipes.oracle.saved_oracle import Trained, load_oracle, save_oracle
+from oven_recipes.oracle.user_model import fresh_adapter
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -57,8 +57,8 @@ def test_answers_do_not_depend_on_the_batch(oracle: tuple[Any, Any]) -> None:
     ask: dict[str, Any] = {"max_new_tokens": 5}
     together = generated_answers(policy, tokenizer, injection, activations, questions, **ask)
     alone = [
-        generated_answers(policy, tokenizer, injection, [one], [question], **ask)[0]
-        for one, question in zip(activations, questions, strict=True)
+        generated_answers(policy, tokenizer, injection, [activation], [question], **ask)[0]
+        for activation, question in zip(activations, questions, strict=True)
     ]
     assert together == alone
     assert together == generated_answers(policy, tokenizer, injection, activations, questions, rows=3, **ask)
@@ -76,17 +76,19 @@ def test_scores_are_those_of_the_answers_one_by_one() -> None:
     answers = [
         Scored(n // 3, None if n % 10 == 0 else rng.randrange(101) / 100, rng.random() < 0.6) for n in range(300)
     ]
-    found = scores(answers)
-    stated = [(one.confidence, float(one.right)) for one in answers if one.confidence is not None]
-    bins = [[(c, y) for c, y in stated if min(int(round(c * 100) // 10), 9) == at] for at in range(10)]
-    gaps = [abs(sum(c - y for c, y in of)) for of in bins]
-    assert found.unparsed == 30
-    assert found.accuracy.value == pytest.approx(sum(one.right for one in answers) / 300)
-    assert found.brier is not None and found.ece is not None and found.mce is not None
-    assert found.brier.value == pytest.approx(sum((c - y) ** 2 for c, y in stated) / 270, abs=1e-12)
-    assert found.ece.value == pytest.approx(sum(gaps) / 270, abs=1e-12)
-    assert found.mce.value == pytest.approx(max(gap / len(of) for gap, of in zip(gaps, bins, strict=True)), abs=1e-12)
-    assert [one.count for one in found.bins] == [len(of) for of in bins]
+    result = scores(answers)
+    stated = [(answer.confidence, float(answer.right)) for answer in answers if answer.confidence is not None]
+    bins = [[(c, y) for c, y in stated if min(int(round(c * 100) // 10), 9) == index] for index in range(10)]
+    gaps = [abs(sum(c - y for c, y in bin_rows)) for bin_rows in bins]
+    assert result.unparsed == 30
+    assert result.accuracy.value == pytest.approx(sum(answer.right for answer in answers) / 300)
+    assert result.brier is not None and result.ece is not None and result.mce is not None
+    assert result.brier.value == pytest.approx(sum((c - y) ** 2 for c, y in stated) / 270, abs=1e-12)
+    assert result.ece.value == pytest.approx(sum(gaps) / 270, abs=1e-12)
+    assert result.mce.value == pytest.approx(
+        max(gap / len(bin_rows) for gap, bin_rows in zip(gaps, bins, strict=True)), abs=1e-12
+    )
+    assert [row.count for row in result.bins] == [len(bin_rows) for bin_rows in bins]
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say_for_texts_and_not_for_answers() -> None:
@@ -94,20 +96,20 @@ def test_intervals_hold_the_truth_as_often_as_they_say_for_texts_and_not_for_ans
     held = 0
     for _ in range(40):
         texts = rng.random(80) < 0.7  # three answers about a text are alike
-        found = scores([Scored(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
-        held += found.accuracy.low <= 0.7 <= found.accuracy.high
+        result = scores([Scored(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
+        held += result.accuracy.low <= 0.7 <= result.accuracy.high
     assert held >= 33  # 95 % of 40 is 38; below 33 with a probability of .002
 
 
 def test_a_saved_oracle_is_the_one_that_was_saved(oracle: tuple[Any, Any], saved: Path, tmp_path: Path) -> None:
     policy, tokenizer = oracle
     batch = tokenizer("rome is in italy", return_tensors="pt")
-    for place in (saved, saved / "oracle"):
-        found = load_oracle(place)
-        assert found.trained.max_completion_length == 4
-        assert torch.equal(found.model(**batch).logits, policy(**batch).logits)
-        with found.model.disable_adapter(), policy.disable_adapter():
-            assert torch.equal(found.model(**batch).logits, policy(**batch).logits)
+    for path in (saved, saved / "oracle"):
+        loaded = load_oracle(path)
+        assert loaded.trained.max_completion_length == 4
+        assert torch.equal(loaded.model(**batch).logits, policy(**batch).logits)
+        with loaded.model.disable_adapter(), policy.disable_adapter():
+            assert torch.equal(loaded.model(**batch).logits, policy(**batch).logits)
     checkpoint = saved / "checkpoints" / "checkpoint-5"
     policy.save_pretrained(checkpoint)
     assert load_oracle(saved).path == saved / "oracle"  # the trainer writes its state last: it is not finished
@@ -132,28 +134,29 @@ def test_evaluate_writes_json_and_a_diagram(saved: Path, tmp_path: Path, capsys:
         run(["oracle", "evaluate", str(saved), "--benchmarks", str(published), "--items", "20", "--out", str(tmp_path),
              "--layer-percents", "25,75", "--json"])  # fmt: skip
     assert not ended.value.code
-    told = json.loads(capsys.readouterr().out)
-    assert told == json.loads((tmp_path / "evaluation.json").read_text())
-    assert {name: one["source"] for name, one in told["benchmarks"].items() if one["source"] == "templates"} == {
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "evaluation.json").read_text())
+    sources = {name: benchmark["source"] for name, benchmark in report["benchmarks"].items()}
+    assert {name: source for name, source in sources.items() if source == "templates"} == {
         "sst2": "templates", "snli": "templates"
     }  # fmt: skip
-    assert told["overall"]["count"] == 9 * 20 * 2 and set(told["depths"]) == {"25", "75"}
-    assert told["benchmarks"]["ner"]["unknown_tokens"] > 0
+    assert report["overall"]["count"] == 9 * 20 * 2 and set(report["depths"]) == {"25", "75"}
+    assert report["benchmarks"]["ner"]["unknown_tokens"] > 0
     assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_ask_prints_each_depths_answer_and_the_users_mistakes(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["oracle", "ask", "rome is in italy", "is this statement true?", "--run", str(saved)]
+    command = ["oracle", "ask", "rome is in italy", "is this statement true?", "--run", str(saved)]
     with pytest.raises(SystemExit) as ended:
-        run([*asked, "--json"])
+        run([*command, "--json"])
     assert not ended.value.code
-    assert [one["depth"] for one in json.loads(capsys.readouterr().out)["answers"]] == [25, 50, 75]
+    assert [answer["depth"] for answer in json.loads(capsys.readouterr().out)["answers"]] == [25, 50, 75]
     for wrong, message in (
         (["oracle", "ask", " ", "-r", str(saved)], "the text is empty"),
         (["oracle", "ask", "rome", "-r", str(saved)], "1 token"),
-        ([*asked[:3], " ", *asked[4:]], "the question is empty"),
-        ([*asked, "--layer-percents", "100"], "give numbers from 0 to below 100"),
-        ([*asked[:3], "is " * 200, *asked[4:]], "exceeds the model's 160 positions"),
+        ([*command[:3], " ", *command[4:]], "the question is empty"),
+        ([*command, "--layer-percents", "100"], "give numbers from 0 to below 100"),
+        ([*command[:3], "is " * 200, *command[4:]], "exceeds the model's 160 positions"),
         (["oracle", "ask", "rome", "-r", str(saved / "none")], "no such folder"),
     ):
         with pytest.raises(SystemExit) as ended:

@@ -12,7 +12,7 @@ from tests.support.activations import FAMILIES, model, stirred, tokenizer
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
+from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 IDS = torch.tensor([[5, 6, 7, 8]])
@@ -58,16 +58,16 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     adapter_of(tmp_path / "narrow", model("llama"), "owner/narrow")
     described(tmp_path / "narrow", r=8)
     for name, words in (("other", "does not fit|of another model"), ("narrow", "owner/narrow")):
-        with pytest.raises(ConfigError, match=words) as told:
+        with pytest.raises(ConfigError, match=words) as refusal:
             load_adapter(model("llama"), str(tmp_path / "model"), str(tmp_path / name))
-        assert f"owner/{name}" in str(told.value) and "--model" in str(told.value)
+        assert f"owner/{name}" in str(refusal.value) and "--model" in str(refusal.value)
     adapter_of(tmp_path / "named", model("llama"), "owner/named")
     with pytest.raises(ConfigError, match="of another model than owner/mine; it was made for owner/named"):
         load_adapter(model("llama"), "owner/mine", str(tmp_path / "named"))
 
 
 @pytest.mark.parametrize("torn", ["model", "adapter"])
-def test_torn_weights_are_told(tmp_path: Path, torn: str) -> None:
+def test_truncated_weights_are_refused(tmp_path: Path, torn: str) -> None:
     made = saved(tmp_path / "model")
     adapter_of(tmp_path / "adapter", made, str(tmp_path / "model"))
     file = next((tmp_path / torn).glob("*.safetensors"))

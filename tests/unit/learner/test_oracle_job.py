@@ -29,7 +29,7 @@ def job(folder: Path, start: str = "tuned", **values: Any) -> Job:
     return build(settings, parse_start(start, 1, settings), 1, checkpoints, folder / "cache")
 
 
-def given(folder: Path) -> str:
+def base_model_of(folder: Path) -> str:
     """A model's folder."""
     model().save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")

@@ -25,7 +25,7 @@ from oven_recipes.oracle.settings import OracleSettings
         ({"num_generations": 1}, "greater than or equal to 2"),
     ],
 )
-def test_values_that_cannot_be(values: dict[str, Any], words: str) -> None:
+def test_invalid_values_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         OracleSettings.model_validate(values)
 

@@ -12,12 +12,12 @@ import torch
 
 from oven_recipes.activations.store import ActivationStore
 from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.given_model import fresh_adapter
 from oven_recipes.oracle.model import Schedule, Sizes, build_tokenizer, own_model
 from oven_recipes.oracle.settings import Confidence, OracleSettings
 from oven_recipes.oracle.supervised import Subject, benchmark_prompts, collate, lessons, supervised
 from oven_recipes.oracle.template_questions import template_dataset
-from oven_recipes.oracle.words import QUESTIONS
+from oven_recipes.oracle.template_words import QUESTIONS
+from oven_recipes.oracle.user_model import fresh_adapter
 from oven_recipes.weights_cache import WEIGHTS
 
 SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)
@@ -34,9 +34,9 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
     before = torch.random.get_rng_state()
     model, name = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
     again, same = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
-    other, another = own_model(tokenizer, 2, tmp_path, SIZES, SCHEDULE)
+    other_seed, another = own_model(tokenizer, 2, tmp_path, SIZES, SCHEDULE)
     assert name == same != another
-    assert torch.equal(weights(model), weights(again)) and not torch.equal(weights(model), weights(other))
+    assert torch.equal(weights(model), weights(again)) and not torch.equal(weights(model), weights(other_seed))
 
     prompts = [*template_dataset(1, 4), *benchmark_prompts(9, random.Random(1))]
     subject = Subject(model, tokenizer, name, LAYERS, ActivationStore(tmp_path / "activations"))
@@ -67,13 +67,13 @@ def test_only_what_the_oracle_says_is_scored_and_no_word_of_the_prompt_is_in() -
     taught = lessons([prompt], "own", (2,))
     vectors = [torch.ones(n % 5 + 1, 8) for n in range(len(taught))]
     ids, mask, labels = collate(taught, vectors, tokenizer, "spread", random.Random(1))
-    place: Any = tokenizer.convert_tokens_to_ids(" ?")
+    placeholder: Any = tokenizer.convert_tokens_to_ids(" ?")
     for row, lesson in enumerate(taught):
         scored = labels[row] >= 0
         assert torch.equal(ids[row][scored], labels[row][scored]) and int(mask[row][scored].min()) == 1
         assert tokenizer.decode(labels[row][scored]).startswith("[epistemic status:")
         assert int(labels[row][scored][-1]) == tokenizer.eos_token_id
-        assert ids[row].tolist().count(place) == len(vectors[row])
+        assert ids[row].tolist().count(placeholder) == len(vectors[row])
         shown = tokenizer.decode(ids[row][(mask[row] == 1) & ~scored])
         assert shown.strip().endswith(lesson.question) and prompt.prompt not in shown
 

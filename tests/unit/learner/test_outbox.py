@@ -27,8 +27,8 @@ def write(make: Callable[[], LearnerMessage]) -> QueuedMessage:
     return QueuedMessage("subject", bytes(WIRE), f"1-{message.n}", 1, message.n, None)
 
 
-def outbox(kept: int = 1000) -> Outbox:
-    return Outbox(write, kept * (WIRE + OVERHEAD_BYTES))
+def outbox(limit: int = 1000) -> Outbox:
+    return Outbox(write, limit * (WIRE + OVERHEAD_BYTES))
 
 
 def collect(box: Outbox) -> None:
@@ -39,9 +39,9 @@ def collect(box: Outbox) -> None:
 Moves = st.lists(st.sampled_from(["observe", "receipt", "collect", "take", "settle", "settle half"]), max_size=80)
 
 
-@given(moves=Moves, kept=st.integers(1, 6))
-def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: list[str], kept: int) -> None:
-    box, said, lasting, settled = outbox(kept), 0, set[int](), list[int]()
+@given(moves=Moves, limit=st.integers(1, 6))
+def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: list[str], limit: int) -> None:
+    box, number, lasting, settled = outbox(limit), 0, set[int](), list[int]()
     waiting: list[int] = []  # made, in order
     unmade: list[int] = []
     flying: list[int] = []
@@ -49,17 +49,17 @@ def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: li
     for move in moves:
         match move:
             case "observe" | "receipt":
-                said += 1
-                unmade.append(said)
+                number += 1
+                unmade.append(number)
                 if move == "receipt":
-                    lasting.add(said)
-                box.put((receipt if move == "receipt" else observation)(said), move == "observe")
+                    lasting.add(number)
+                box.put((receipt if move == "receipt" else observation)(number), move == "observe")
             case "collect":
                 collect(box)
                 for n in unmade:
                     waiting.append(n)
                     observations = [m for m in waiting if m not in lasting]
-                    if len(observations) > kept:
+                    if len(observations) > limit:
                         waiting.remove(observations[0])
                         dropped += 1
                 unmade = []
@@ -80,11 +80,11 @@ def test_the_outbox_keeps_order_and_drops_only_the_oldest_observations(moves: li
         box.settle(letters[-1].n)
     assert settled == sorted(set(settled)), "once, and in order"
     assert lasting <= set(settled)
-    assert said == len(settled) + box.dropped
+    assert number == len(settled) + box.dropped
 
 
 def test_messages_in_flight_are_handed_out_again_until_settled() -> None:
-    box = outbox(kept=2)
+    box = outbox(limit=2)
     for n in range(1, 4 * TAKEN):
         box.put(receipt(n), False)
     collect(box)
@@ -121,9 +121,9 @@ def test_unbuilt_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         box.put(receipt(n) if n == 50 else observation(n), n != 50)
     assert box.collect() == AT_ONCE
     collect(box)
-    taken = [letter.n for letter in box.take()]
-    assert taken == [*range(1, AT_ONCE + 1), 50, *range(91, 101)]
-    assert box.dropped == 100 - len(taken)
+    sent = [letter.n for letter in box.take()]
+    assert sent == [*range(1, AT_ONCE + 1), 50, *range(91, 101)]
+    assert box.dropped == 100 - len(sent)
 
 
 def test_a_large_message_ends_a_batch() -> None:

@@ -40,14 +40,14 @@ class Linked(SteeredTrainer):
 
 def oven(folder: Path, *, teachers: int = 1, steps: int = FOR_EVER) -> Oven:
     committee = Committee({"liked": liked}, quorum=1)
-    given = {f"teacher-{number}": made("gaussian", number) for number in range(1, teachers + 1)}
+    models = {f"teacher-{number}": made("gaussian", number) for number in range(1, teachers + 1)}
     training = Linked(
         StackAddress("there", folder, {}),
         made("gaussian"),
         committee,
         conditions("gaussian"),
         PolicyTrainerConfig(max_steps=steps, group_size=2, conditions_per_step=1, beta=0.1 if teachers else 0.0),
-        teachers=given,
+        teachers=models,
     )
     return Oven(training, StackAddress("there", folder, {}), None, committee, CommitteeSettings())
 
@@ -62,9 +62,9 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
     threads: dict[str, int] = {}
     prepare, admit = PolicyTeachers._prepare, PolicyTeachers._admit  # noqa: SLF001
 
-    def prepared(self: Any, *given: Any) -> Any:
+    def prepared(self: Any, *arguments: Any) -> Any:
         threads["prepared"] = threading.get_ident()
-        return prepare(self, *given)
+        return prepare(self, *arguments)
 
     def admitted(self: Any, candidate: Any) -> Any:
         threads["admitted"] = threading.get_ident()

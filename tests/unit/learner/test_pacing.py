@@ -59,11 +59,11 @@ class Clock:
 
 
 def run(clock: Clock, ticks: int, step_s: float, copy_s: float) -> tuple[Snapshots, list[int]]:
-    taken: list[int] = []
+    snapshot_ticks: list[int] = []
 
     def take() -> tuple[int, None]:
         clock.now += copy_s
-        taken.append(tick)
+        snapshot_ticks.append(tick)
         return tick, None
 
     tick = 0
@@ -72,49 +72,58 @@ def run(clock: Clock, ticks: int, step_s: float, copy_s: float) -> tuple[Snapsho
     for tick in range(1, ticks + 1):
         clock.now += step_s
         snapshots.take_if_due(tick)
-    return snapshots, taken
+    return snapshots, snapshot_ticks
 
 
 @given(st.floats(1e-3, 60), st.floats(1e-5, 600))
 def test_snapshots_start_at_once_and_keep_to_their_share(step_s: float, copy_s: float) -> None:
     clock = Clock()
-    snapshots, taken = run(clock, 400, step_s, copy_s)
-    assert taken[0] == 0
+    snapshots, snapshot_ticks = run(clock, 400, step_s, copy_s)
+    assert snapshot_ticks[0] == 0
     assert snapshots.budget.spent <= SHARE * clock.now + CREDIT_S + copy_s, "the first is taken whatever it costs"
-    assert all(later - earlier >= EVERY_TICKS for earlier, later in itertools.pairwise(taken))
+    assert all(later - earlier >= EVERY_TICKS for earlier, later in itertools.pairwise(snapshot_ticks))
 
 
 def test_all_ranks_take_snapshots_at_the_same_ticks() -> None:
-    said: list[object] = []
+    words: list[object] = []
 
     def leads(word: object) -> object:
-        said.append(word)
+        words.append(word)
         return word
 
     def follows(word: object) -> object:
-        return said.pop(0)
+        return words.pop(0)
 
     clocks = Clock(), Clock()
     first = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=1.0), clocks[0], leads)
-    other = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=50.0), clocks[1], follows)
+    second = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=50.0), clocks[1], follows)
     for tick in range(400):
         clocks[0].now += 1.0
         clocks[1].now += 7.0
         due = first.due(tick)
-        assert due == other.due(tick)
+        assert due == second.due(tick)
         if due:
-            for turns, clock in zip((first, other), clocks, strict=True):
+            for turns, clock in zip((first, second), clocks, strict=True):
                 turns.budget.took(clock.now - 1, clock.now)
                 turns.note_snapshot(tick)
-    assert not said, "they asked at the same ticks"
+    assert not words, "they asked at the same ticks"
 
 
 def test_no_rollback_goes_back_twice_as_far_as_requested() -> None:
     snapshots, _ = run(Clock(), 2000, step_s=1.0, copy_s=1e-6)
-    for asked in (1999, 1990, 1970, 1950, 1900, 1800, 1650):  # each takes those after it away
-        found = snapshots.restore(asked, 2000).tick
-        assert asked - 2 * (2000 - asked) - 2 * EVERY_TICKS < found <= asked
+    for wanted in (1999, 1990, 1970, 1950, 1900, 1800, 1650):  # each takes those after it away
+        restored = snapshots.restore(wanted, 2000).tick
+        assert wanted - 2 * (2000 - wanted) - 2 * EVERY_TICKS < restored <= wanted
     assert snapshots.restore(3, 2000).tick == 0, "the first is never dropped"
+
+
+def test_an_agents_rollback_is_refused_beyond_twice_the_distance() -> None:
+    snapshots = Snapshots(lambda: (0, None), lambda _: None)
+    for tick in (0, 60, 90):
+        snapshots.take(tick)
+    assert not snapshots.too_far(75, 100, exact=False), "40 back instead of 25"
+    assert "from tick 0, 100 ticks back; this request may go back at most 98" in snapshots.too_far(56, 100, exact=False)
+    assert not snapshots.too_far(50, 100, exact=False)
 
 
 def test_a_rollback_happens_even_if_it_cannot_be_undone() -> None:

@@ -13,19 +13,19 @@ from oven_learner.link.pipes import Flag, Inlet, Outlet, packed, packed_atoms
 
 atoms = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=5)
 parcels = st.one_of(
-    st.tuples(st.integers(-(2**63), 2**63), atoms).map(lambda said: (said, packed_atoms(said))),
-    st.binary(max_size=200_000).map(lambda said: (said, packed(said))),
+    st.tuples(st.integers(-(2**63), 2**63), atoms).map(lambda value: (value, packed_atoms(value))),
+    st.binary(max_size=200_000).map(lambda value: (value, packed(value))),
 )
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(parcels, st.booleans(), st.booleans()), max_size=40))
-def test_everything_arrives_in_order(told: list[tuple[tuple[Any, bytes], bool, bool]]) -> None:
+def test_everything_arrives_in_order(parcels_sent: list[tuple[tuple[Any, bytes], bool, bool]]) -> None:
     reading, writing = os.pipe()
     inlet, outlet = Inlet(reading), Outlet(writing)
     came: list[Any] = []
     try:
-        for (_, parcel), posted, looks in told:
+        for (_, parcel), posted, looks in parcels_sent:
             if posted:
                 outlet.post(parcel)
             else:
@@ -42,15 +42,15 @@ def test_everything_arrives_in_order(told: list[tuple[tuple[Any, bytes], bool, b
     finally:
         inlet.close()
         outlet.close()
-    assert came == [said for (said, _), _, _ in told]
+    assert came == [value for (value, _), _, _ in parcels_sent]
 
 
 def test_writing_without_a_reader_reports_no_room() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     outlet = Outlet(writing)
-    taken, idle = outlet.put(packed("word")), outlet.idle
-    assert (taken, idle) == (False, True)
+    accepted, idle = outlet.put(packed("word")), outlet.idle
+    assert (accepted, idle) == (False, True)
     outlet.post(packed("word"))
     assert not outlet.idle
     outlet.close()

@@ -28,7 +28,7 @@ def test_scores_do_not_depend_on_the_batch_order(kind: str) -> None:
     whole = policy.log_prob(samples, rows)
     assert whole.shape == (9,) and bool(whole.isfinite().all()) and len(samples.outputs) == 9
     order = torch.tensor([7, 0, 4])
-    part = policy.log_prob(samples.rows(order), [rows[place] for place in order.tolist()])
+    part = policy.log_prob(samples.rows(order), [rows[index] for index in order.tolist()])
     torch.testing.assert_close(part, whole[order], rtol=1e-5, atol=1e-5)
     again, _ = sampled(policy, kind)
     assert torch.equal(again.mask, samples.mask)
@@ -38,13 +38,13 @@ def test_scores_do_not_depend_on_the_batch_order(kind: str) -> None:
 def test_token_probabilities_match_sampling() -> None:
     policy: Any = made("causal")
     samples, rows = sampled(policy, "causal")
-    said = policy.step_log_probs(samples, rows)
+    log_probabilities = policy.step_log_probs(samples, rows)
     for row, prompt in enumerate(rows):
         ids = list(policy.tokenizer(prompt)["input_ids"])
         for step in range(int(samples.mask[row].sum())):
             token = int(samples.tensors["completion_ids"][row, step])
             alone = policy.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
-            assert float(alone[token].detach()) == pytest.approx(float(said[row, step].detach()), abs=1e-5)
+            assert float(alone[token].detach()) == pytest.approx(float(log_probabilities[row, step].detach()), abs=1e-5)
             ids.append(token)
 
 
@@ -106,14 +106,14 @@ def test_the_gradient_matches_finite_differences(kind: str, h: float) -> None:
     policy = made(kind).double()
     samples, rows = sampled(policy, kind)
     policy.log_prob(samples, rows).sum().backward()  # type: ignore[no-untyped-call]
-    slope, found = float(gradient(policy).norm()), []
+    slope, sums = float(gradient(policy).norm()), []
     for sign in (1, -2):
         with torch.no_grad():
             for parameter in policy.parameters():
                 if parameter.grad is not None:
                     parameter.add_(sign * h / slope * parameter.grad)
-            found.append(float(policy.log_prob(samples, rows).sum()))
-    assert (found[0] - found[1]) / (2 * h) == pytest.approx(slope, rel=1e-3)
+            sums.append(float(policy.log_prob(samples, rows).sum()))
+    assert (sums[0] - sums[1]) / (2 * h) == pytest.approx(slope, rel=1e-3)
 
 
 def test_the_denoising_loss_falls_on_clips() -> None:

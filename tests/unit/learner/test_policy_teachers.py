@@ -60,13 +60,13 @@ def config(name: str = "big", **values: Any) -> TeacherConfig:
 @pytest.mark.parametrize("kind", SAVED)
 def test_saved_policies_load_without_using_random_numbers(kind: str, folders: Path) -> None:
     before = random_state.take()
-    found: Any = load_policy(folders / kind, encode=lambda rows: as_vectors(rows))
+    loaded: Any = load_policy(folders / kind, encode=lambda rows: as_vectors(rows))
     assert same_state(before, random_state.take()), "a training in another thread would have gone another way"
     policy: Any = made(kind, 7)
     samples, rows = policy.sample(conditions(kind), 2), repeated(conditions(kind), 2)
-    assert torch.equal(found.step_log_probs(samples, rows), policy.step_log_probs(samples, rows))
-    assert not found.training and all(parameter.requires_grad for parameter in found.parameters())
-    assert type(found) in (GaussianTrajectory, DiffusionPolicy) and found.dims == 2
+    assert torch.equal(loaded.step_log_probs(samples, rows), policy.step_log_probs(samples, rows))
+    assert not loaded.training and all(parameter.requires_grad for parameter in loaded.parameters())
+    assert type(loaded) in (GaussianTrajectory, DiffusionPolicy) and loaded.dims == 2
 
 
 def described(**changes: Any) -> Callable[[Path], object]:
@@ -85,7 +85,7 @@ OTHER = {"intent_dim": 3, "frames": 4, "dims": 2, "hidden": 9, "waves": 8}
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "said"),
+    ("kind", "change", "message"),
     [
         ("gaussian", shutil.rmtree, "there is no folder"),
         ("gaussian", lambda folder: (folder / "policy.json").unlink(), "has no policy.json"),
@@ -103,14 +103,14 @@ OTHER = {"intent_dim": 3, "frames": 4, "dims": 2, "hidden": 9, "waves": 8}
     ],
 )
 def test_invalid_policy_folders_are_refused(
-    kind: str, change: Callable[[Path], object], said: str, folders: Path, tmp_path: Path
+    kind: str, change: Callable[[Path], object], message: str, folders: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(folders / kind, tmp_path / "big")
     change(tmp_path / "big")
     teachers = taught(kind)
     with pytest.raises(TeacherRefusedError, match="teacher 'big' is refused") as refused:
         teachers.register(config(model_name=str(tmp_path / "big")))
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
     assert teachers.active == "small" and teachers.names == ("small", "big") and teachers.refused.keys() == {"big"}
 
 
@@ -135,7 +135,7 @@ def broken() -> GaussianTrajectory:
 
 @pytest.mark.parametrize("form", ["plain", "resident", "offload", "hybrid"])
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda policy: policy, "shares parameters"),
         (lambda policy: made("causal"), "cannot score"),
@@ -146,20 +146,20 @@ def broken() -> GaussianTrajectory:
     ids=["shares", "other kind", "NaN", "no policy", "too large"],
 )
 def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
-    form: str, make: Callable[[Any], Any], said: str, tmp_path: Path
+    form: str, make: Callable[[Any], Any], message: str, tmp_path: Path
 ) -> None:
     policy = made("gaussian")
     teachers = PolicyTeachers(policy, conditions("gaussian"), limit_bytes=300_000, offload_folder=tmp_path)
     teachers.add("small", made("gaussian", 1))
-    one = make(policy)
-    given = one if form == "plain" else config(model=one, strategy=form)
-    if said.startswith("the limit") and form in ("offload", "hybrid"):
-        teachers.add("big", given)
+    model = make(policy)
+    teacher = model if form == "plain" else config(model=model, strategy=form)
+    if message.startswith("the limit") and form in ("offload", "hybrid"):
+        teachers.add("big", teacher)
         assert teachers.strategy("big") == "offload", "what waits on disk takes none of the limit"
         return
-    with pytest.raises(TeacherRefusedError, match=said):
-        teachers.add("big", given)
-    with pytest.raises(TeacherRefusedError, match=said):
+    with pytest.raises(TeacherRefusedError, match=message):
+        teachers.add("big", teacher)
+    with pytest.raises(TeacherRefusedError, match=message):
         teachers.swap("big")
     assert teachers.active == "small" and all(parameter.requires_grad for parameter in policy.parameters())
     with pytest.raises(ConfigError, match="'small' already exists"):
@@ -193,17 +193,17 @@ def test_a_full_disk_refuses_the_teacher_and_leaves_no_files(tmp_path: Path) -> 
 
 def test_preparing_changes_nothing_and_two_of_a_name_are_not_admitted() -> None:
     teachers = taught()
-    heard: list[str] = []
-    teachers.added = lambda: heard.append("added")
+    events: list[str] = []
+    teachers.added = lambda: events.append("added")
     before = random_state.take()
-    one, other = (teachers.prepare("big", config(model=made("gaussian", seed))) for seed in (2, 3))
-    assert teachers.names == ("small",) and heard == []
+    first, second = (teachers.prepare("big", config(model=made("gaussian", seed))) for seed in (2, 3))
+    assert teachers.names == ("small",) and events == []
     random_state.restore(before)
-    teachers.admit(one)
+    teachers.admit(first)
     assert same_state(before, random_state.take())
     with pytest.raises(ConfigError, match="'big' already exists"):
-        teachers.admit(other)
-    assert teachers["big"] is one.model and heard == ["added"] and teachers.active == "small"
+        teachers.admit(second)
+    assert teachers["big"] is first.model and events == ["added"] and teachers.active == "small"
 
 
 def test_a_decision_for_a_refused_teacher_is_answered_with_the_reason_and_the_old_one_stays() -> None:
@@ -246,12 +246,15 @@ def test_a_teacher_that_is_added_while_training_is_announced_and_can_be_swapped_
     first_run, second_run = (body for body in line.sent if isinstance(body, RunStarted))
     offered = [{spec.name: spec.choices for spec in run.actuators} for run in (first_run, second_run)]
     assert offered[0].get("teacher.active") == (None if first == 1 else ("one", "two"))
-    said = [body for body in line.sent if isinstance(body, ActuatorAnnounced)]
+    announcements = [body for body in line.sent if isinstance(body, ActuatorAnnounced)]
     names = tuple(teachers)
-    assert [(one.step, one.actuator.name, one.actuator.choices, one.actuator.value) for one in said] == [
+    assert [
+        (announcement.step, announcement.actuator.name, announcement.actuator.choices, announcement.actuator.value)
+        for announcement in announcements
+    ] == [
         (2, "teacher.active", (*names, "late"), "one"),
         (3, "teacher.active", (*names, "late", "later"), "one"),
     ]
-    (receipt,) = (one for one in line.receipts() if one.actuator == "teacher.active")
+    (receipt,) = (receipt for receipt in line.receipts() if receipt.actuator == "teacher.active")
     assert (receipt.status, receipt.before, receipt.after) == ("applied", "one", "later")
     assert job.teachers.active == "later" and offered[1]["teacher.active"] == (*names, "late", "later")

@@ -74,7 +74,7 @@ def test_the_loss_matches_trl_over_ten_updates(tmp_path: Path, loss_type: str, b
 
     def both(completions: list[str], **_: Any) -> list[float | None]:
         pairs = zip(tiny_grpo.vowels(completions), tiny_grpo.early(completions), strict=True)
-        return [(one or 0.0) + (other or 0.0) for one, other in pairs]
+        return [(loss or 0.0) + (penalty or 0.0) for loss, penalty in pairs]
 
     ours = PolicyTrainer(
         policy,
@@ -94,8 +94,8 @@ def test_the_loss_matches_trl_over_ten_updates(tmp_path: Path, loss_type: str, b
     line = FakeLink()
     ours.train(link=line)
     entries = [entry for entry in job.state.log_history if "loss" in entry]
-    said = line.series("loss")
-    assert len(said) == 10 and said == pytest.approx([entry["loss"] for entry in entries], abs=1e-5)
+    losses = line.series("loss")
+    assert len(losses) == 10 and losses == pytest.approx([entry["loss"] for entry in entries], abs=1e-5)
     if beta:
         assert line.series("kl") == pytest.approx([entry["kl"] for entry in entries], abs=1e-5)
     for name, parameter in job.model.named_parameters():
@@ -128,14 +128,16 @@ def test_the_kl_gradient_uses_the_active_teacher(
     monkeypatch.setattr(tempfile, "tempdir", None)
     teachers = {"small": beside(kind, 1), "strong": beside(kind, 2)}
     dims: dict[str, Any] = {"kind": "diffusion", "joint_dim": 2, "intent_dim": 3} if kind == "diffusion" else {}
-    given = {
-        name: TeacherConfig(name=name, model=copy.deepcopy(one), strategy=strategy, **dims)
-        for name, one in teachers.items()
+    described = {
+        name: TeacherConfig(name=name, model=copy.deepcopy(model), strategy=strategy, **dims)
+        for name, model in teachers.items()
     }
-    job = trainer(kind, beta=0.3, teachers=given)
-    kept = "offload" if strategy == "offload" else "resident"  # a hybrid one has room here
-    assert [job.teachers.strategy(name) for name in given] == [kept, kept]
-    assert all((own_bytes(job.teachers[name]) < own_bytes(teachers[name]) / 2) == (kept == "offload") for name in given)
+    job = trainer(kind, beta=0.3, teachers=described)
+    storage = "offload" if strategy == "offload" else "resident"  # a hybrid one has room here
+    assert [job.teachers.strategy(name) for name in described] == [storage, storage]
+    assert all(
+        (own_bytes(job.teachers[name]) < own_bytes(teachers[name]) / 2) == (storage == "offload") for name in described
+    )
     policy, batch = job.policy, still(job)
 
     def pull(beta: float) -> torch.Tensor:
@@ -159,7 +161,7 @@ def test_the_kl_gradient_uses_the_active_teacher(
     job.teachers.swap("strong")
     torch.testing.assert_close(pull(0.3), by_hand("strong"))
     assert not torch.allclose(small, gradient(policy))
-    assert all(p.grad is None and not p.requires_grad for name in given for p in job.teachers[name].parameters())
+    assert all(p.grad is None and not p.requires_grad for name in described for p in job.teachers[name].parameters())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,12 +200,12 @@ def test_damaged_or_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
         checkpoint.load(trainer("gaussian"), folder)
 
 
-def faulty(of: Sequence[int], value: float | None = math.nan) -> Any:
+def faulty(bad_rows: Sequence[int], value: float | None = math.nan) -> Any:
     """`liked`, with this value for some rows of every batch."""
 
     def reward(completions: Sequence[Any], **_: Any) -> list[float | None]:
-        given = liked(completions)
-        return [value if row in of else one for row, one in enumerate(given)]
+        rewards = liked(completions)
+        return [value if row in bad_rows else reward for row, reward in enumerate(rewards)]
 
     return reward
 
@@ -217,14 +219,14 @@ def test_groups_without_a_reward_are_skipped_and_counted(value: float | None, co
     assert metrics[f"rewards/{counted}"] == 1 and metrics["committee/skipped_groups"] == 1
     assert metrics["committee/skipped_steps"] == 0
     # The step is that of a batch that never had the group.
-    other = trainer("gaussian", max_steps=1, conditions_per_step=3, beta=0.1)
-    whole = other.rollout(0, other.conditions)
+    separate = trainer("gaussian", max_steps=1, conditions_per_step=3, beta=0.1)
+    whole = separate.rollout(0, separate.conditions)
     index = torch.arange(4, 12)
     whole.samples, whole.advantages = whole.samples.rows(index), whole.advantages[index]
     whole.conditions = whole.conditions[4:]
-    other.batch = whole
-    other.train(link=FakeLink())
-    assert all(map(torch.equal, job.policy.parameters(), other.policy.parameters()))
+    separate.batch = whole
+    separate.train(link=FakeLink())
+    assert all(map(torch.equal, job.policy.parameters(), separate.policy.parameters()))
 
 
 def test_unscored_steps_train_nothing_and_hold_the_run() -> None:
@@ -251,7 +253,7 @@ def test_unscored_steps_train_nothing_and_hold_the_run() -> None:
 
 def test_a_committee_judges_and_its_weights_are_a_knob() -> None:
     def low(completions: Sequence[Any], **_: Any) -> list[float | None]:
-        return [1 - (one or 0.0) for one in liked(completions)]
+        return [1 - (reward or 0.0) for reward in liked(completions)]
 
     job = trainer("causal", Committee({"liked": liked, "low": low}, weights={"low": 0.25}, quorum=1))
     line = FakeLink({2: ("reward.weights", {"liked": 0.5, "low": 0.5})})
@@ -318,23 +320,23 @@ def test_log_probabilities_without_a_gradient_are_refused_before_the_first_step(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"steps": 5}, r"4 × 2 in 5 steps.*4 × 2 in 4"),
         ({"eta": 0.5}, "different noise"),
         ({"trained": 80}, "different noise"),
     ],
 )
-def test_diffusion_teachers_need_the_policys_noise_schedule(options: dict[str, Any], said: str) -> None:
+def test_diffusion_teachers_need_the_policys_noise_schedule(options: dict[str, Any], message: str) -> None:
     library, job = pytest.importorskip("diffusers"), trainer("diffusion", beta=0.1)
 
-    def teacher(trained: int = 40, **given: Any) -> TeacherConfig:
+    def teacher(trained: int = 40, **options: Any) -> TeacherConfig:
         scheduler = library.DDIMScheduler(num_train_timesteps=trained, clip_sample=False)
         network = TemporalUNet(3, 4, 2, channels=(8, 16))
-        model = DiffusionPolicy(network, scheduler, **{"frames": 4, "dims": 2, "steps": 4, **given})
-        return TeacherConfig(name=f"of {trained} {given}", kind="diffusion", model=model, joint_dim=2, intent_dim=3)
+        model = DiffusionPolicy(network, scheduler, **{"frames": 4, "dims": 2, "steps": 4, **options})
+        return TeacherConfig(name=f"of {trained} {options}", kind="diffusion", model=model, joint_dim=2, intent_dim=3)
 
-    with pytest.raises(TeacherRefusedError, match=said):
+    with pytest.raises(TeacherRefusedError, match=message):
         job.teachers.register(teacher(**options))
     alike = teacher()
     job.teachers.register(alike)

@@ -15,11 +15,11 @@ def looks(times: list[float], leisure_s: float = LEISURE_S) -> tuple[list[float]
     schedule, now, late, count, waiting = PollSchedule(leisure_s), 0.0, list[float](), 0, list(times)
     while waiting:
         count += 1
-        found = [at for at in waiting if at <= now]
-        if found:
-            late += [now - at for at in found]
-            waiting = waiting[len(found) :]
-            schedule.note_message(found[-1])
+        arrived = [due for due in waiting if due <= now]
+        if arrived:
+            late += [now - due for due in arrived]
+            waiting = waiting[len(arrived) :]
+            schedule.note_message(arrived[-1])
         now += schedule.pause_s(now)
     return late, count
 

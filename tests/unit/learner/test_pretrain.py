@@ -100,7 +100,7 @@ def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({}, r"holds no text in files of up to 1 MB; give a folder of UTF-8 text files"),
         ({"a__blank": "\n"}, "holds no text"),
@@ -108,8 +108,8 @@ def test_a_text_under_two_names_is_on_one_side_only(tmp_path: Path) -> None:
         ({"a__1": text(1), "b__1": text(2)}, "holds 2 texts, none beside another in its sub-folder"),
     ],
 )
-def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_corpus_that_cannot_be_split_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parts_of(write(tmp_path, **files))
 
 
@@ -125,9 +125,9 @@ def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, 
     (entry / tokens.TOKENS).write_bytes(b"no tensors")
     second = tokens.tokenized(parts, 300, tmp_path)
     assert all(torch.equal(first.train[name], second.train[name]) for name in first.train)
-    kept = (entry / tokens.TOKENS).stat().st_mtime_ns
+    written_at = (entry / tokens.TOKENS).stat().st_mtime_ns
     tokens.tokenized(parts, 300, tmp_path)
-    assert (entry / tokens.TOKENS).stat().st_mtime_ns == kept
+    assert (entry / tokens.TOKENS).stat().st_mtime_ns == written_at
 
 
 def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Home) -> None:
@@ -141,17 +141,17 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
         for row in rows[name]:
             with torch.no_grad():
                 logs = torch.log_softmax(model(input_ids=row[None]).logits[0].double(), -1)  # [length, vocabulary]
-            for place in range(1, len(row)):
-                nats -= float(logs[place - 1, row[place]])
-                mark = int(row[place]) == words.tokenizer.eos_token_id
-                size += 0 if mark else len(str(words.tokenizer.convert_ids_to_tokens(int(row[place]))))
-    found = dict(job.evaluate())
-    assert means(found)["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
-    assert found.pop("eval/weight_bits") == 32
-    assert set(found) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}
-    assert found == bits_per_byte(model, rows, tokens.bytes_of(words.tokenizer)), "it leaves no trace"
+            for index in range(1, len(row)):
+                nats -= float(logs[index - 1, row[index]])
+                mark = int(row[index]) == words.tokenizer.eos_token_id
+                size += 0 if mark else len(str(words.tokenizer.convert_ids_to_tokens(int(row[index]))))
+    metrics = dict(job.evaluate())
+    assert means(metrics)["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert metrics.pop("eval/weight_bits") == 32
+    assert set(metrics) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}
+    assert metrics == bits_per_byte(model, rows, tokens.bytes_of(words.tokenizer)), "it leaves no trace"
     assert model.training
-    assert set(job.evaluate()) == {*found, "eval/weight_bits"}
+    assert set(job.evaluate()) == {*metrics, "eval/weight_bits"}
 
 
 def run(home: Home, folder: Path, line: FakeLink, monkeypatch: pytest.MonkeyPatch, **order: Any) -> None:
@@ -181,7 +181,7 @@ def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypat
         ("two", "one"),
     )
     held_out = {metric.name: metric for metric in started.metrics if metric.held_out}
-    assert set(held_out) == {f"eval/bits_per_byte{of}" for of in ("", "/one", "/two")}
+    assert set(held_out) == {f"eval/bits_per_byte{suffix}" for suffix in ("", "/one", "/two")}
     assert {(metric.better, metric.unit) for metric in held_out.values()} == {("down", "bits per byte")}
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 4
     evaluated = [seen.tick for seen in line.observed() if "eval/bits_per_byte" in seen.metrics]
@@ -192,14 +192,14 @@ def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypat
 
 
 def test_it_learns_and_seeds_decide(tmp_path: Path, home: Home) -> None:
-    first, again, other = (home.job(tmp_path, seed, max_steps=30) for seed in (1, 1, 2))
+    first, again, other_seed = (home.job(tmp_path, seed, max_steps=30) for seed in (1, 1, 2))
     before = means(first.evaluate())["eval/bits_per_byte"]
-    for job in (first, again, other):
+    for job in (first, again, other_seed):
         attach(job.trainer, link=FakeLink(), mixture=job.mixture)
         job.trainer.train()
     assert means(first.evaluate())["eval/bits_per_byte"] < 0.95 * before
     assert equal(weights(first.trainer), weights(again.trainer)) and not equal(
-        weights(first.trainer), weights(other.trainer)
+        weights(first.trainer), weights(other_seed.trainer)
     )
 
 
@@ -222,16 +222,16 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
     model: Any = job.trainer.model
     assert type(model).__name__ == "GPT2LMHeadModel" and model.get_input_embeddings().weight.shape == (300, 16)
     words = tokens.tokenized(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
-    predicted = torch.cat([of[:, 1:].flatten() for of in held_out_rows(words.held_out, 16, 8).values()])
+    predicted = torch.cat([rows[:, 1:].flatten() for rows in held_out_rows(words.held_out, 16, 8).values()])
     guess = math.log2(300) * len(predicted) / int(tokens.bytes_of(words.tokenizer)[predicted].sum())
     assert means(job.evaluate())["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"
-    for wrong, said in (
+    for wrong, message in (
         ({**config, "n_positions": 8}, "room for 8 positions, and a row has 16"),
         ({"model_type": "none-such"}, "not a configuration that transformers knows"),
         ({"model_type": "vit"}, "make no causal language model"),
     ):
         file.write_text(json.dumps(wrong))
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             home.job(tmp_path, model=file)
     with pytest.raises(ConfigError, match="a head takes a whole, even number"):
         home.job(tmp_path, hidden=15)
@@ -241,7 +241,7 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
 def test_held_out_rows_repeat_no_prediction(length: int, sizes: list[int], most: int) -> None:
     streams = {str(n): torch.arange(size, dtype=torch.int32) for n, size in enumerate(sizes)}
     result = held_out_rows(streams, length, most)
-    assert set(result) == {name for name, of in streams.items() if len(of) >= length}
-    for of in result.values():
-        predicted = of[:, 1:].flatten().tolist()
-        assert len(predicted) == len(set(predicted)) and of.shape[1] == length
+    assert set(result) == {name for name, stream in streams.items() if len(stream) >= length}
+    for rows in result.values():
+        predicted = rows[:, 1:].flatten().tolist()
+        assert len(predicted) == len(set(predicted)) and rows.shape[1] == length

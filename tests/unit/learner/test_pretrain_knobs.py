@@ -65,7 +65,7 @@ class Recorder(TrainerCallback):
     def now(self) -> dict[str, Any]:
         trainer = self.trainer
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        heads = [one.module for one in trainer.channels if one.module is not None]
+        heads = [channel.module for channel in trainer.channels if channel.module is not None]
         moved = [*trainer.model.parameters(), *(parameter for head in heads for parameter in head.parameters())]
         return {
             "step": trainer.state.global_step,
@@ -79,8 +79,8 @@ class Recorder(TrainerCallback):
         }
 
 
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return equal(one["moved"], other["moved"]) and equal(one["moments"], other["moments"])
+def same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    return equal(first["moved"], second["moved"]) and equal(first["moments"], second["moments"])
 
 
 def run(home: Home, folder: Path, plan: dict[int, tuple[str, Value]], **more: Any) -> tuple[Recorder, FakeLink]:
@@ -119,7 +119,9 @@ def test_a_knob_acts_is_read_back_and_goes_through_rollback_and_resume(
     assert difference_is_rounding(turned.after, after)
 
     untouched = plain[0]
-    assert all(same(untouched.states[at], straight.states[at]) for at in range(TURNED)), "until then nothing differs"
+    assert all(same(untouched.states[index], straight.states[index]) for index in range(TURNED)), (
+        "until then nothing differs"
+    )
     acts_on = TURNED if knob != "data.mixture" else TURNED + 1  # the loader has drawn one step ahead
     assert not same(untouched.states[acts_on], straight.states[acts_on]), "the next step differs"
     EFFECTS[knob](straight, plain[0], line, after)
@@ -137,9 +139,9 @@ def test_a_knob_acts_is_read_back_and_goes_through_rollback_and_resume(
     assert resumed.states[-1]["step"] == 5 and same(resumed.states[-1], straight.states[4]), "bit for bit"
 
 
-def difference_is_rounding(one: Value, other: Value) -> bool:
+def difference_is_rounding(first: Value, second: Value) -> bool:
     """The log has nine digits."""
-    return one == other if isinstance(one, str) else bool(one == pytest.approx(other, rel=1e-8))
+    return first == second if isinstance(first, str) else bool(first == pytest.approx(second, rel=1e-8))
 
 
 def at_step(seen: Recorder, step: int) -> Any:
@@ -157,13 +159,17 @@ def shifted(model: Any, batch: Any, by: int = 1) -> tuple[torch.Tensor, torch.Te
 
 
 def published(line: FakeLink, metric: str) -> float:
-    (seen,) = [one for one in line.observed() if one.step == TURNED + 1 and one.tick == TURNED + 2]
+    (seen,) = [
+        observation
+        for observation in line.observed()
+        if observation.step == TURNED + 1 and observation.tick == TURNED + 2
+    ]
     return seen.metrics[metric]
 
 
 def kg(on: Recorder, _: Recorder, line: FakeLink, weight: Any) -> None:
     model, batch = at_step(on, TURNED + 1)
-    channel = next(one for one in on.trainer.channels if one.name == "kg")
+    channel = next(candidate for candidate in on.trainer.channels if candidate.name == "kg")
     logs, labels = shifted(model, batch)
     scores = torch.tensor([[channel.scores.get(int(label), 0.0) for label in row] for row in labels])
     weights = scores / scores.mean()
@@ -187,12 +193,12 @@ def mtp(on: Recorder, _: Recorder, line: FakeLink, weight: Any) -> None:
 def rounded(weight: torch.Tensor, bits: int, group: int) -> torch.Tensor:
     """Value by value."""
     most = 2 ** (bits - 1) - 1
-    found = weight.clone()
-    for row in found:
-        for at in range(0, len(row), group):
-            scale = float(row[at : at + group].abs().max()) / most
-            row[at : at + group] = (row[at : at + group] / scale).round() * scale
-    return found
+    copy = weight.clone()
+    for row in copy:
+        for start in range(0, len(row), group):
+            scale = float(row[start : start + group].abs().max()) / most
+            row[start : start + group] = (row[start : start + group] / scale).round() * scale
+    return copy
 
 
 def quantised(on: Recorder, _: Recorder, line: FakeLink, __: Any) -> None:
@@ -205,7 +211,11 @@ def quantised(on: Recorder, _: Recorder, line: FakeLink, __: Any) -> None:
             module.weight.copy_(rounded(module.weight, 4, 32 if width % 32 == 0 else width))
     logs, _labels = shifted(model.requires_grad_(False), batch)
     assert published(line, "loss") == pytest.approx(float(-logs.mean()), rel=1e-5)
-    bits = [one.metrics["eval/weight_bits"] for one in line.observed() if "eval/weight_bits" in one.metrics]
+    bits = [
+        observation.metrics["eval/weight_bits"]
+        for observation in line.observed()
+        if "eval/weight_bits" in observation.metrics
+    ]
     assert bits[:2] == [32, 4], "each evaluation says at which quantisation it was done"
 
 
@@ -223,8 +233,8 @@ def clip(on: Recorder, off: Recorder, line: FakeLink, norm: Any) -> None:
 
 def moments(seen: Recorder, step: int) -> list[torch.Tensor]:
     """`exp_avg` of each parameter that has moved."""
-    found: list[torch.Tensor] = seen.states[step - 1]["moments"]
-    return found[::3]  # by name: exp_avg, exp_avg_sq, step
+    tensors: list[torch.Tensor] = seen.states[step - 1]["moments"]
+    return tensors[::3]  # by name: exp_avg, exp_avg_sq, step
 
 
 def rate(on: Recorder, _: Recorder, line: FakeLink, scale: Any) -> None:
@@ -248,7 +258,7 @@ EFFECTS: Any = {
 
 def gradients(trainer: Any, batch: Any) -> list[torch.Tensor | None]:
     trainer.model.train()
-    heads = [one.module for one in getattr(trainer, "channels", ()) if one.module is not None]
+    heads = [channel.module for channel in getattr(trainer, "channels", ()) if channel.module is not None]
     moved = [*trainer.model.parameters(), *(parameter for head in heads for parameter in head.parameters())]
     for parameter in moved:
         parameter.grad = None
@@ -259,19 +269,19 @@ def gradients(trainer: Any, batch: Any) -> list[torch.Tensor | None]:
 
 def explicit_kg(job: Job, batch: Any, weight: float) -> torch.Tensor:
     logs, labels = shifted(job.trainer.model, batch)
-    channel = next(one for one in job.trainer.channels if one.name == "kg")
+    channel = next(candidate for candidate in job.trainer.channels if candidate.name == "kg")
     scores = torch.tensor([[channel.scores.get(int(label), 0.0) for label in row] for row in labels])
     return -logs.mean() - weight * (scores / scores.mean() * logs).mean()
 
 
 def explicit_mtp(job: Job, batch: Any, weight: float) -> torch.Tensor:
     model = job.trainer.model
-    channel = next(one for one in job.trainer.channels if one.name == "mtp")
+    channel = next(candidate for candidate in job.trainer.channels if candidate.name == "mtp")
     outputs = model(input_ids=batch["input_ids"], output_hidden_states=True)
     hidden = outputs.hidden_states[-1][:, :-2]
     head = channel.module
-    found = hidden + silu(rms_norm(hidden, (hidden.shape[-1],), head.scale, 1e-6) @ head.up.T) @ head.down.T
-    logs = (found @ model.lm_head.weight.T).log_softmax(-1)
+    predicted = hidden + silu(rms_norm(hidden, (hidden.shape[-1],), head.scale, 1e-6) @ head.up.T) @ head.down.T
+    logs = (predicted @ model.lm_head.weight.T).log_softmax(-1)
     next_but_one = logs.gather(-1, batch["labels"][:, 2:].unsqueeze(-1))
     own, _ = shifted(model, batch)
     loss: torch.Tensor = -own.mean() - weight * next_but_one.mean()
@@ -279,12 +289,10 @@ def explicit_mtp(job: Job, batch: Any, weight: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["channel.kg", "channel.mtp", "train.quantisation"])
-def test_gradients_are_the_terms_own_while_it_is_on_and_the_trainers_while_it_is_off(
-    home: Home, tmp_path: Path, name: str
-) -> None:
+def test_gradients_include_a_term_only_while_it_is_on(home: Home, tmp_path: Path, name: str) -> None:
     job = home.job(tmp_path, token_prior="unigram")
     assert job.mixture is not None
-    rows = [job.mixture.dataset[at] for at in range(4)]
+    rows = [job.mixture.dataset[index] for index in range(4)]
     batch = {key: torch.stack([row[key] for row in rows]) for key in ("input_ids", "labels")}
     plain = Trainer(model=job.trainer.model, args=job.trainer.args)
     wanted = gradients(plain, batch)
@@ -302,30 +310,30 @@ def test_gradients_are_the_terms_own_while_it_is_on_and_the_trainers_while_it_is
     generator = torch.get_rng_state()
     _, on = KNOBS[name]
     assert knobs.apply(name, on).status == "applied"
-    found = gradients(job.trainer, batch)
+    actual = gradients(job.trainer, batch)
     if name == "train.quantisation":
-        other = copy.deepcopy(job.trainer.model)
-        FakeQuantisation(other).write("none")
+        quantised_model = copy.deepcopy(job.trainer.model)
+        FakeQuantisation(quantised_model).write("none")
         with torch.no_grad():
-            for module in FakeQuantisation(other).layers:
+            for module in FakeQuantisation(quantised_model).layers:
                 module.weight.copy_(fake_quantised(module.weight, 4))
-        plain.model = other
-        assert same_gradients(found, [*gradients(plain, batch), *heads]), "straight through"
+        plain.model = quantised_model
+        assert same_gradients(actual, [*gradients(plain, batch), *heads]), "straight through"
     else:
         loss = (explicit_kg if name == "channel.kg" else explicit_mtp)(job, batch, float(on))  # type: ignore[arg-type]
         moved = [*job.trainer.model.parameters(), *(job.trainer.channels[1].module.parameters())]
         exact = torch.autograd.grad(loss, moved, allow_unused=True)
-        for one, other_one in zip(found, exact, strict=True):
-            assert (one is None) == (other_one is None)
-            assert one is None or torch.allclose(one, other_one, rtol=1e-4, atol=1e-7)
-    assert not same_gradients(found, [*wanted, *heads])
+        for gradient, other_one in zip(actual, exact, strict=True):
+            assert (gradient is None) == (other_one is None)
+            assert gradient is None or torch.allclose(gradient, other_one, rtol=1e-4, atol=1e-7)
+    assert not same_gradients(actual, [*wanted, *heads])
     assert torch.equal(generator, torch.get_rng_state()), "no generator is touched"
     assert knobs.apply(name, KNOBS[name][0]).status == "applied"
     assert same_gradients(gradients(job.trainer, batch), [*wanted, *heads]), "off is as never on, bit for bit"
 
 
-def same_gradients(one: list[torch.Tensor | None], other: list[torch.Tensor | None]) -> bool:
-    return len(one) == len(other) and all(
+def same_gradients(first: list[torch.Tensor | None], second: list[torch.Tensor | None]) -> bool:
+    return len(first) == len(second) and all(
         (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )

@@ -46,7 +46,7 @@ def weighted(job: Any) -> dict[int, float]:
     return dict(scores)
 
 
-def test_without_one_nothing_is_scaled_and_there_is_no_channel(tmp_path: Path, home: Home) -> None:
+def test_without_a_prior_nothing_is_scaled_and_there_is_no_channel(tmp_path: Path, home: Home) -> None:
     assert [channel.name for channel in home.job(tmp_path).trainer.channels] == ["mtp"]
     assert not (tmp_path / KEPT).exists()
 
@@ -100,12 +100,12 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
         home.job(tmp_path, token_prior="kg")
     monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("OVEN_RUN", "r")
-    asked: list[Any] = []
+    requests: list[Any] = []
     served = blob(len(words.texts), vocabulary_sha(words.texts), t40=1.0, t50=0.5)
 
     def ask(connection: Any, vocabulary: Any, **how: Any) -> TokenPrior:
-        asked.append((connection.run, list(vocabulary), how))
-        if len(asked) == 1:
+        requests.append((connection.run, list(vocabulary), how))
+        if len(requests) == 1:
             raise BusError("no one answers on oven.kg.token_prior")
         return TokenPrior(
             graph="ab" * 32,
@@ -121,4 +121,4 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
         home.job(tmp_path, token_prior="kg")
     first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))
     assert first == again == {40: 1.0, 50: 0.5} and (tmp_path / KEPT).read_bytes() == served
-    assert len(asked) == 2 and asked[1] == ("r", words.texts, {"k": 358})
+    assert len(requests) == 2 and requests[1] == ("r", words.texts, {"k": 358})

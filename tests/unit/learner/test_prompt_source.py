@@ -27,7 +27,7 @@ from oven_core.protocol.announcements import PromptsInjected
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts import PromptSource
-from oven_learner.hf.prompts.reading import digest
+from oven_learner.hf.prompts.prompt_rows import digest
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -55,7 +55,7 @@ def stored(folder: Path) -> list[Callable[[], Any]]:
 
 def test_a_list_a_file_a_folder_and_a_function_are_the_same_prompts(tmp_path: Path) -> None:
     drawn = [PromptSource(prompts(), seed=3).take(8) for prompts in stored(tmp_path)]
-    assert all(one == drawn[0] for one in drawn) and set(drawn[0][0]) == {"prompt", "answer", "topic"}
+    assert all(prompts == drawn[0] for prompts in drawn) and set(drawn[0][0]) == {"prompt", "answer", "topic"}
     assert {row["topic"] for row in drawn[0]} == {"prompts"}
 
 
@@ -136,12 +136,14 @@ def test_the_log_has_who_why_and_hashes_and_no_text() -> None:
     client.observe(1, {})
     source.log_to(client)
     source.inject(["secret two", "secret three"], by="bob", why="they lag", topic="proofs")
-    said = [message for message in line.sent if isinstance(message, PromptsInjected)]
-    assert [(one.by, one.why, one.topic, one.held, one.evicted, one.tick) for one in said] == [
+    messages = [message for message in line.sent if isinstance(message, PromptsInjected)]
+    assert [
+        (message.by, message.why, message.topic, message.held, message.evicted, message.tick) for message in messages
+    ] == [
         ("ann", "before the start", "sums", 1, 0, 1),
         ("bob", "they lag", "proofs", 2, 1, 1),
     ]
-    assert said[1].hashes == (digest("secret two"), digest("secret three"))
+    assert messages[1].hashes == (digest("secret two"), digest("secret three"))
     assert not any(b"secret" in message.wire() for message in line.sent)
 
 
@@ -185,15 +187,15 @@ def play(source: PromptSource, steps: list[tuple[Any, ...]], first: int = 0) -> 
 @settings(max_examples=150, deadline=None)
 @given(deeds, st.integers(0, 40))
 def test_a_resumed_source_draws_the_same_prompts_whatever_happened(steps: list[tuple[Any, ...]], cut: int) -> None:
-    straight, at = made(cap=5), min(cut, len(steps))
-    play(straight, steps[:at])
+    straight, cut_step = made(cap=5), min(cut, len(steps))
+    play(straight, steps[:cut_step])
     state = json.loads(json.dumps({**straight.state_dict(), "read": None}))  # plain values
     resumed = made(cap=5)
     resumed.inject(["of the script"], by="ann", why="at each start", topic="sums")
     resumed.load_state_dict({**state, "read": straight.read.bits()})
     assert resumed.held == straight.held <= 5
-    ahead = play(straight, steps[at:], at)
-    assert play(resumed, steps[at:], at) == ahead
+    ahead = play(straight, steps[cut_step:], cut_step)
+    assert play(resumed, steps[cut_step:], cut_step) == ahead
     assert resumed.state_dict()["injected"] == straight.state_dict()["injected"]
 
 
@@ -217,11 +219,11 @@ def test_a_drawn_prompt_stays_readable_until_it_is_fetched(steps: list[int | Non
 class Injecting(TrainerCallback):
     """Adds prompts in the middle of steps, by their numbers."""
 
-    def __init__(self, source: PromptSource, at: dict[int, list[str]]) -> None:
-        self.source, self.at = source, at
+    def __init__(self, source: PromptSource, by_step: dict[int, list[str]]) -> None:
+        self.source, self.by_step = source, by_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if prompts := self.at.get(state.global_step):
+        if prompts := self.by_step.get(state.global_step):
             self.source.inject(prompts, by="ann", why="they lag", topic="vowels")
 
 
@@ -250,8 +252,8 @@ def test_a_grpo_run_draws_injected_prompts_and_resumes_bit_for_bit(tmp_path: Pat
     assert all(len(set(rows)) == 1 for rows in seen), "groups are whole"
     drawn = [rows[0] for rows in seen]
     assert {"ii", "oo"} & set(drawn) and not {"ii", "oo"} & set(drawn[:6]), "two chunks were drawn ahead"
-    said = [message for message in line.sent if isinstance(message, PromptsInjected)]
-    assert [(one.step, one.evicted) for one in said] == [(2, 0), (4, 1), (8, 1)]
+    messages = [message for message in line.sent if isinstance(message, PromptsInjected)]
+    assert [(message.step, message.evicted) for message in messages] == [(2, 0), (4, 1), (8, 1)]
     resumed, again, _ = trained(tmp_path, str(tmp_path / "checkpoint-6"))
     assert again == seen[6:]
     assert equal(weights(straight), weights(resumed))

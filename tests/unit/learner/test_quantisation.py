@@ -26,25 +26,25 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 def test_a_weight_is_the_nearest_level_and_its_gradient_passes(seed: int, bits: int, width: int, size: float) -> None:
     weight = size * torch.randn(6, width, generator=torch.Generator().manual_seed(seed))
     weight = weight.requires_grad_()
-    found = fake_quantised(weight, bits)
+    levels = fake_quantised(weight, bits)
     upstream = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed + 1))
-    (gradient,) = torch.autograd.grad(found, weight, upstream)
+    (gradient,) = torch.autograd.grad(levels, weight, upstream)
     assert torch.equal(gradient, upstream), "straight through, for the largest as well"
     group = GROUP if bits == 4 and width % GROUP == 0 else width
-    rows, rounded = (tensor.detach().double().reshape(-1, group) for tensor in (weight, found))
+    rows, rounded = (tensor.detach().double().reshape(-1, group) for tensor in (weight, levels))
     scale = rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
     assert bool(((rounded - rows).abs() <= scale * (0.5 + 1e-4)).all())
     assert all(len(row.unique()) <= 2**bits - 1 for row in rounded)
-    again = fake_quantised(found.detach(), bits)
-    assert torch.allclose(again, found, rtol=1e-5, atol=0), "a rounded weight stays"
+    again = fake_quantised(levels.detach(), bits)
+    assert torch.allclose(again, levels, rtol=1e-5, atol=0), "a rounded weight stays"
 
 
 def test_zeros_stay_and_nan_stays_nan() -> None:
     weight = torch.ones(4, GROUP)
     weight[1], weight[2, 3], weight[3, 4] = 0.0, float("nan"), float("inf")
     for bits in BITS.values():
-        found = fake_quantised(weight, bits)
-        assert torch.equal(found[:2], weight[:2]) and not bool(found[2:].isfinite().any())
+        levels = fake_quantised(weight, bits)
+        assert torch.equal(levels[:2], weight[:2]) and not bool(levels[2:].isfinite().any())
     assert fake_quantised(torch.ones(2, 4, dtype=torch.bfloat16), 8).dtype is torch.bfloat16
 
 
@@ -71,8 +71,10 @@ def test_switching_quantisation_off_leaves_no_trace(made: Any) -> None:
                 across = type(layer).__name__ == "Conv1D"
                 rounded = fake_quantised(layer.weight.T if across else layer.weight, bits)
                 layer.weight.copy_(rounded.T if across else rounded)
-            found, wanted = (one(input_ids=rows).logits for one in (model, explicit))
-            assert torch.allclose(found, wanted, atol=1e-6) and not torch.allclose(found, before(input_ids=rows).logits)
+            actual, wanted = (variant(input_ids=rows).logits for variant in (model, explicit))
+            assert torch.allclose(actual, wanted, atol=1e-6) and not torch.allclose(
+                actual, before(input_ids=rows).logits
+            )
             copied = copy.deepcopy(model)
             copied.load_state_dict(explicit.state_dict())
             assert torch.allclose(copied(input_ids=rows).logits, wanted, atol=1e-6), "a copy rounds its own weights"
@@ -91,7 +93,11 @@ def test_what_is_saved_while_it_is_on_is_a_plain_model(tmp_path: Path) -> None:
     job.train()
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     loaded: Any = AutoModelForCausalLM
-    found, said = loaded.from_pretrained(tmp_path / "checkpoint-6", output_loading_info=True)
-    assert isinstance(found, LlamaForCausalLM) and not said["unexpected_keys"] and not said["missing_keys"]
-    assert equal([*found.state_dict().values()], weights(job)), "the full weights"
-    assert {type(module).__name__ for module in found.modules()}.isdisjoint({"QuantisedLinear"})
+    plain_model, loading_info = loaded.from_pretrained(tmp_path / "checkpoint-6", output_loading_info=True)
+    assert (
+        isinstance(plain_model, LlamaForCausalLM)
+        and not loading_info["unexpected_keys"]
+        and not loading_info["missing_keys"]
+    )
+    assert equal([*plain_model.state_dict().values()], weights(job)), "the full weights"
+    assert {type(module).__name__ for module in plain_model.modules()}.isdisjoint({"QuantisedLinear"})

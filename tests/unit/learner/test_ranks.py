@@ -13,7 +13,7 @@ from oven_learner.actuators import Applied, difference
 from oven_learner.ranks import Ranks
 
 
-def test_a_process_alone_hears_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_single_process_gets_its_own_values_back(caplog: pytest.LogCaptureFixture) -> None:
     alone = Ranks.join(processes=1)
     assert alone.leader and alone.same("a") == "a" and alone.each(1) == [1]
     assert alone.broadcast_if_any(lambda: "news") == "news"
@@ -35,10 +35,10 @@ APPLIED = st.builds(
 
 @given(st.lists(APPLIED, min_size=1, max_size=5))
 def test_ranks_differ_when_one_has_another_value_or_another_success(each: list[Applied]) -> None:
-    kinds = {(one.status in ("applied", "noop"), one.after) for one in each}
+    kinds = {(applied.status in ("applied", "noop"), applied.after) for applied in each}
     assert bool(difference(each)) == (len(kinds) > 1)
 
 
 def test_a_difference_names_the_rank() -> None:
-    said = difference([Applied("applied", 1.0, 2.0), Applied("rejected", 1.0, 1.0, "MemoryError: none left")])
-    assert said == "rank 0 has 2.0 (applied) and rank 1 has 1.0 (rejected: MemoryError: none left)"
+    text = difference([Applied("applied", 1.0, 2.0), Applied("rejected", 1.0, 1.0, "MemoryError: none left")])
+    assert text == "rank 0 has 2.0 (applied) and rank 1 has 1.0 (rejected: MemoryError: none left)"

@@ -68,7 +68,7 @@ def scheduled(made: Callable[[Any], Any], passed: bool) -> Callable[[Loop], None
         scheduler = made(loop.optimizer)
         loop.after = scheduler.step
         if passed:
-            loop.given["scheduler"] = scheduler
+            loop.options["scheduler"] = scheduler
 
     return arrange
 
@@ -88,7 +88,7 @@ def in_sequence(optimizer: Any) -> Any:
 
 def stepped_before(loop: Loop) -> None:
     """The schedule moves on between `poll` and the next step."""
-    scheduler = loop.given["scheduler"] = line_down(loop.optimizer)
+    scheduler = loop.options["scheduler"] = line_down(loop.optimizer)
     loop.before = lambda step, _: scheduler.step()
 
 
@@ -160,10 +160,45 @@ def own_line(loop: Loop) -> None:
 
 def test_after_two_overwritten_changes_further_ones_are_refused() -> None:
     loop = Loop()
-    scheduled(flat, passed=False)(loop)
+    loop.after = lambda: put(loop, RATE)
     line = loop.run(FakeLink({n: (SCALE, 0.25) for n in (2, 5, 8, 11)}), 14)
     assert [r.status for r in receipts(line)] == ["rejected"] * 4
     assert [n for n, rate in enumerate(loop.rates) if rate != RATE] == [2, 5]
+
+
+def two_groups(parameters: Any) -> torch.optim.Optimizer:
+    first, *others = parameters
+    return torch.optim.SGD([{"params": [first]}, {"params": others, "lr": RATE / 2}], lr=RATE)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("has_scheduler", [False, True])
+def test_a_loop_that_sets_one_group_keeps_its_own_rates_in_all(index: int, asks: bool, has_scheduler: bool) -> None:
+    loop = Loop(two_groups)
+    used: list[list[float]] = []
+    if has_scheduler:
+        scheduled(flat, passed=True)(loop)
+
+    def before(step: int, client: LoopClient | None) -> None:
+        _ = client.lr_scale if client is not None and asks else 1.0
+        loop.optimizer.param_groups[index]["lr"] = RATE
+
+    loop.before = before
+    loop.optimizer.register_step_post_hook(lambda it, *_: used.append([group["lr"] for group in it.param_groups]))
+    line = loop.run(FakeLink({4: (SCALE, 0.5)}))
+    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("rejected", 1, 1)]
+    assert all(rates == pytest.approx([RATE, RATE if index else RATE / 2]) for rates in used[1:]), used
+
+
+def test_a_scheduler_that_connect_does_not_know_keeps_its_rates() -> None:
+    """StepLR multiplies the rate that it finds, so that a change would stay in it unseen."""
+    loop = Loop()
+    scheduled(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3), passed=False)(loop)
+    own = [RATE * 0.1 ** (n // 3) for n in range(STEPS)]
+    line = loop.run(FakeLink({4: (SCALE, 0.5)}))
+    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("rejected", 1, 1)]
+    assert "connect(scheduler=…)" in receipts(line)[0].reason and loop.rates == pytest.approx(own)
 
 
 def test_a_change_that_is_undone_later_is_reported() -> None:
@@ -241,8 +276,8 @@ def test_steps_skipped_by_a_gradient_scaler_do_not_count() -> None:
     line = loop.run(FakeLink({3: (SCALE, 0.25)}))
     (receipt,) = receipts(line)
     assert (receipt.status, receipt.tick) == ("applied", 3)
-    place = line.sent.index(receipt)
-    assert [m.step for m in line.observed() if line.sent.index(m) < place] == list(range(1, 7)), "the second step after"
+    index = line.sent.index(receipt)
+    assert [m.step for m in line.observed() if line.sent.index(m) < index] == list(range(1, 7)), "the second step after"
     assert len(loop.rates) == STEPS - 2
 
 
@@ -315,12 +350,14 @@ def test_a_callback_that_sets_the_rate_is_detected_under_attach(
     job.train()
     in_force: Any = 1.0
     wanted = [cosine(max(0, n - (event != "on_step_end"))) if moves else RATE for n in range(12)]
-    said = receipts(line)
-    assert said and all("sets the rate itself" in r.reason or r.after in (0.25, 0.5) for r in said)
+    rate_receipts = receipts(line)
+    assert rate_receipts and all("sets the rate itself" in r.reason or r.after in (0.25, 0.5) for r in rate_receipts)
     for number, rate in enumerate(used[1:], start=1):
-        in_force = next((r.after for r in reversed(said) if r.status == "applied" and r.tick <= number), in_force)
+        in_force = next(
+            (r.after for r in reversed(rate_receipts) if r.status == "applied" and r.tick <= number), in_force
+        )
         if not moves:
-            assert rate == pytest.approx(wanted[number] * in_force), (number, said)
+            assert rate == pytest.approx(wanted[number] * in_force), (number, rate_receipts)
     if moves or event != "on_step_end" or not first:
-        assert [r.status for r in said] == ["rejected"] * 2
+        assert [r.status for r in rate_receipts] == ["rejected"] * 2
     assert line.series("learning_rate") == pytest.approx(used)

@@ -29,13 +29,13 @@ class Device:
     """Numbers arrive when the test says so: that is all there is of a device here."""
 
     def __init__(self) -> None:
-        self.done = self.asked = 0
+        self.done = self.requested = 0
         self.waited: list[int] = []
 
     def start(self, numbers: Mapping[str, torch.Tensor]) -> Transfer:
-        self.asked += 1
+        self.requested += 1
         names = tuple(numbers)
-        return Transfer(names, torch.stack([numbers[name] for name in names]).double(), Arrival(self, self.asked))
+        return Transfer(names, torch.stack([numbers[name] for name in names]).double(), Arrival(self, self.requested))
 
 
 class Arrival:
@@ -58,17 +58,17 @@ def step(back: Readback, tick: int) -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_each_step_is_published_once_in_order_under_its_own_tick(progress: list[int]) -> None:
-    device, said = Device(), []
-    back = Readback(lambda *words: said.append(words), frozenset({"cosine"}), device.start)
+    device, published = Device(), []
+    back = Readback(lambda *words: published.append(words), frozenset({"cosine"}), device.start)
     for tick, further in enumerate(progress, start=1):
         device.done = min(tick, device.done + further)
         step(back, tick)
-        assert len(said) == device.done, "what has arrived is published, and nothing waits for the rest"
+        assert len(published) == device.done, "what has arrived is published, and nothing waits for the rest"
     assert not device.waited
     back.settle()
     back.settle()
     ticks = range(1, len(progress) + 1)
-    assert said == [(n, n, {"loss": float(n), "rate": n / 10}) for n in ticks]
+    assert published == [(n, n, {"loss": float(n), "rate": n / 10}) for n in ticks]
 
 
 def test_on_cpu_the_numbers_are_there_at_once() -> None:
@@ -77,24 +77,24 @@ def test_on_cpu_the_numbers_are_there_at_once() -> None:
         "norm": torch.tensor([0.1], dtype=torch.float64),
         "half": torch.tensor(2.0).half(),
     }
-    asked = transfer(numbers)
-    assert asked.has_arrived and asked.read() == {name: number.item() for name, number in numbers.items()}
+    pending = transfer(numbers)
+    assert pending.has_arrived and pending.read() == {name: number.item() for name, number in numbers.items()}
 
 
 def test_a_step_without_device_numbers_publishes_its_other_metrics() -> None:
-    said: list[Any] = []
-    back = Readback(lambda *words: said.append(words))
+    published: list[Any] = []
+    back = Readback(lambda *words: published.append(words))
     back.request({})
     back.end_step(4, 2, {"rate": 0.5}, frozenset())
-    assert said == [(4, 2, {"rate": 0.5})]
+    assert published == [(4, 2, {"rate": 0.5})]
 
 
 def test_a_nan_is_published_unless_it_means_nothing_to_measure() -> None:
-    said: list[Any] = []
-    back = Readback(lambda *words: said.append(words[2]), frozenset({"cosine"}))
+    published: list[Any] = []
+    back = Readback(lambda *words: published.append(words[2]), frozenset({"cosine"}))
     back.request({"loss": torch.tensor(math.nan), "cosine": torch.tensor(math.nan), "entropy": torch.tensor(1.0)})
     back.end_step(1, 1, {}, frozenset({"loss", "cosine"}))
-    assert list(said[0]) == ["loss"] and math.isnan(said[0]["loss"])
+    assert list(published[0]) == ["loss"] and math.isnan(published[0]["loss"])
 
 
 def test_a_receipt_and_the_end_come_after_the_numbers_before_them() -> None:
@@ -111,12 +111,14 @@ def test_a_receipt_and_the_end_come_after_the_numbers_before_them() -> None:
         back.end_step(client.advance(number), number, {}, frozenset({"loss"}))
         client.poll()
     client.close("completed")
-    told = [message for message in line.sent if isinstance(message, Observation | Receipt | RunEnded)]
-    kinds = [type(message).__name__ for message in told]
+    messages = [message for message in line.sent if isinstance(message, Observation | Receipt | RunEnded)]
+    kinds = [type(message).__name__ for message in messages]
     assert kinds == ["Observation"] * 3 + ["Receipt"] + ["Observation"] * 2 + ["RunEnded"]
     assert [message.n for message in line.sent] == list(range(1, len(line.sent) + 1))
-    seen = [message for message in told if isinstance(message, Observation)]
-    assert [(of.tick, of.step, of.metrics["loss"]) for of in seen] == [(n, n, float(n)) for n in range(1, 6)]
+    seen = [message for message in messages if isinstance(message, Observation)]
+    assert [(observation.tick, observation.step, observation.metrics["loss"]) for observation in seen] == [
+        (n, n, float(n)) for n in range(1, 6)
+    ]
     assert device.waited == [1, 2, 3, 4, 5], "for a receipt and for the end, and for nothing else"
 
 
@@ -141,10 +143,10 @@ def test_late_numbers_are_logged_under_their_own_step(tmp_path: Path, monkeypatc
 
 
 def test_there_is_one_transfer_per_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    requested: list[tuple[str, ...]] = []
 
     def counted(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-        asked.append(tuple(numbers))
+        requested.append(tuple(numbers))
         return transfer(numbers)
 
     job, line = trainer(tmp_path, gradient_accumulation_steps=2, max_steps=6), FakeLink()
@@ -152,7 +154,7 @@ def test_there_is_one_transfer_per_step(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(attachment.readback, "start", counted)
     job.train()
     first, weights = ("loss", "grad_norm"), ("optim/weight_norm", "optim/update_ratio")
-    assert asked == [first + weights] + [(*first, "optim/grad_momentum_cos", *weights)] * 5
+    assert requested == [first + weights] + [(*first, "optim/grad_momentum_cos", *weights)] * 5
     assert device_readback.transfer is transfer
 
 
@@ -163,8 +165,8 @@ def test_a_metric_that_is_not_finite_is_logged_once_and_always_published(
     attach(job, link=line)
     with caplog.at_level("WARNING", logger="oven.learner"):
         job.train()
-    told = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
-    assert [text for text in told if text.startswith("loss")] == [
+    lines = [record.getMessage() for record in caplog.records if record.name == "oven.learner"]
+    assert [text for text in lines if text.startswith("loss")] == [
         "loss is nan at step 5; it is published as that",
         "loss was not finite in 8 steps of 12",
     ]

@@ -12,8 +12,8 @@ import pytest
 
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 from oven_llm.sandbox.limits import Limits
-from oven_recipes.environments.instance import Instance, read_instances
 from oven_recipes.environments.repair import RepairEnvironment
+from oven_recipes.environments.repair_instance import Instance, read_instances
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
 from oven_recipes.environments.session import RepairSession
@@ -59,7 +59,7 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "message"),
     [
         ("delete", {}, "no tool 'delete'; there are list_files, read"),
         ("read", {}, "read takes path"),
@@ -74,12 +74,12 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
     ],
 )
 def test_a_wrong_call_is_told_to_the_policy_and_changes_nothing(
-    tool: str, arguments: dict[str, object], said: str, sandboxed: SandboxedTests
+    tool: str, arguments: dict[str, object], message: str, sandboxed: SandboxedTests
 ) -> None:
     session = RepairSession(SHOP, FILES, sandboxed)
     before = session.digest
     result = session.call(tool, arguments)
-    assert result.failed and said in result.text
+    assert result.failed and message in result.text
     assert session.digest == before and result.reward == 0
 
 
@@ -95,8 +95,8 @@ def test_a_wrong_call_is_told_to_the_policy_and_changes_nothing(
 )
 def test_code_that_does_not_end_or_ends_its_process_passes_nothing(code: str, ended: str) -> None:
     tests = SandboxedTests({"functions": Limits(block_s=0.5)})
-    found = tests.outcomes({**FILES, "shop.py": code}, SHOP.tests)
-    assert set(found.values()) == {ended}
+    outcomes = tests.outcomes({**FILES, "shop.py": code}, SHOP.tests)
+    assert set(outcomes.values()) == {ended}
     session = RepairSession(SHOP, {**FILES, "shop.py": code}, tests)
     assert ended in (session.call("run_tests", {}).text if ended != "failed" else "failed")
     assert tests.runs["remembered"] == 1
@@ -149,8 +149,8 @@ def test_a_test_that_is_not_there_keeps_none_of_the_others_from_running() -> Non
         "test_b.py": "import nothing_of_the_kind\n",
     }
     wanted = ("test_a.py::test_a[1]", "test_a.py::test_a[2]", "test_a.py::gone", "test_b.py::test_b", "no.py::test")
-    found = SandboxedTests().outcomes(files, wanted, "pytest")
-    assert list(found.values()) == ["passed", "failed", "missing", "failed", "missing"]
+    outcomes = SandboxedTests().outcomes(files, wanted, "pytest")
+    assert list(outcomes.values()) == ["passed", "failed", "missing", "failed", "missing"]
 
 
 class TestInstances:
@@ -165,16 +165,16 @@ class TestInstances:
     def test_a_published_file_is_read_and_refused_without_its_repository(self, tmp_path: Path) -> None:
         file = tmp_path / "lite.jsonl"
         file.write_text(json.dumps(self.row()) + "\n\n" + json.dumps(self.row(instance_id="shop-2")) + "\n")
-        found = list(read_instances(file))
-        assert [one.instance_id for one in found] == ["shop-1", "shop-2"]
-        assert found[0].FAIL_TO_PASS == SHOP.FAIL_TO_PASS and found[0].test_paths == {"test_shop.py"}
+        instances = list(read_instances(file))
+        assert [instance.instance_id for instance in instances] == ["shop-1", "shop-2"]
+        assert instances[0].FAIL_TO_PASS == SHOP.FAIL_TO_PASS and instances[0].test_paths == {"test_shop.py"}
         with pytest.raises(ConfigError, match=r"owner/shop, whose repository is not at .*git clone https://github"):
-            Repositories(tmp_path).check(found[0])
+            Repositories(tmp_path).check(instances[0])
         with pytest.raises(ConfigError, match="--repositories"):
-            Repositories().files(found[0])
+            Repositories().files(instances[0])
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ("", "is empty"),
             ("\n", "has no instance"),
@@ -184,10 +184,10 @@ class TestInstances:
             ('{"instance_id": "a"}\n', "Field required"),
         ],
     )
-    def test_a_wrong_file_is_named(self, text: str, said: str, tmp_path: Path) -> None:
+    def test_a_wrong_file_is_named(self, text: str, message: str, tmp_path: Path) -> None:
         file = tmp_path / "lite.jsonl"
         file.write_text(text)
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             list(read_instances(file))
 
     def test_two_instances_of_one_id_are_refused_where_they_differ(self, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ class TestInstances:
             list(read_instances(file))
 
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"FAIL_TO_PASS": "[]"}, "nothing says that it is solved"),
             ({"FAIL_TO_PASS": "not json"}, "FAIL_TO_PASS"),
@@ -207,10 +207,10 @@ class TestInstances:
             ({"base_commit": 7}, "base_commit"),
         ],
     )
-    def test_a_wrong_instance_is_named(self, changes: dict[str, object], said: str, tmp_path: Path) -> None:
+    def test_a_wrong_instance_is_named(self, changes: dict[str, object], message: str, tmp_path: Path) -> None:
         file = tmp_path / "lite.json"
         file.write_text(json.dumps([self.row(**changes)]))
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             list(read_instances(file))
         with pytest.raises(ConfigError, match="cannot be read"):
             list(read_instances(tmp_path / "other.json"))
@@ -221,9 +221,9 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     path.mkdir()
     (path / "shop.py").write_text(FILES["shop.py"])
     (path / "logo.png").write_bytes(b"\xff\xd8")
-    kept = {"tests/__init__.py": "", "version.py": "# $Format:%H$\n"}
-    kept[".gitattributes"] = "tests export-ignore\nversion.py export-subst\n"
-    for name, text in kept.items():
+    files = {"tests/__init__.py": "", "version.py": "# $Format:%H$\n"}
+    files[".gitattributes"] = "tests export-ignore\nversion.py export-subst\n"
+    for name, text in files.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(text)
     (path / "link.py").symlink_to("shop.py")
@@ -246,7 +246,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         }
     )
     repositories = Repositories(tmp_path)
-    assert repositories.files(instance) == kept | {
+    assert repositories.files(instance) == files | {
         "shop.py": FILES["shop.py"], "tests/test_shop.py": test, "tests/data.txt": "4\n",
     }  # fmt: skip
     environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
@@ -265,53 +265,53 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
     with pytest.raises(UnknownNameError, match="shop-1"):
         environment_.reset(instance_id="shop-2")
-    found = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
-    blob = found.stdout.decode().strip()
+    parsed = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
+    blob = parsed.stdout.decode().strip()
     (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(ConfigError, match=r"lacks 'shop.py': .* clone the whole repository"):
         repositories.files(instance)
 
 
 class TestGeneratedTasks:
-    def test_they_are_the_same_again_and_the_sides_of_the_split_share_no_function(self) -> None:
+    def test_tasks_are_reproducible_and_the_splits_share_no_function(self) -> None:
         train, unseen = tasks(0, 200), tasks(0, 100, evaluation=True)
-        assert [one.instance_id for one in tasks(0, 200)] == [one.instance_id for one in train]
-        right = {one.solution[path(one)] for one in train}
-        assert not right & {one.solution[path(one)] for one in unseen}
-        assert {one.instance_id.split("-")[0] for one in train} == {shape.name for shape in SHAPES}
+        assert [task.instance_id for task in tasks(0, 200)] == [task.instance_id for task in train]
+        right = {task.solution[path(task)] for task in train}
+        assert not right & {task.solution[path(task)] for task in unseen}
+        assert {task.instance_id.split("-")[0] for task in train} == {shape.name for shape in SHAPES}
         with pytest.raises(ValueError, match="no shape is called 'cube'"):
             tasks(0, 1, shapes=("cube",))
 
     def test_each_fails_what_it_says_and_its_patch_passes_all(self) -> None:
-        for one in tasks(1, 50) + tasks(1, 50, neighbour=True):
-            before = TrustedTests().outcomes(one.files, one.tests)
-            assert {name for name, outcome in before.items() if outcome == "failed"} == set(one.FAIL_TO_PASS)
-            after = TrustedTests().outcomes(one.files | one.solution, one.tests)
+        for task in tasks(1, 50) + tasks(1, 50, neighbour=True):
+            before = TrustedTests().outcomes(task.files, task.tests)
+            assert {name for name, outcome in before.items() if outcome == "failed"} == set(task.FAIL_TO_PASS)
+            after = TrustedTests().outcomes(task.files | task.solution, task.tests)
             assert set(after.values()) == {"passed"}
 
     def test_git_applies_its_patch(self, tmp_path: Path) -> None:
-        for one in tasks(1, 5, neighbour=True):
-            (tmp_path / path(one)).write_text(one.files[path(one)])
-            subprocess.run(["git", "apply"], input=one.patch, cwd=tmp_path, text=True, check=True)
-            assert (tmp_path / path(one)).read_text() == one.solution[path(one)]
+        for task in tasks(1, 5, neighbour=True):
+            (tmp_path / path(task)).write_text(task.files[path(task)])
+            subprocess.run(["git", "apply"], input=task.patch, cwd=tmp_path, text=True, check=True)
+            assert (tmp_path / path(task)).read_text() == task.solution[path(task)]
 
     def test_the_sandbox_agrees_with_the_quick_way(self, sandboxed: SandboxedTests) -> None:
-        for one in tasks(2, 6, neighbour=True):
-            assert sandboxed.outcomes(one.files, one.tests) == TrustedTests().outcomes(one.files, one.tests)
+        for task in tasks(2, 6, neighbour=True):
+            assert sandboxed.outcomes(task.files, task.tests) == TrustedTests().outcomes(task.files, task.tests)
 
     def test_a_demonstration_without_mistakes_solves_its_task(self) -> None:
         rng = random.Random(0)
-        for one in tasks(3, 50) + tasks(3, 50, neighbour=True):
-            session = RepairSession(one, one.files, TrustedTests())
-            for message in demonstration(one, Habits(right=1.0, looks_around=1.0, runs_tests=1.0), rng):
+        for task in tasks(3, 50) + tasks(3, 50, neighbour=True):
+            session = RepairSession(task, task.files, TrustedTests())
+            for message in demonstration(task, Habits(right=1.0, looks_around=1.0, runs_tests=1.0), rng):
                 for call in message.get("tool_calls", ()):
                     assert not session.call(call["function"]["name"], json.loads(call["function"]["arguments"])).failed
             assert session.solved
 
-    def test_one_with_mistakes_may_be_made_good(self) -> None:
+    def test_a_demonstration_with_mistakes_may_recover(self) -> None:
         rng = random.Random(0)
         habits = Habits(right=0.0, looks_around=0.0, runs_tests=1.0, tries_again=1.0)
-        lengths = {len(demonstration(one, habits, rng)) for one in tasks(4, 50)}
+        lengths = {len(demonstration(task, habits, rng)) for task in tasks(4, 50)}
         assert max(lengths) == 14  # read, edit, run_tests, edit, run_tests, submit; and the end
 
 

@@ -26,7 +26,7 @@ def test_the_traces_are_the_same(tmp_path: Path) -> None:
     with served(TASKS) as environment:
         behind = recorded(tmp_path, script, environment)
     assert behind == recorded(tmp_path, script)
-    assert {one.ended for one in behind} == {"submitted"}
+    assert {trace.ended for trace in behind} == {"submitted"}
 
 
 class Client:
@@ -35,9 +35,9 @@ class Client:
     def __init__(self) -> None:
         self._session = RepairSession(TASKS[0], TASKS[0].files, TrustedTests())
 
-    def _seen(self, **said: Any) -> Any:
+    def _seen(self, **fields: Any) -> Any:
         session = self._session
-        seen = {"solved": session.solved, "feedback": session.feedback, "digest": session.digest, **said}
+        seen = {"solved": session.solved, "feedback": session.feedback, "digest": session.digest, **fields}
         return SimpleNamespace(observation=seen, reward=0.0)
 
     def reset(self, instance_id: str) -> Any:
@@ -51,7 +51,7 @@ class Client:
 def test_the_policy_may_be_told_which_tests_fail_behind_openenv_too() -> None:
     behind, here = (
         OpenEnvRepair(Client()),
-        RepairEnvironment({TASKS[0].instance_id: TASKS[0]}, lambda one: one.files, TrustedTests()),
+        RepairEnvironment({TASKS[0].instance_id: TASKS[0]}, lambda task: task.files, TrustedTests()),
     )
     for environment in (behind, here):
         environment.reset(instance_id=TASKS[0].instance_id)

@@ -46,11 +46,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_word_of_the_tasks_is_a_token_and_any_text_survives() -> None:
     words: Any = vocabulary()
-    for one in tasks("other", 50, neighbour=True):
-        text = f"{one.problem_statement}\n{one.files[one.problem_statement.partition(':')[0]]}"
+    for task in tasks("other", 50, neighbour=True):
+        text = f"{task.problem_statement}\n{task.files[task.problem_statement.partition(':')[0]]}"
         assert words.decode(words(text)["input_ids"]) == text
-        said = one.problem_statement.partition(") ")[2].split()
-        assert {len(words(f" {word}")["input_ids"]) for word in said} == {1}
+        statement_words = task.problem_statement.partition(") ")[2].split()
+        assert {len(words(f" {word}")["input_ids"]) for word in statement_words} == {1}
     odd = 'naïve "quoted" \\n ☃\t<tool_call>'
     assert words.decode(words(odd)["input_ids"]) == odd
     assert vocabulary().get_vocab() == words.get_vocab()
@@ -61,7 +61,7 @@ def test_the_policys_answers_are_told_from_what_it_reads() -> None:
     messages = demonstration(tasks(0, 1)[0], Habits(), random.Random(0))
     ids: list[int] = words.apply_chat_template(messages, tokenize=True, return_dict=False)
     scored = answers(ids, words)
-    text = words.decode([one for one, answer in zip(ids, scored, strict=True) if answer])
+    text = words.decode([token for token, answer in zip(ids, scored, strict=True) if answer])
     assert text.count(END) == sum(message["role"] == "assistant" for message in messages)
     assert "<|im_start|>" not in text and text.endswith(f"done{END}") and ASSISTANT not in text
     rows = [(ids, scored), (ids[:5], scored[:5])]
@@ -81,10 +81,10 @@ def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, ca
     assert "step 2, loss" in caplog.text and "step 4" not in caplog.text  # at a share of 0 the first round ends it
     assert torch.equal(torch.get_rng_state(), state)
     again, _ = warm_policy(TINY, 1, cache, TrustedTests())
-    weights = [torch.cat([one.flatten() for one in model.parameters()]) for model in (first, again)]
+    weights = [torch.cat([parameter.flatten() for parameter in model.parameters()]) for model in (first, again)]
     assert torch.equal(*weights)
-    other, _ = warm_policy(TINY, 2, cache, TrustedTests())
-    assert not torch.equal(weights[0], torch.cat([one.flatten() for one in other.parameters()]))
+    other_seed, _ = warm_policy(TINY, 2, cache, TrustedTests())
+    assert not torch.equal(weights[0], torch.cat([parameter.flatten() for parameter in other_seed.parameters()]))
     with caplog.at_level(logging.WARNING):
         warm_policy(TINY.model_copy(update={"solved_from": 1.0}), 1, cache, TrustedTests())
     assert "allow more steps (sft_steps)" in caplog.text
@@ -101,9 +101,9 @@ def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: 
     logged = job.trainer.state.log_history[0]
     assert "rewards/reward/mean" in logged and "tools/call_frequency" in logged
     traces = list(jsonl.read(tmp_path / "traces.jsonl"))
-    assert Counter(one.policy.step for one in traces) == {0: 4, 1: 4}
-    assert lines_of(tmp_path / "traces.jsonl") == len({one.id for one in traces}) == 8
-    assert {one.task.split for one in traces} == {"train"}
+    assert Counter(trace.policy.step for trace in traces) == {0: 4, 1: 4}
+    assert lines_of(tmp_path / "traces.jsonl") == len({trace.id for trace in traces}) == 8
+    assert {trace.task.split for trace in traces} == {"train"}
 
 
 class TestCollect:
@@ -114,16 +114,16 @@ class TestCollect:
         out = tmp_path / "traces.jsonl"
         assert call("traces collect", [str(out), "-n", "3", "--json", *SETTINGS]) == 0
         printed = capsys.readouterr()
-        said = json.loads(printed.out)
+        report = json.loads(printed.out)
         assert not printed.err, "no progress of a library's"
-        assert (said["traces"], said["tasks"]) == (3, 2)
+        assert (report["traces"], report["tasks"]) == (3, 2)
         traces = list(jsonl.read(out))
-        assert len(traces) == 3 and {one.task.split for one in traces} == {"collected"}
+        assert len(traces) == 3 and {trace.task.split for trace in traces} == {"collected"}
         with pytest.raises(ConfigError, match="exists already"):
             call("traces collect", [str(out)])
 
     @pytest.mark.parametrize(
-        ("arguments", "said"),
+        ("arguments", "message"),
         [
             (["--set", "hidden"], "has no key and value"),
             (["--set", "hidden=big"], "hidden = 'big' .*valid integer"),
@@ -133,8 +133,8 @@ class TestCollect:
             (["--instances", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         ],
     )
-    def test_a_wrong_option_is_named(self, arguments: list[str], said: str, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=said):
+    def test_a_wrong_option_is_named(self, arguments: list[str], message: str, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=message):
             call("traces collect", [str(tmp_path / "traces.jsonl"), *arguments])
         with pytest.raises(ConfigError, match="there is no folder"):
             call("traces collect", [str(tmp_path / "nowhere" / "traces.jsonl")])

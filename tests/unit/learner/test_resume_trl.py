@@ -49,8 +49,8 @@ CASES: dict[str, tuple[Any, int, dict[str, Any]]] = {
 def test_a_resumed_run_equals_the_uninterrupted_one(
     tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made, at, settings = CASES[case]
-    settings = {"save_strategy": "steps", "save_steps": at, "max_grad_norm": 0.5, **settings}
+    made, save_step, settings = CASES[case]
+    settings = {"save_strategy": "steps", "save_steps": save_step, "max_grad_norm": 0.5, **settings}
     straight = made(tmp_path, **settings)
     mixture = Mixture()
     attach(straight, link=FakeLink({1: ("optimizer.lr_scale", 0.5)}), stateful={"mixture": mixture})
@@ -60,8 +60,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     line = FakeLink()
     attach(resumed, link=line, stateful={"mixture": brought})
     with caplog.at_level(logging.INFO, "oven.learner"):
-        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
-    assert [seen.step for seen in line.observed()] == list(range(at + 1, settings["max_steps"] + 1))
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{save_step}"))
+    assert [seen.step for seen in line.observed()] == list(range(save_step + 1, settings["max_steps"] + 1))
     assert equal(weights(straight), weights(resumed))
     assert brought.timeline == [0, 7]
     assert "not bit for bit" not in caplog.text and "resumes from" in caplog.text
@@ -70,12 +70,12 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
 @pytest.mark.parametrize("case", ["inside a later epoch", "inside a generation"])
 def test_the_trainer_alone_resumes_inexactly(tmp_path: Path, case: str) -> None:
     """Or what is saved beside its files could go."""
-    made, at, settings = CASES[case]
-    settings = {"save_strategy": "steps", "save_steps": at} | settings
+    made, save_step, settings = CASES[case]
+    settings = {"save_strategy": "steps", "save_steps": save_step} | settings
     straight = made(tmp_path, **settings)
     straight.train()
     resumed = made(tmp_path, **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{save_step}"))
     assert not equal(weights(straight), weights(resumed))
 
 
@@ -101,6 +101,6 @@ def test_a_checkpoint_keeps_tensors_and_plain_values_only(tmp_path: Path) -> Non
     job = grpo(tmp_path, save_strategy="steps", save_steps=1, num_iterations=2, max_steps=1)
     attach(job, link=FakeLink(), stateful={"mixture": Mixture()})
     job.train()
-    kept = torch.load(tmp_path / "checkpoint-1" / "oven-rank-0.pt", weights_only=True)
-    assert kept["stateful"] == {"mixture": {"timeline": [0]}}
-    assert kept["generated"] == 1 and kept["buffer"][0]["completion_ids"].shape == (4, 4)
+    state = torch.load(tmp_path / "checkpoint-1" / "oven-rank-0.pt", weights_only=True)
+    assert state["stateful"] == {"mixture": {"timeline": [0]}}
+    assert state["generated"] == 1 and state["buffer"][0]["completion_ids"].shape == (4, 4)

@@ -58,14 +58,14 @@ def test_reordered_completions_and_members_change_nothing_else(
 
 
 @given(group(least=2), rules, st.sampled_from((0.25, 0.5, 2.0, 4.0)), st.floats(-1, 1))
-def test_a_judges_own_scale_and_offset_do_not_move_the_order(
+def test_a_judges_scale_and_offset_do_not_change_the_order(
     scores: dict[str, list[float]], rule: str, factor: float, offset: float
 ) -> None:
-    other = scores | {"a": [factor * value + offset for value in scores["a"]]}
-    one, two = (aggregate(given, EQUAL, rule=rule, quorum=1) for given in (scores, other))
-    assert one is not None and two is not None
+    rescaled = scores | {"a": [factor * value + offset for value in scores["a"]]}
+    first, two = (aggregate(group_scores, EQUAL, rule=rule, quorum=1) for group_scores in (scores, rescaled))
+    assert first is not None and two is not None
     # What the other judges' spread carries over is the same up to its own factor.
-    assert advantages(two) == pytest.approx(advantages(one), abs=1e-6) or max(map(abs, one)) < 1e-9
+    assert advantages(two) == pytest.approx(advantages(first), abs=1e-6) or max(map(abs, first)) < 1e-9
 
 
 @given(group(), rules)
@@ -83,7 +83,7 @@ def test_without_a_quorum_there_is_no_number(scores: dict[str, list[float]], quo
 
 
 @given(group(least=2), st.integers(1, 2), score)
-def test_a_judge_that_sees_no_difference_has_no_part_in_the_order(
+def test_a_judge_with_equal_scores_does_not_affect_the_order(
     scores: dict[str, list[float]], quorum: int, flat: float
 ) -> None:
     with_it = aggregate(scores | {"e": [flat] * len(scores["a"])}, EQUAL | {"e": 0.25}, caution=0.5, quorum=quorum)
@@ -114,27 +114,27 @@ def test_rewards_are_monotone_in_every_judges_score(
     scores: dict[str, list[float]], rule: str, weights: list[float], caution: float, lead: list[float]
 ) -> None:
     """The second completion is the first one with a lead, of another size with each judge."""
-    for (name, said), more in zip(scores.items(), lead, strict=False):
-        scores[name] = [said[0], min(1.0, said[0] + more), *said[2:]]
+    for (name, values), more in zip(scores.items(), lead, strict=False):
+        scores[name] = [values[0], min(1.0, values[0] + more), *values[2:]]
     rewards = aggregate(scores, dict(zip("abcd", weights, strict=True)), rule=rule, caution=caution, quorum=1)
     assert rewards is not None and rewards[1] >= rewards[0] - 1e-9
 
 
 @given(group(least=2), st.floats(0, 4))
-def test_the_reward_is_the_plain_formulas_or_that_of_less_praise(
+def test_the_reward_is_the_formulas_result_or_that_of_lower_scores(
     scores: dict[str, list[float]], caution: float
 ) -> None:
     """By search: no other set of caps on the judges' standard scores does better than one cap for all."""
-    seeing = [said for said in scores.values() if sees_difference(said)]
+    seeing = [values for values in scores.values() if sees_difference(values)]
     if not seeing:
         return
     share = 1 / len(seeing)
-    z = [(advantages(said)[0], share) for said in seeing]
-    found = cautious(z, caution)
-    assert found >= penalised(z, caution)
+    z = [(advantages(values)[0], share) for values in seeing]
+    value = cautious(z, caution)
+    assert value >= penalised(z, caution)
     steps = [k / 4 for k in range(9)]
     for lowered in itertools.product(steps, repeat=len(z)):
-        assert penalised([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= found + 1e-9
+        assert penalised([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= value + 1e-9
 
 
 def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_one() -> None:
@@ -145,7 +145,7 @@ def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_
     assert play(rule, "hostile", 300, seed=5).share <= 0.10
 
 
-def test_the_other_rules_do_not_and_when_all_are_fooled_none_helps() -> None:
+def test_other_rules_fail_and_no_rule_helps_when_all_judges_are_fooled() -> None:
     assert play(raw_mean, "one_fooled", 300, seed=6).share > 0.3
     assert play(by_rule("cautious"), "hostile", 300, seed=6).share > 0.4
     assert all(play(by_rule(rule), "all_fooled", 100, seed=6).share > 0.98 for rule in RULES)
@@ -201,15 +201,15 @@ def test_only_finite_numbers_in_0_to_1_are_scores(values: list[object]) -> None:
 
 
 @given(st.lists(score, min_size=2, max_size=8), rules)
-def test_members_that_agree_give_their_common_score(said: list[float], rule: str) -> None:
-    assert aggregate(dict.fromkeys("abc", said), EQUAL, rule=rule, quorum=2) == pytest.approx(said, abs=1e-9)
+def test_members_that_agree_give_their_common_score(values: list[float], rule: str) -> None:
+    assert aggregate(dict.fromkeys("abc", values), EQUAL, rule=rule, quorum=2) == pytest.approx(values, abs=1e-9)
 
 
 @given(group(least=2), rules)
 def test_the_mean_of_a_group_is_that_of_its_members(scores: dict[str, list[float]], rule: str) -> None:
     rewards = aggregate(scores, EQUAL, rule=rule, quorum=1)
     assert rewards is not None and all(map(math.isfinite, rewards))
-    assert fmean(rewards) == pytest.approx(fmean(fmean(given) for given in scores.values()), abs=1e-9)
+    assert fmean(rewards) == pytest.approx(fmean(fmean(values) for values in scores.values()), abs=1e-9)
 
 
 def test_the_lower_quantile_of_four_scores() -> None:

@@ -27,7 +27,7 @@ class Remote:
 
     def __init__(self, **answers: Callable[[ScoreRequest], Verdict]) -> None:
         self.answers = answers
-        self.asked: list[ScoreRequest] = []
+        self.requests: list[ScoreRequest] = []
         self.health: dict[str, JudgeHealth] = {}
 
     @property
@@ -48,7 +48,7 @@ class Remote:
         del self.answers[member]
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
-        self.asked += requests
+        self.requests += requests
         return {name: [self.answers[name](request) for request in requests] for name in members}
 
     def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
@@ -91,7 +91,7 @@ def test_one_rule_alone_is_the_reward() -> None:
 def test_equal_completions_are_asked_for_once_and_get_one_reward() -> None:
     remote = Remote(judge=by_length)
     rewards, _ = judged(Committee({"a": share_of_a}, remote=remote), ["ab", "ab", "aba", "ab"], size=4)
-    assert [len(request.completions) for request in remote.asked] == [2]
+    assert [len(request.completions) for request in remote.requests] == [2]
     assert rewards[0] == rewards[1] == rewards[3] != rewards[2]
 
 
@@ -102,10 +102,10 @@ def test_requests_say_nothing_of_the_order_and_repeat_with_the_seed() -> None:
         remote = Remote(judge=by_length)
         committee = Committee({}, remote=remote, seed=seed, run="r", description="a policy")
         judged(committee, texts * 2, size=8)
-        orders.append([[completion.text for completion in request.completions] for request in remote.asked])
-        ids.append([completion.id for request in remote.asked for completion in request.completions])
+        orders.append([[completion.text for completion in request.completions] for request in remote.requests])
+        ids.append([completion.id for request in remote.requests for completion in request.completions])
         assert len(set(ids[-1])) == 16, "the same text has another id in another group"
-        assert remote.asked[0].policy == "a policy" and remote.asked[0].run == "r"
+        assert remote.requests[0].policy == "a policy" and remote.requests[0].run == "r"
     assert orders[0] == orders[1] and ids[0] == ids[1]
     assert not set(ids[0]) & set(ids[2])
     assert orders[0][0] != texts and orders[0][0] != orders[0][1]
@@ -198,9 +198,9 @@ REQUEST = ScoreRequest.model_validate(
     ],
 )
 def test_a_reply_is_scores_for_exactly_what_was_asked_or_nothing(reply: dict[str, Any], verdict: Any) -> None:
-    said = {"v": 1, "type": "ScoreReply", "member": "judge", "group": "g"} | reply
+    fields = {"v": 1, "type": "ScoreReply", "member": "judge", "group": "g"} | reply
     expected = verdict if isinstance(verdict, tuple) else Abstention(verdict)
-    assert read_reply(json.dumps(said).encode(), "judge", REQUEST)[0] == expected
+    assert read_reply(json.dumps(fields).encode(), "judge", REQUEST)[0] == expected
 
 
 def test_known_costs_are_reported_once_per_step() -> None:
@@ -223,12 +223,12 @@ def test_known_costs_are_reported_once_per_step() -> None:
 
 
 def test_a_reply_says_what_it_cost_and_no_cost_is_below_nothing() -> None:
-    said = ScoreReply(
+    answer = ScoreReply(
         member="judge", group="g", failure="budget", input_tokens=5, output_tokens=2, cost_usd=0.25
     ).wire()
-    assert read_reply(said, "judge", REQUEST)[:2] == (Abstention("budget"), Cost(7, 0.25))
+    assert read_reply(answer, "judge", REQUEST)[:2] == (Abstention("budget"), Cost(7, 0.25))
     for cost in (b"-0.25", b"NaN", b"1e999"):
-        assert read_reply(said.replace(b"0.25", cost), "judge", REQUEST)[:2] == (Abstention("malformed"), Cost())
+        assert read_reply(answer.replace(b"0.25", cost), "judge", REQUEST)[:2] == (Abstention("malformed"), Cost())
 
 
 def ranked(request: ScoreRequest) -> Verdict:
@@ -258,8 +258,8 @@ def test_a_judge_against_all_others_loses_its_weight_and_a_checkpoint_keeps_that
 
 
 def spread(rewards: list[float | None]) -> float:
-    given = [reward for reward in rewards if reward is not None]
-    return max(given) - min(given)
+    scored = [reward for reward in rewards if reward is not None]
+    return max(scored) - min(scored)
 
 
 def by_letters(completions: list[str], **_: Any) -> list[float | None]:
@@ -293,12 +293,12 @@ def test_an_answer_known_to_be_right_goes_out_with_the_request(caplog: pytest.Lo
         {"a": lambda completions, **_: [float(t == "aa") for t in completions]}, remote=remote, reference="a"
     )
     judged(by_rule, ["a", "aa", "b", "bb"])
-    assert [request.reference for request in remote.asked] == ["aa", ""]
+    assert [request.reference for request in remote.requests] == ["aa", ""]
     by_column = Committee({}, remote=remote, reference="solution")
     by_column.group_size = 2
     by_column(["p"] * 2, ["a", "b"], solution=["42", "42"])
     by_column(["p"] * 2, ["a", "b"], solution=[None, None])
-    assert [request.reference for request in remote.asked[2:]] == ["42", ""]
+    assert [request.reference for request in remote.requests[2:]] == ["42", ""]
     for _ in range(2):
         by_column(["p"] * 2, ["a", "b"])
     assert caplog.text.count("neither a rule nor a column") == 1
@@ -309,12 +309,12 @@ def test_a_remote_member_without_weight_is_not_asked() -> None:
     free, paid = Remote(judge=by_length), {"a": 1.0, "b": 0.0, "judge": 0.0}
     committee = Committee({"a": share_of_a, "b": share_of_a}, remote=free, weights=paid)
     rewards, metrics = judged(committee, ["ab", "aaa"])
-    assert not free.asked and rewards == [0.5, 1.0]
+    assert not free.requests and rewards == [0.5, 1.0]
     assert "rewards/judge/mean" not in metrics and "rewards/b/mean" in metrics, "a rule costs nothing"
     assert metrics["committee/abstentions"] == 0, "who was not asked abstained from nothing"
     committee.set_weights({"a": 0.5, "b": 0.0, "judge": 0.5})
     _, metrics = judged(committee, ["ab", "aaa"])
-    assert len(free.asked) == 1 and "rewards/judge/mean" in metrics
+    assert len(free.requests) == 1 and "rewards/judge/mean" in metrics
 
 
 def test_the_quorum_is_at_most_the_members_with_weight() -> None:

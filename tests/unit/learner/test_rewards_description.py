@@ -19,11 +19,11 @@ from oven_recipes.grpo.task import RULES, WEIGHTS
 
 def test_descriptions_read_sizes_from_the_model() -> None:
     model: Any = torch.nn.Linear(1000, 1000)
-    found = ModelDescription.from_model(
+    description = ModelDescription.from_model(
         model, description="Sort digits.", scoring_guidance="A good answer is the digits, sorted."
     )
-    assert (found.parameters, found.architecture, found.name) == (1_001_000, "Linear", "Linear")
-    text = found.to_agent_prompt()
+    assert (description.parameters, description.architecture, description.name) == (1_001_000, "Linear", "Linear")
+    text = description.to_agent_prompt()
     assert text.splitlines() == [
         "Model in training: Linear, a Linear with 1 million parameters.",
         "Description: Sort digits.",
@@ -43,7 +43,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, settings: dict[str
     monkeypatch.delenv("OVEN_CREDS", raising=False)
 
 
-def test_a_run_without_settings_has_the_rules_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_without_settings_uses_only_its_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     configured(monkeypatch, tmp_path, {})
     made = convene(RULES, weights=WEIGHTS)
     assert made.remote is not None and made.remote.members == ()
@@ -56,8 +56,8 @@ def test_remote_members_of_the_settings_join_with_an_equal_share(
     judge = {"provider": "openai", "model": "m"}
     configured(monkeypatch, tmp_path, {"members": {"one": judge, "two": judge}, "deadline_s": 3, "hold_after": 4})
     made = convene(RULES, weights=WEIGHTS)
-    told = ModelDescription.from_model(torch.nn.Linear(1, 1), description="Sort digits.")
-    assert convene(RULES, description=told).description == told.to_agent_prompt()
+    description = ModelDescription.from_model(torch.nn.Linear(1, 1), description="Sort digits.")
+    assert convene(RULES, description=description).description == description.to_agent_prompt()
     assert made.weights == pytest.approx({"exact": 1 / 3, "format": 0, "length": 0, "one": 1 / 3, "two": 1 / 3})
     assert made.remote is not None and made.remote.deadline_s == 3 and made.hold_after == 4 and made.quorum == 2
     assert Connection.find().committee.members["one"].model == "m"
@@ -92,7 +92,7 @@ def test_rules_of_the_settings_join_by_name_or_file(monkeypatch: pytest.MonkeyPa
 def test_the_domain_reaches_a_specialist() -> None:
     described = ModelDescription(name="m", description="Cooks.", domain="cooking")
 
-    class Asked(Unswappable):
+    class DomainRecorder(Unswappable):
         members, deadline_s = ("expert",), 1.0
         judges: ClassVar[dict[str, Any]] = {}
         health: ClassVar[dict[str, Any]] = {}
@@ -109,9 +109,9 @@ def test_the_domain_reaches_a_specialist() -> None:
 
         def close(self) -> None: ...
 
-    for said, domain in ((described, "cooking"), ("A model that cooks.", "")):
-        asked: Any = Asked()  # of the seam no more than this needs
-        committee = Committee({}, remote=asked, description=said)
+    for text, domain in ((described, "cooking"), ("A model that cooks.", "")):
+        recorder: Any = DomainRecorder()  # of the seam no more than this needs
+        committee = Committee({}, remote=recorder, description=text)
         committee.group_size = 1
         committee(["p"], ["c"])
-        assert asked.domains == [domain]
+        assert recorder.domains == [domain]

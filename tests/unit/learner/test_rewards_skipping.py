@@ -66,15 +66,15 @@ def grpo(
 
 def state(trainer: Any) -> list[torch.Tensor]:
     """Everything that a step moves."""
-    kept = [weight.detach().clone() for weight in trainer.model.state_dict().values()]
+    tensors = [weight.detach().clone() for weight in trainer.model.state_dict().values()]
     for of_one in trainer.optimizer.optimizer.state_dict()["state"].values():
-        kept += [torch.as_tensor(value).clone() for value in of_one.values()]
+        tensors += [torch.as_tensor(value).clone() for value in of_one.values()]
     scheduler = trainer.lr_scheduler.state_dict()
-    return [*kept, torch.tensor([scheduler["last_epoch"], *scheduler["_last_lr"]], dtype=torch.float64)]
+    return [*tensors, torch.tensor([scheduler["last_epoch"], *scheduler["_last_lr"]], dtype=torch.float64)]
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 class Remembering(FakeLink):
@@ -152,13 +152,13 @@ def batch_of(trainer: Any, prompts: str) -> dict[str, Any]:
     rows = [{"prompt": letter} for letter in prompts for _ in range(4)]
     ends = {letter: i % 4 for i, letter in enumerate("abcdefgh")}
 
-    def generate(given: list[str]) -> Any:
+    def generate(letters: list[str]) -> Any:
         seen: dict[str, int] = {}
         ids = []
-        for letter in given:
+        for letter in letters:
             row = seen[letter] = seen.get(letter, -1) + 1
             ids.append(fixed[letter][row][: 4 - (ends[letter] if row % 2 else 0)])
-        prompt_ids = [trainer.processing_class(letter)["input_ids"] for letter in given]
+        prompt_ids = [trainer.processing_class(letter)["input_ids"] for letter in letters]
         texts = trainer.processing_class.batch_decode(ids)
         return prompt_ids, ids, None, texts, None, {}, None, None
 
@@ -191,16 +191,16 @@ def test_the_rest_of_a_batch_trains_as_it_would_alone(tmp_path: Path, loss_type:
         settings["importance_sampling_level"] = "sequence"
     partly = ready(tmp_path / "partly", "b", **settings)
     alone = ready(tmp_path / "alone", "", **(settings | {"per_device_train_batch_size": 8}))
-    found = gradient(partly, [batch_of(partly, "abc")])
+    actual = gradient(partly, [batch_of(partly, "abc")])
     expected = gradient(alone, [batch_of(alone, "ac")])
     assert expected.abs().max() > 1e-4
-    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-6)
+    assert torch.allclose(actual, expected, rtol=1e-3, atol=1e-6)
     whole = ready(tmp_path / "whole", "", **settings)
     assert not torch.allclose(gradient(whole, [batch_of(whole, "abc")]), expected, rtol=1e-2, atol=1e-5)
 
 
 @pytest.mark.parametrize("loss_type", BY_TOKENS + BY_ROWS)
-def test_and_so_it_does_over_several_micro_batches(tmp_path: Path, loss_type: str) -> None:
+def test_the_rest_of_several_micro_batches_trains_as_it_would_alone(tmp_path: Path, loss_type: str) -> None:
     settings = {"loss_type": loss_type, "beta": 0.4, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
     partly = ready(tmp_path / "partly", "b", **settings)
     alone = ready(tmp_path / "alone", "", **(settings | {"gradient_accumulation_steps": 2}))
@@ -210,9 +210,9 @@ def test_and_so_it_does_over_several_micro_batches(tmp_path: Path, loss_type: st
         cut = [slice(i * size, (i + 1) * size) for i in range(count)]
         return [{k: v[part] if getattr(v, "ndim", 0) else v for k, v in batch.items()} for part in cut]
 
-    found = gradient(partly, parts(batch_of(partly, "abc"), 3))
+    actual = gradient(partly, parts(batch_of(partly, "abc"), 3))
     expected = gradient(alone, parts(batch_of(alone, "ac"), 2))
-    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-6)
+    assert torch.allclose(actual, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_a_committee_of_one_trains_as_the_function_alone_would(tmp_path: Path) -> None:

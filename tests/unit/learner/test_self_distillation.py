@@ -98,9 +98,9 @@ def test_self_distillation_loss_and_gradient_match_trl(tmp_path: Path, topk: int
     inputs["completion_mask"][:] = 1  # as many tokens in each, so that a mean over completions is one over tokens
     inputs["old_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -4.5)  # ratios on both sides of the clip
     hinted = [torch.tensor(tokens) for tokens in inputs[HINTED]]
-    assert all(len(one) > len(ROWS[0]["prompt"]) for one in hinted)
+    assert all(len(prompt) > len(ROWS[0]["prompt"]) for prompt in hinted)
     prompt = torch.nn.utils.rnn.pad_sequence(hinted, batch_first=True, padding_side="left")
-    marks = [torch.ones_like(one) for one in hinted]
+    marks = [torch.ones_like(prompt) for prompt in hinted]
     mask = torch.nn.utils.rnn.pad_sequence(marks, batch_first=True, padding_side="left")
     theirs = inputs | {
         "teacher_input_ids": torch.cat([prompt, inputs["completion_ids"]], 1),
@@ -108,10 +108,10 @@ def test_self_distillation_loss_and_gradient_match_trl(tmp_path: Path, topk: int
     }
     logits = oracle._compute_teacher_student_logits(oracle.model, oracle.model, theirs)
     wanted = oracle._compute_self_distillation_loss(oracle.model, theirs, logits)
-    found = channel.tally(job.model, inputs)
-    assert (found.total / found.number).item() == pytest.approx(wanted.item(), abs=1e-5)
+    tally = channel.tally(job.model, inputs)
+    assert (tally.total / tally.number).item() == pytest.approx(wanted.item(), abs=1e-5)
     torch.testing.assert_close(
-        differentiated(job, found.total / found.number), differentiated(oracle, wanted), rtol=1e-4, atol=1e-5
+        differentiated(job, tally.total / tally.number), differentiated(oracle, wanted), rtol=1e-4, atol=1e-5
     )
 
 
@@ -119,9 +119,9 @@ def test_completions_are_gathered_only_for_sibling_hints(monkeypatch: pytest.Mon
     """On several ranks that is a collective over all completions, once a step."""
     gathered: list[Any] = []
 
-    def gather(said: Any) -> Any:
-        gathered.append(said)
-        return said
+    def gather(value: Any) -> Any:
+        gathered.append(value)
+        return value
 
     monkeypatch.setattr("oven_learner.losses.self_distillation.gather_object", gather)
     made = Generated([{"feedback": "no"}] * 2, ["a"] * 2, [[1], [2]], torch.ones(2), [[]] * 2, None, 2)
@@ -139,7 +139,7 @@ def test_the_weight_is_a_knob_with_gauges(tmp_path: Path) -> None:
     assert isinstance(run, RunStarted) and "channel.sdpo" in {spec.name for spec in run.actuators}
     assert {"channel/sdpo/accuracy", "channel/sdpo/margin"} <= {metric.name for metric in run.metrics}
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
-    seen = [{key for key in one.metrics if key.startswith("channel/")} for one in line.observed()]
+    seen = [{key for key in observation.metrics if key.startswith("channel/")} for observation in line.observed()]
     assert not seen[0] and {"channel/sdpo", "channel/sdpo/margin"} <= seen[1]
 
 
@@ -152,9 +152,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     resumed = game(tmp_path, ChannelTrainer, channels=[SelfDistillation(0.5)], **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert all(torch.equal(a, b) for a, b in zip(weights(straight), weights(resumed), strict=True))
-    for one, other in zip(straight.channels, resumed.channels, strict=True):
-        kept, kept_too = one.module.state_dict(), other.module.state_dict()
-        assert all(torch.equal(kept[name], kept_too[name]) for name in kept if isinstance(kept[name], torch.Tensor))
+    for expected, actual in zip(straight.channels, resumed.channels, strict=True):
+        state, kept_too = expected.module.state_dict(), actual.module.state_dict()
+        assert all(torch.equal(state[name], kept_too[name]) for name in state if isinstance(state[name], torch.Tensor))
     _, copy = rollback.take_snapshot(straight)
     average: Any = straight.channels[0].module
     weight = next(average.buffers())
@@ -209,9 +209,9 @@ def test_wrong_options_are_refused_with_their_limits(tmp_path: Path) -> None:
             SelfDistillation(**options)
     with pytest.raises(ConfigError, match="no source of hints"):
         Hints(sibling=False, feedback=None)
-    asked = game(tmp_path, ChannelTrainer, channels=[SelfDistillation(0.1, hints=Hints(template="{tests}"))])
+    faulty = game(tmp_path, ChannelTrainer, channels=[SelfDistillation(0.1, hints=Hints(template="{tests}"))])
     with pytest.raises(ConfigError, match=r"the template uses 'tests', and the row has"):
-        asked.train()
+        faulty.train()
 
 
 def _sharded(folder: Path, channel: Any) -> None:

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from oven_learner.rewards.calibrated import OracleAnswer, parse_oracle_output
 
-WIDE = "".join(chr(ord(one) + 0xFEE0) for one in "[epistemicstatus:100]")
+WIDE = "".join(chr(ord(letter) + 0xFEE0) for letter in "[epistemicstatus:100]")
 """A mark in full-width letters."""
 ANSWERS = st.text(min_size=1, max_size=40).filter(lambda text: bool(text.strip()))
 
 
 @given(st.integers(0, 100), ANSWERS)
 def test_every_whole_percent_and_every_answer_comes_back(percent: int, answer: str) -> None:
-    found = parse_oracle_output(f"[epistemic status: {percent}] {answer}")
-    assert found == OracleAnswer(percent / 100, answer.strip())
+    answer_read = parse_oracle_output(f"[epistemic status: {percent}] {answer}")
+    assert answer_read == OracleAnswer(percent / 100, answer.strip())
 
 
 @given(st.integers().filter(lambda n: not 0 <= n <= 100), ANSWERS)

@@ -15,11 +15,11 @@ from oven_learner.baking.step_calls import StepCalls
 def ask_from_another_thread(calls: StepCalls, call: Callable[[], object]) -> Future[None]:
     """Returns once it waits."""
     thread = ThreadPoolExecutor(1)
-    asked = thread.submit(calls.ask, call)
+    future = thread.submit(calls.ask, call)
     thread.shutdown(wait=False)
-    while not calls._waiting and not asked.done():  # noqa: SLF001
+    while not calls._waiting and not future.done():  # noqa: SLF001
         pass
-    return asked
+    return future
 
 
 def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised() -> None:
@@ -28,15 +28,15 @@ def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised(
     def wrong() -> None:
         raise ConfigError("the asker's")
 
-    asked = [ask_from_another_thread(calls, lambda: seen.append(threading.get_ident()))]  # before training begins
+    futures = [ask_from_another_thread(calls, lambda: seen.append(threading.get_ident()))]  # before training begins
     with calls.during_training():
         calls.make()
-        asked.append(ask_from_another_thread(calls, wrong))
+        futures.append(ask_from_another_thread(calls, wrong))
         calls.make()
         calls.make()
-    assert seen == [threading.get_ident()] and asked[0].result() is None
+    assert seen == [threading.get_ident()] and futures[0].result() is None
     with pytest.raises(ConfigError, match="the asker's"):
-        asked[1].result()
+        futures[1].result()
 
 
 def test_calls_are_rejected_when_training_ends() -> None:
@@ -52,19 +52,19 @@ def test_calls_are_rejected_when_training_ends() -> None:
     assert again.result() is None and seen == [3]
 
 
-def test_what_ended_the_training_is_said_and_raised() -> None:
+def test_the_error_that_ended_training_is_raised_to_later_callers() -> None:
     calls = StepCalls()
-    asked: list[Future[None]] = []
+    futures: list[Future[None]] = []
 
     def train() -> None:
         with calls.during_training():
-            asked.append(ask_from_another_thread(calls, lambda: None))
+            futures.append(ask_from_another_thread(calls, lambda: None))
             raise MemoryError("no room on the device")
 
     with pytest.raises(MemoryError):
         train()
     with pytest.raises(ConfigError, match=r"training has ended \(no room on the device\)"):
-        asked[0].result()
+        futures[0].result()
 
 
 def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever() -> None:
@@ -73,19 +73,19 @@ def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    asked: list[Future[None]] = []
+    futures: list[Future[None]] = []
 
     def train() -> None:
         with calls.during_training():
-            asked.extend(ask_from_another_thread(calls, call) for call in (interrupted, lambda: None))
+            futures.extend(ask_from_another_thread(calls, call) for call in (interrupted, lambda: None))
             calls.make()
 
     with pytest.raises(KeyboardInterrupt):
         train()
     with pytest.raises(ConfigError, match=r"ended during the call \(keyboard interrupt\)"):
-        asked[0].result()
+        futures[0].result()
     with pytest.raises(ConfigError, match=r"training has ended \(keyboard interrupt\)"):
-        asked[1].result()
+        futures[1].result()
 
 
 def test_calls_from_the_trainings_own_thread_are_refused() -> None:
@@ -108,7 +108,7 @@ def test_asking_while_training_ends_is_answered_in_every_order() -> None:
 
         with ThreadPoolExecutor(4) as threads:
             with calls.during_training():
-                asked = [threads.submit(asker) for _ in range(4)]
+                futures = [threads.submit(asker) for _ in range(4)]
                 start.wait()
                 calls.make()
-            assert {one.result() for one in asked} <= {"called", "training has ended"}
+            assert {future.result() for future in futures} <= {"called", "training has ended"}

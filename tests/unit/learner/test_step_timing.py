@@ -70,8 +70,8 @@ def test_the_parts_of_a_step_and_its_tokens_are_measured() -> None:
     timing = StepTiming(trainer, clock)
     timing.begin(Ranks())
     assert step(timing, trainer, clock) == {}, "what came before the first step is no step"
-    found = step(timing, trainer, clock)
-    assert found == {
+    timings = step(timing, trainer, clock)
+    assert timings == {
         "time/step": 4.0, "time/generate": 2.0, "time/reward": 0.5, "time/train": 1.0, "time/optimizer": 0.25,
         "time/controller": 0.125, "tokens_per_s": 350 / 4.0,
     }  # fmt: skip
@@ -103,9 +103,9 @@ def test_gpus_are_read_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     clock = Clock()
     readings = MachineReadings(os.getpid(), clock)
-    found = readings.take_if_due()
-    assert (found["machine/gpu2_memory_gib"], found["machine/gpu2_use"]) == (3.0, 0.97)
-    assert sum(name.startswith("machine/gpu") for name in found) == 2
+    metrics = readings.take_if_due()
+    assert (metrics["machine/gpu2_memory_gib"], metrics["machine/gpu2_use"]) == (3.0, 0.97)
+    assert sum(name.startswith("machine/gpu") for name in metrics) == 2
     works = False
     for _ in range(2):
         clock.now += EVERY_S

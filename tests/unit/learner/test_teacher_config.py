@@ -13,7 +13,7 @@ from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"bits": 5}, "bits: it should be 4 or 8"),
         ({"stratgy": "offload"}, "stratgy: Extra inputs are not permitted"),
@@ -27,13 +27,13 @@ from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
         ({"kind": "diffusion", "joint_dim": 72, "intent_dim": 3, "tokenizer": "t"}, "uses no tokens"),
     ],
 )
-def test_invalid_values_are_named_in_the_error(values: dict[str, Any], said: str) -> None:
+def test_invalid_values_are_named_in_the_error(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         TeacherConfig(**({"name": "strong", "model_name": "folder"} | values))
-    assert str(raised.value).startswith(f"teacher {values.get('name', 'strong')!r}: ") and said in str(raised.value)
+    assert str(raised.value).startswith(f"teacher {values.get('name', 'strong')!r}: ") and message in str(raised.value)
 
 
-def test_a_list_in_yaml(tmp_path: Path) -> None:
+def test_a_list_in_yaml_is_read(tmp_path: Path) -> None:
     file = tmp_path / "teachers.yaml"
     file.write_text(
         "- {name: small, model_name: here/small}\n"

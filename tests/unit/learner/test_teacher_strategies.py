@@ -83,13 +83,13 @@ def test_the_term_has_its_gradient_however_the_teacher_is_kept(tmp_path: Path, f
 
     teachers.swap("big")
     inputs = batch(job)
-    found = gradient(job, inputs)
-    assert found.norm() > 1e-3
-    torch.testing.assert_close(found, kl_gradient(job, job.ref_model, inputs), rtol=1e-3, atol=1e-5)
-    assert (found - small).norm() > 0.1 * small.norm(), "the new one's"
+    actual = gradient(job, inputs)
+    assert actual.norm() > 1e-3
+    torch.testing.assert_close(actual, kl_gradient(job, job.ref_model, inputs), rtol=1e-3, atol=1e-5)
+    assert (actual - small).norm() > 0.1 * small.norm(), "the new one's"
     exact = kl_gradient(job, wide(12).eval(), inputs)
     least = {"resident": 0.9999, "8 bits": 0.99, "4 bits": 0.95, "offload": 0.9999}[form]
-    assert torch.cosine_similarity(found, exact, dim=0) > least
+    assert torch.cosine_similarity(actual, exact, dim=0) > least
     assert not any(parameter.requires_grad for parameter in job.ref_model.parameters())
     job.beta = 0.0
     assert not gradient(job, inputs).any(), "exactly nothing"
@@ -97,7 +97,7 @@ def test_the_term_has_its_gradient_however_the_teacher_is_kept(tmp_path: Path, f
 
 @pytest.mark.parametrize("form", KEPT)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_is_made_ready_beside_a_step_and_changes_nothing_of_it(
+def test_a_teacher_prepared_during_a_step_does_not_change_the_step(
     tmp_path: Path, form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, teachers = beside(tmp_path)
@@ -113,11 +113,11 @@ def test_one_is_made_ready_beside_a_step_and_changes_nothing_of_it(
 
     monkeypatch.setattr(torch, "set_default_dtype", watched)
     with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(teachers.prepare, "big", described, beside_training=True).result()
+        prepared = thread.submit(teachers.prepare, "big", described, beside_training=True).result()
     assert defaults <= {torch.float32}, "a step beside it computes in the default dtype"
     assert same_state(state, random_state.take()) and job.accelerator._models == models
     assert "big" not in teachers.names
-    teachers.admit(found)
+    teachers.admit(prepared)
     assert same_state(state, random_state.take())
     assert teachers.names == ("small", "before", "big") and teachers.strategy("big") == form
     both = [teachers.idle[name](input_ids=torch.arange(8)[None]).logits for name in ("before", "big")]
@@ -127,8 +127,8 @@ def test_one_is_made_ready_beside_a_step_and_changes_nothing_of_it(
 
 def test_a_swap_to_each_form_takes_no_step_of_a_run(tmp_path: Path) -> None:
     job, teachers = beside(tmp_path, kl_every=0)
-    for seed, (form, kept) in enumerate(KEPT.items()):
-        teachers.register(config(form, model=wide(20 + seed), **kept))
+    for seed, (form, storage) in enumerate(KEPT.items()):
+        teachers.register(config(form, model=wide(20 + seed), **storage))
     line = FakeLink(
         {1: ("teacher.active", "8 bits"), 2: ("teacher.active", "4 bits"), 3: ("teacher.active", "offload")}
     )
@@ -142,12 +142,12 @@ def test_a_swap_to_each_form_takes_no_step_of_a_run(tmp_path: Path) -> None:
 
 def test_bytes_in_memory_are_counted(tmp_path: Path) -> None:
     _, teachers = beside(tmp_path)
-    one = wide(1)
-    whole = own_bytes(one)
-    head = own_bytes(one.lm_head) + own_bytes(one.model.embed_tokens)
-    assert whole == sum(tensor.nbytes for tensor in [*one.parameters(), *one.buffers()])
-    for form, kept in KEPT.items():
-        teachers.register(config(form, model=copy.deepcopy(one), **kept))
+    model = wide(1)
+    whole = own_bytes(model)
+    head = own_bytes(model.lm_head) + own_bytes(model.model.embed_tokens)
+    assert whole == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
+    for form, storage in KEPT.items():
+        teachers.register(config(form, model=copy.deepcopy(model), **storage))
     held = {form: own_bytes(teachers.idle[form]) for form in KEPT}
     linear = whole - head
     assert held["resident"] == whole
@@ -157,23 +157,23 @@ def test_bytes_in_memory_are_counted(tmp_path: Path) -> None:
     offloaded = teachers.idle["offload"]
     with torch.no_grad():
         torch.testing.assert_close(
-            offloaded(input_ids=torch.arange(8)[None]).logits, one.eval()(input_ids=torch.arange(8)[None]).logits
+            offloaded(input_ids=torch.arange(8)[None]).logits, model.eval()(input_ids=torch.arange(8)[None]).logits
         )
     assert own_bytes(offloaded) == held["offload"], "after a pass, too"
 
 
 def test_tied_weights_are_kept_in_each_form(tmp_path: Path) -> None:
     job, teachers = beside(tmp_path)
-    one = wide(1)
-    one.config.tie_word_embeddings = True
-    one.tie_weights()
+    model = wide(1)
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
     ids = torch.arange(8)[None]
-    wanted = one.eval()(input_ids=ids).logits.detach()
-    for form, kept in KEPT.items():
-        teachers.register(config(form, model=copy.deepcopy(one), **kept))
+    wanted = model.eval()(input_ids=ids).logits.detach()
+    for form, storage in KEPT.items():
+        teachers.register(config(form, model=copy.deepcopy(model), **storage))
         with torch.no_grad():
-            found = teachers.idle[form](input_ids=ids).logits
-        assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.98
+            logits = teachers.idle[form](input_ids=ids).logits
+        assert torch.cosine_similarity(logits.flatten(), wanted.flatten(), dim=0) > 0.98
         teachers.swap(form)
         assert gradient(job, batch(job)).norm() > 1e-3
 
@@ -208,9 +208,9 @@ def test_a_full_disk_is_an_error_that_names_folder_and_need_and_the_old_teacher_
     needed = sum(parameter.nbytes for parameter in big.parameters())
     with file_limit(4096), pytest.raises(TeacherRefusedError) as refused:
         teachers.register(config(model=big, strategy="offload"))
-    said = str(refused.value)
-    assert f"its {needed:,} bytes cannot be written to {tmp_path / 'offloaded'}" in said and "large" in said
-    assert "offload_folder" in said
+    text = str(refused.value)
+    assert f"its {needed:,} bytes cannot be written to {tmp_path / 'offloaded'}" in text and "large" in text
+    assert "offload_folder" in text
     assert list((tmp_path / "offloaded").iterdir()) == [], "what was written is removed"
     assert teachers.active == "small" and gradient(job, batch(job)).any()
     assert own_bytes(big) > needed, "its weights are still there"
@@ -227,7 +227,7 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda folder, job: {"model_name": str(folder / "nowhere")}, "there is no folder"),
         (lambda folder, job: {"model_name": str(folder)}, "cannot be loaded"),
@@ -253,19 +253,19 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_written_to(
 )
 @pytest.mark.parametrize("form", ["8 bits", "4 bits", "offload"])
 def test_unsuitable_teachers_are_refused_in_every_form(
-    tmp_path: Path, form: str, make: Callable[[Path, Any], dict[str, Any]], said: str
+    tmp_path: Path, form: str, make: Callable[[Path, Any], dict[str, Any]], message: str
 ) -> None:
     job, teachers = beside(tmp_path, limit_bytes=300_000)
     values = make(tmp_path, job)
     before = len(job.accelerator._models)
     trained = {name: value.clone() for name, value in job.model.state_dict().items()}
-    if said.startswith("the limit") and form == "offload":
+    if message.startswith("the limit") and form == "offload":
         teachers.register(config(**values, **KEPT[form]))
         assert teachers.strategy("big") == "offload", "what waits on disk takes none of the limit"
         return
     with pytest.raises(TeacherRefusedError, match="teacher 'big' is refused") as refused:
         teachers.register(config(**values, **KEPT[form]))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert teachers.active == "small" and teachers.refused.keys() == {"big"}
     assert len(job.accelerator._models) == before, "nothing keeps it in memory"
     assert not list(tmp_path.glob("offloaded/*/index.json")) or form == "offload"
@@ -279,10 +279,10 @@ def test_without_bitsandbytes_the_pip_line_is_named_and_a_hybrid_teacher_goes_to
 ) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     _, teachers = beside(tmp_path)
-    one = wide(1)
+    model = wide(1)
     with pytest.raises(ConfigError, match=r'pip install "oven-controller\[quantized\]"'):
-        teachers.register(config(model=one, strategy="quantized"))
-    assert type(one.model.layers[0].mlp.up_proj) is torch.nn.Linear, "untouched"
+        teachers.register(config(model=model, strategy="quantized"))
+    assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear, "untouched"
     assert teachers.names == ("small",), "the name is free again"
     monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
     teachers.register(config("other", model=wide(2), strategy="hybrid"))
@@ -321,5 +321,5 @@ def test_the_form_that_is_chosen_fits_and_a_faster_one_does_not(
     assert form in forms
     assert form == "offload" or size.bytes_as(form) <= room
     assert all(size.bytes_as(faster) > room for faster in forms[: forms.index(form)])  # type: ignore[arg-type]
-    held = [size.bytes_as(one) for one in forms]  # type: ignore[arg-type]
+    held = [size.bytes_as(form) for form in forms]  # type: ignore[arg-type]
     assert held == sorted(held, reverse=True)

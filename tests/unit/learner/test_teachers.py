@@ -66,12 +66,12 @@ def kl_gradient(job: Any, reference: Any, inputs: dict[str, torch.Tensor]) -> to
     the importance ratio, 1 here but with a gradient, where TRL corrects the bias (DeepSeek-V3.2, arXiv 2512.02556)."""
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)  # (B, T)
     seen = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-    kept = inputs["completion_ids"].size(1)
+    length = inputs["completion_ids"].size(1)
 
     def scores(model: Any) -> torch.Tensor:
         logits = model(input_ids=ids, attention_mask=seen).logits[:, :-1] / job.temperature  # (B, T − 1, V)
         picked: torch.Tensor = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-        return picked[:, -kept:]  # (B, C)
+        return picked[:, -length:]  # (B, C)
 
     policy = scores(job.model)
     with torch.no_grad():
@@ -87,15 +87,15 @@ def kl_gradient(job: Any, reference: Any, inputs: dict[str, torch.Tensor]) -> to
 @pytest.mark.parametrize("corrected", [True, False])
 def test_the_kl_gradient_uses_the_active_teacher(tmp_path: Path, corrected: bool) -> None:
     job, teachers = anchored(tmp_path, use_bias_correction_kl=corrected)
-    found = {}
+    gradients = {}
     for name, seed in (("one", 11), ("two", 12)):
         teachers.swap(name)
         inputs = batch(job)
-        found[name] = gradient(job, inputs)
-        assert found[name].norm() > 1e-3
+        gradients[name] = gradient(job, inputs)
+        assert gradients[name].norm() > 1e-3
         wanted = kl_gradient(job, teacher(seed).eval(), inputs)
-        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-5)
-    assert (found["one"] - found["two"]).norm() > 0.1 * found["one"].norm()
+        torch.testing.assert_close(gradients[name], wanted, rtol=1e-3, atol=1e-5)
+    assert (gradients["one"] - gradients["two"]).norm() > 0.1 * gradients["one"].norm()
 
 
 def test_without_beta_the_term_is_absent_bit_for_bit(tmp_path: Path) -> None:
@@ -134,9 +134,12 @@ def test_a_teacher_that_is_added_while_training_is_announced_and_not_chosen(tmp_
     attach(job, link=line, teachers=teachers)
     job.add_callback(Adding())
     job.train()
-    run, said = line.sent[0], [body for body in line.sent if isinstance(body, ActuatorAnnounced)]
+    run, announcements = line.sent[0], [body for body in line.sent if isinstance(body, ActuatorAnnounced)]
     assert isinstance(run, RunStarted) and "teacher.active" not in {spec.name for spec in run.actuators}
-    assert [(one.step, one.actuator.choices, one.actuator.value) for one in said] == [
+    assert [
+        (announcement.step, announcement.actuator.choices, announcement.actuator.value)
+        for announcement in announcements
+    ] == [
         (2, ("one", "two"), "one"),
         (3, ("one", "two", "three"), "one"),
     ]
@@ -182,7 +185,7 @@ def test_without_a_reference_model_neither_is_announced_and_with_one_alone_no_ch
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: (teacher(1, width=64), None), "bytes"),
         (lambda: (teacher(1, vocabulary=40), None), "40 rows and the policy's 32"),
@@ -192,7 +195,7 @@ def test_without_a_reference_model_neither_is_announced_and_with_one_alone_no_ch
     ],
 )
 def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
-    tmp_path: Path, make: Callable[[], tuple[Any, Any]], said: str
+    tmp_path: Path, make: Callable[[], tuple[Any, Any]], message: str
 ) -> None:
     job, _ = anchored(tmp_path)
     teachers = Teachers(job, limit_bytes=20_000, own="old")
@@ -200,13 +203,13 @@ def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
     model, words = make()
     with pytest.raises(TeacherRefusedError, match="teacher 'odd' is refused") as refused:
         teachers.add("odd", model, words)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     line = FakeLink({2: ("teacher.active", "odd")})
     attach(job, link=line, teachers=teachers)
     job.train()
     (receipt,) = line.receipts()
     assert (receipt.status, receipt.before, receipt.after) == ("rejected", "old", "old")
-    assert said in receipt.reason and teachers.active == "old" and len(line.series("kl")) == 6
+    assert message in receipt.reason and teachers.active == "old" and len(line.series("kl")) == 6
 
 
 def shuffled() -> Any:
@@ -236,8 +239,8 @@ def test_a_swap_inside_a_generation_buffer_scores_anew_with_the_new_teacher(tmp_
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         with torch.no_grad():
-            kept = inputs["completion_ids"].size(1)
-            scored, _, _ = job._get_per_token_logps_and_entropies(job.ref_model, ids, mask, kept)
+            length = inputs["completion_ids"].size(1)
+            scored, _, _ = job._get_per_token_logps_and_entropies(job.ref_model, ids, mask, length)
         close = torch.allclose(scored, inputs["ref_per_token_logps"], atol=1e-5)
         seen.append((teachers.active, "its own" if close else "another's"))
         return compute(model, inputs)
@@ -260,17 +263,17 @@ def test_the_anchor_survives_a_rollback(tmp_path: Path) -> None:
     line = FakeLink({2: ("teacher.active", "two"), 3: ("grpo.beta", 1.0), 5: ("run.rollback", 0.0)})
     attach(job, link=line, teachers=teachers)
     before = weights(job)
-    kept: list[bool] = []
+    unchanged: list[bool] = []
 
     class Watch(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if len(line.observed()) == 5:
-                kept.append(equal(before, weights(job)))
+                unchanged.append(equal(before, weights(job)))
 
     job.add_callback(Watch())
     job.train()
     assert [receipt.status for receipt in line.receipts()] == ["applied"] * 3
-    assert kept == [True], "the weights went back"
+    assert unchanged == [True], "the weights went back"
     assert (teachers.active, job.beta) == ("two", 1.0)
     assert all(not parameter.requires_grad for parameter in job.ref_model.parameters())
 
@@ -291,11 +294,13 @@ def test_a_resumed_run_has_the_teacher_that_the_log_left(tmp_path: Path) -> None
 
 def test_the_memory_limit_counts_all_loaded_teachers(tmp_path: Path) -> None:
     job = grpo(tmp_path)
-    one = sum(p.numel() * 4 for p in teacher(1).parameters())
-    teachers = Teachers(job, limit_bytes=2 * one)
+    teacher_bytes = sum(p.numel() * 4 for p in teacher(1).parameters())
+    teachers = Teachers(job, limit_bytes=2 * teacher_bytes)
     teachers.add("a", teacher(1))
     teachers.add("b", teacher(2))
-    with pytest.raises(TeacherRefusedError, match=f"makes {3 * one:,} .* limit is {2 * one:,}.*limit_bytes"):
+    with pytest.raises(
+        TeacherRefusedError, match=f"makes {3 * teacher_bytes:,} .* limit is {2 * teacher_bytes:,}.*limit_bytes"
+    ):
         teachers.add("c", teacher(3))
     assert (teachers.names, len(teachers), list(teachers.refused)) == (("a", "b", "c"), 2, ["c"])
 

@@ -78,14 +78,14 @@ def test_gradients_of_two_halves_equal_the_whole_batch(tmp_path: Path) -> None:
                 channel.scores = dict.fromkeys(range(32), 1.0)
                 channel._by_token = torch.ones(32)  # noqa: SLF001
         made.train()
-    told = [made.state.log_history[0] for made in (whole, halves)]
+    entries = [made.state.log_history[0] for made in (whole, halves)]
     for name in ("loss", "grad_norm", "channel/kg", "channel/mtp"):
-        assert told[0][name] == pytest.approx(told[1][name], rel=1e-5), name
+        assert entries[0][name] == pytest.approx(entries[1][name], rel=1e-5), name
 
 
 def test_evaluation_uses_only_the_trainers_own_loss(tmp_path: Path) -> None:
-    found = [job(tmp_path, *both(*of)).evaluate()["eval_loss"] for of in ((0.0, 0.0), (0.5, 0.3))]
-    assert found[0] == found[1]
+    losses = [job(tmp_path, *both(*weights)).evaluate()["eval_loss"] for weights in ((0.0, 0.0), (0.5, 0.3))]
+    assert losses[0] == losses[1]
 
 
 def test_checkpoints_contain_a_plain_model_and_resume(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_checkpoints_contain_a_plain_model_and_resume(tmp_path: Path) -> None:
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert equal(weights(straight), weights(resumed)), "without a controller, too"
     assert equal(*([*made.channels[1].module.state_dict().values()] for made in (straight, resumed)))
-    found: Any = LlamaForCausalLM
-    loaded, said = found.from_pretrained(tmp_path / "checkpoint-4", output_loading_info=True)
-    assert not said["unexpected_keys"] and equal([*loaded.state_dict().values()], weights(straight))
-    other = job(tmp_path, TokenWeighted(SCORES))
+    model_class: Any = LlamaForCausalLM
+    loaded, loading_info = model_class.from_pretrained(tmp_path / "checkpoint-4", output_loading_info=True)
+    assert not loading_info["unexpected_keys"] and equal([*loaded.state_dict().values()], weights(straight))
+    without_channels = job(tmp_path, TokenWeighted(SCORES))
     with pytest.raises(ConfigError, match=r"checkpoint-2 has the state of channel.mtp, .* no channels;"):
-        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        without_channels.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
 def test_rollback_copies_include_the_head(tmp_path: Path) -> None:

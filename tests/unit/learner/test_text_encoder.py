@@ -25,12 +25,12 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_texts_that_share_words_lie_near_each_other_and_any_other_text_has_a_vector() -> None:
     encode = TextEncoder(TEXTS, "words")
-    hello, dance, bye, left, right = encode(TEXTS)
+    hello, dance, bye, leftwards, right = encode(TEXTS)
     assert encode(TEXTS).shape == (5, encode.dim)
-    assert (hello - bye).norm() < (hello - dance).norm() and (left - right).norm() < (left - dance).norm()
+    assert (hello - bye).norm() < (hello - dance).norm() and (leftwards - right).norm() < (leftwards - dance).norm()
     new = encode(["Jump, twice!"])
     assert torch.equal(new, encode(["jump twice"])) and not torch.equal(new[0], hello)
-    assert torch.equal(encode(TEXTS[3:])[0], left), "whatever it is encoded with"
+    assert torch.equal(encode(TEXTS[3:])[0], leftwards), "whatever it is encoded with"
     assert torch.equal(copy.deepcopy(encode)(TEXTS)[1], dance)
 
 

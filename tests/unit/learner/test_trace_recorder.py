@@ -58,8 +58,8 @@ def recorded(
     **settings: Any,
 ) -> list[Trace]:
     """The traces of one generation: two attempts at each of two tasks."""
-    found: list[Trace] = []
-    by_id = {one.instance_id: one for one in TASKS}
+    traces: list[Trace] = []
+    by_id = {task.instance_id: task for task in TASKS}
     arguments = {name: settings.pop(name) for name in ("max_tool_calling_iterations",) if name in settings}
     trainer = repair_trainer(
         SMALL.model_copy(update=settings),
@@ -69,14 +69,14 @@ def recorded(
         folder / "cache",
         trainer_class=Scripted,
         instances=TASKS,
-        environment=environment or (lambda: RepairEnvironment(by_id, lambda one: one.files, TrustedTests())),
-        sink=sink or found.append,
+        environment=environment or (lambda: RepairEnvironment(by_id, lambda task: task.files, TrustedTests())),
+        sink=sink or traces.append,
         **arguments,
     )
     trainer.script = script
     trainer.model.train()
     trainer._generate_and_score_completions([*rows_of(TASKS[:2])] * 2)
-    return found
+    return traces
 
 
 @pytest.fixture(scope="module")
@@ -88,23 +88,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(habits: Habits) -> Script:
     """The demonstrations' answers."""
     known = {}
-    for one in TASKS:
-        messages = demonstration(one, habits, random.Random(one.instance_id))
+    for task in TASKS:
+        messages = demonstration(task, habits, random.Random(task.instance_id))
         turns = [message for message in messages if message["role"] == "assistant"]
-        known[one.problem_statement] = [
-            call(given["function"]["name"], **json.loads(given["function"]["arguments"]))
+        known[task.problem_statement] = [
+            call(tool_call["function"]["name"], **json.loads(tool_call["function"]["arguments"]))
             for message in turns
-            for given in message.get("tool_calls", ())
+            for tool_call in message.get("tool_calls", ())
         ] + [f"done{END}"]
     return lambda statement, turn: known[statement][turn]
 
 
-def test_a_whole_attempt_is_whole(folder: Path) -> None:
-    found = recorded(folder, shown(Habits(right=1.0, runs_tests=1.0)))
-    assert [one.ended for one in found] == ["submitted"] * 4
-    assert all(one.solved and one.reward == 1 for one in found)
-    assert check(found).whole
-    first = found[0]
+def test_a_complete_attempt_is_recorded_completely(folder: Path) -> None:
+    traces = recorded(folder, shown(Habits(right=1.0, runs_tests=1.0)))
+    assert [trace.ended for trace in traces] == ["submitted"] * 4
+    assert all(trace.solved and trace.reward == 1 for trace in traces)
+    assert check(traces).whole
+    first = traces[0]
     assert first.task.id == TASKS[0].instance_id and first.task.fail_to_pass == TASKS[0].FAIL_TO_PASS
     assert [tool.name for tool in first.tools] == ["edit", "list_files", "read", "run_tests", "search", "submit"]
     assert [call.name for step in first.steps for call in step.action.calls][-4:] == [
@@ -124,20 +124,20 @@ def test_a_whole_attempt_is_whole(folder: Path) -> None:
 
 def test_the_state_at_each_step_is_what_the_policy_saw(folder: Path) -> None:
     """Rendered again, the state and the action are the tokens that the trainer trains on."""
-    found = recorded(folder, shown(Habits(right=0.0, runs_tests=1.0, tries_again=1.0)))
+    traces = recorded(folder, shown(Habits(right=0.0, runs_tests=1.0, tries_again=1.0)))
     words: Any = vocabulary()
-    for trace in found:
-        said = f"<|im_start|>user\n{trace.task.prompt}{END}\n<|im_start|>assistant\n"
+    for trace in traces:
+        text = f"<|im_start|>user\n{trace.task.prompt}{END}\n<|im_start|>assistant\n"
         for state, step in zip(trace.states(), trace.steps, strict=True):
             chat = [plain(message) for message in state]
-            assert words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == said
+            assert words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == text
             assert step.sampled is not None
-            said += words.decode(step.sampled.ids)
-            said += after_results(one.content for one in step.result) if step.result else ""
+            text += words.decode(step.sampled.ids)
+            text += after_results(part.content for part in step.result) if step.result else ""
 
 
 def plain(message: Any) -> dict[str, Any]:
-    calls = [{"function": {"name": one.name, "arguments": one.arguments}} for one in message.calls]
+    calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in message.calls]
     return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
 
 
@@ -149,7 +149,7 @@ LISTED = call("list_files", folder=".")
 MARKED: list[tuple[Script, dict[str, Any], str, str | None]] = [
     # The file does not fit; it was read all the same.
     (
-        lambda said, turn: [LISTED, read_tests(said)][turn],
+        lambda text, turn: [LISTED, read_tests(text)][turn],
         {"max_completion_length": 100},
         "truncated",
         "read was dropped",
@@ -164,27 +164,27 @@ MARKED: list[tuple[Script, dict[str, Any], str, str | None]] = [
 def test_what_the_policy_did_not_see_is_marked(
     script: Script, settings: dict[str, Any], ended: str, why: str | None, folder: Path
 ) -> None:
-    found = recorded(folder, script, **settings)
-    assert [one.ended for one in found] == [ended] * 4
-    for one in found:
-        assert one.reward == 0 and one.solved is False
-        assert (why in str(one.meta["why"])) if why else not one.meta
-        if "dropped" in str(one.meta.get("why")):
-            assert one.steps[-1].result is None and one.steps[-2].result
+    traces = recorded(folder, script, **settings)
+    assert [trace.ended for trace in traces] == [ended] * 4
+    for trace in traces:
+        assert trace.reward == 0 and trace.solved is False
+        assert (why in str(trace.meta["why"])) if why else not trace.meta
+        if "dropped" in str(trace.meta.get("why")):
+            assert trace.steps[-1].result is None and trace.steps[-2].result
 
 
 def test_calls_that_do_not_reach_the_environment_are_in_the_trace(folder: Path) -> None:
     answers = [call("delete", path="x"), call("read", file="x"), f"<tool_call>nonsense</tool_call>{END}"]
-    found = recorded(folder, lambda _, turn: answers[turn])
-    for one in found:
-        assert one.ended == "submitted"
-        assert [step.result[0].content for step in one.steps if step.result] == [
+    traces = recorded(folder, lambda _, turn: answers[turn])
+    for trace in traces:
+        assert trace.ended == "submitted"
+        assert [step.result[0].content for step in trace.steps if step.result] == [
             "{'error': 'Tool delete not found.'}",
             "{'error': \"RepairTools.read() got an unexpected keyword argument 'file'\"}",
         ]
-        assert "nonsense" in one.steps[-1].action.content and one.meta == {"unparsed_calls": [2]}
-    assert check(found).whole  # the policy did it
-    assert dict(check(found).unusable_actions) == {
+        assert "nonsense" in trace.steps[-1].action.content and trace.meta == {"unparsed_calls": [2]}
+    assert check(traces).whole  # the policy did it
+    assert dict(check(traces).unusable_actions) == {
         "unknown_tool": 4,
         "arguments_outside_schema": 4,
         "call_not_parsed": 4,
@@ -213,15 +213,15 @@ class Dice:
 
 def test_two_calls_in_one_answer_are_one_step(folder: Path) -> None:
     both = LISTED.removesuffix(END) + call("read", path="nowhere.py")
-    found = recorded(folder, lambda _, turn: both if turn == 0 else f"done{END}")
-    for one in found:
-        first = one.steps[0]
+    traces = recorded(folder, lambda _, turn: both if turn == 0 else f"done{END}")
+    for trace in traces:
+        first = trace.steps[0]
         assert [call.name for call in first.action.calls] == ["list_files", "read"]
         assert first.result and [message.call_id for message in first.result] == [
             call.id for call in first.action.calls
         ]
         assert first.result[1].content == "error: no file nowhere.py" and first.reward == 0
-    assert check(found).whole
+    assert check(traces).whole
 
 
 def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
@@ -229,11 +229,11 @@ def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
         assert statement.endswith(" Roll.")  # what `reset` adds to the prompt
         return [call("roll", sides=6), call("roll", sides=2), f"done{END}"][turn]
 
-    found = recorded(folder, script, Dice)
-    assert [(one.reward, one.solved) for one in found] == [(8.0, None)] * 4
-    assert [step.result[0].content for step in found[0].steps[:2] if step.result] == ["6", "8"]
-    assert [step.reward for step in found[0].steps] == [None] * 3
-    assert found[0].prompt[-1].content.endswith(" Roll.") and found[0].tools[0].name == "roll"
+    traces = recorded(folder, script, Dice)
+    assert [(trace.reward, trace.solved) for trace in traces] == [(8.0, None)] * 4
+    assert [step.result[0].content for step in traces[0].steps[:2] if step.result] == ["6", "8"]
+    assert [step.reward for step in traces[0].steps] == [None] * 3
+    assert traces[0].prompt[-1].content.endswith(" Roll.") and traces[0].tools[0].name == "roll"
 
 
 class Pictures(Dice):
@@ -258,32 +258,32 @@ class Outage(TrustedTests):
 
     runs = 0
 
-    def outcomes(self, *given: Any) -> dict[str, Outcome]:
+    def outcomes(self, *arguments: Any) -> dict[str, Outcome]:
         self.runs += 1
         if self.runs > 4:
             raise ProcessError("the sandbox did not start")
-        return super().outcomes(*given)
+        return super().outcomes(*arguments)
 
 
 def test_an_environment_that_fails_is_no_reward_of_0(folder: Path) -> None:
-    by_id, tests = {one.instance_id: one for one in TASKS}, Outage()
+    by_id, tests = {task.instance_id: task for task in TASKS}, Outage()
     with pytest.raises(ProcessError, match="has no reward: the sandbox did not start"):
-        recorded(folder, shown(Habits(right=1.0)), lambda: RepairEnvironment(by_id, lambda one: one.files, tests))
+        recorded(folder, shown(Habits(right=1.0)), lambda: RepairEnvironment(by_id, lambda task: task.files, tests))
 
 
 def test_a_trace_that_cannot_be_kept_ends_nothing_and_the_next_one_says_so(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept: list[Trace] = []
+    traces: list[Trace] = []
     full = iter([True, True, False, False])
 
     def sink(trace: Trace) -> None:
         if next(full):
             raise OSError(28, "No space left on device")
-        kept.append(trace)
+        traces.append(trace)
 
     recorded(folder, shown(Habits(right=1.0)), sink=sink)
     assert caplog.text.count("a trace is not recorded") == 1 and "No space left" in caplog.text
-    assert [one.meta for one in kept] == [{"lost_before": 2}, {}]
-    found = check(kept)
-    assert not found.whole and found.traces_lacking == {"traces before it are lost": 2}
+    assert [trace.meta for trace in traces] == [{"lost_before": 2}, {}]
+    result = check(traces)
+    assert not result.whole and result.traces_lacking == {"traces before it are lost": 2}

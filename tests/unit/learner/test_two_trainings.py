@@ -23,7 +23,7 @@ class Halving:
     name = "halving"
 
     def __init__(self) -> None:
-        self._said = self._joined = False
+        self._has_sent = self._joined = False
         self._tick = 0
 
     def absorb(self, body: object) -> None:
@@ -34,9 +34,9 @@ class Halving:
         if not self._joined:
             self._joined = True
             return [AgentStatus(state="joined", moves=(SCALE,), speciality=(SCALE,))]
-        if self._tick < 3 or self._said:
+        if self._tick < 3 or self._has_sent:
             return []
-        self._said = True
+        self._has_sent = True
         return [Vote(actuator=SCALE, stance="propose", value=0.5, tick=self._tick, confidence=0.9)]
 
 
@@ -48,10 +48,10 @@ def test_a_second_trainer_takes_nothing_from_the_first(tmp_path: Path) -> None:
         job.train()
     bodies = [event.body for event in link.events]
     first, second = (body for body in bodies if isinstance(body, RunStarted))
-    assert [(one.training, one.incarnation) for one in (first, second)] == [("1", 1), ("2", 2)]
+    assert [(start.training, start.incarnation) for start in (first, second)] == [("1", 1), ("2", 2)]
     assert second.tick == 12 and [o.tick for o in bodies if isinstance(o, Observation)] == list(range(1, 25))
     assert [r.after for r in bodies if isinstance(r, Receipt) and r.actuator == SCALE] == [0.5]
-    values = [{spec.name: spec.value for spec in one.actuators}[SCALE] for one in (first, second)]
+    values = [{spec.name: spec.value for spec in start.actuators}[SCALE] for start in (first, second)]
     assert values == [1.0, 1.0], "what was set in the first is not the second's"
     assert sum(isinstance(body, Decision) for body in bodies) == 1
 

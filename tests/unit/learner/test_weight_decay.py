@@ -32,9 +32,9 @@ def announced(line: FakeLink) -> dict[str, Any]:
     return {spec.name: spec for spec in run.actuators}
 
 
-def groups(*given: float) -> torch.optim.Optimizer:
+def groups(*decays: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        [{"params": [torch.nn.Parameter(torch.ones(2))], "weight_decay": decay} for decay in given], lr=0.1
+        [{"params": [torch.nn.Parameter(torch.ones(2))], "weight_decay": decay} for decay in decays], lr=0.1
     )
 
 

@@ -18,8 +18,8 @@ from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import LogFile, exported, offset_behind
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_tui import feed as feeds
-from oven_tui.feed import Feed
+from oven_tui import log_feed as feeds
+from oven_tui.log_feed import Feed
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past import opening
 from oven_tui.past.opening import Opening
@@ -43,8 +43,8 @@ def folded(folder: RunFolder) -> Fold:
 
 def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder) -> None:
     lines = signed.export.read_bytes().splitlines(keepends=True)
-    place = next(n for n, line in enumerate(lines) if b'"type": "Decision"' in line)
-    lines[place] = lines[place].replace(b"three agents of three", b"nobody but an attacker")
+    index = next(n for n, line in enumerate(lines) if b'"type": "Decision"' in line)
+    lines[index] = lines[index].replace(b"three agents of three", b"nobody but an attacker")
     signed.export.write_bytes(b"".join(lines))
     fold = folded(signed)
     assert fold.view.run.malformed == 1
@@ -52,7 +52,7 @@ def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder
     assert not any("attacker" in repr(entry) for entry in fold.view.entries)
 
 
-def test_a_preview_has_the_beginning_the_end_and_says_that_it_is_one(
+def test_a_preview_shows_the_beginning_and_the_end_and_is_marked_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, size in (("HEAD_EVENTS", 30), ("TAIL", 20_000), ("WINDOW", 4000), ("PLACES", 40)):

@@ -16,7 +16,7 @@ from oven_core.mesh.actuator_values import Fault, outside, shaped
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.messages import ActuatorSpec
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_tui.acting import READS_ONLY
+from oven_tui.acting_commands import READS_ONLY
 from oven_tui.model import consequences
 from oven_tui.model.commands import COMMANDS
 from oven_tui.model.knob_edit import KnobEdit
@@ -31,13 +31,13 @@ NAMED = ActuatorSpec(name="e", kind="choice", choices=("small", "large"), value=
 
 async def test_without_control_no_key_acts_and_each_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     async with monitor(EVENTS) as (app, pilot):
-        told: list[str] = []
-        monkeypatch.setattr(app, "notify", lambda words, **_: told.append(words))
+        notices: list[str] = []
+        monkeypatch.setattr(app, "notify", lambda words, **_: notices.append(words))
         acting = [command for command in COMMANDS if command.acts]
         for command in acting:
             await pilot.press(command.key_names()[0])
             assert len(app.screen_stack) == 1, command
-        assert told == [READS_ONLY] * len(acting)
+        assert notices == [READS_ONLY] * len(acting)
         assert "Approve" not in screen_text(app).splitlines()[-1]
 
 
@@ -50,11 +50,11 @@ def test_steps_stay_within_the_bounds_and_change_something(
         if data.draw(st.booleans()):
             edit.pick(1)
         edit.move(by)
-        found = shaped(spec, edit.value)
-        assert not isinstance(found, Fault) and outside(spec, found) is None
+        value = shaped(spec, edit.value)
+        assert not isinstance(value, Fault) and outside(spec, value) is None
 
 
-def test_what_is_typed_counts_and_says_what_is_wrong_with_it() -> None:
+def test_typed_values_are_used_and_faults_are_explained() -> None:
     edit = KnobEdit(LOG, 1.0)
     assert all(map(edit.type, "2e1")) and edit.value == 20.0
     assert not edit.type("h") and not edit.type("enter")
@@ -114,5 +114,5 @@ def test_the_state_that_answers_a_preview_is_the_meshs() -> None:
     ],
 )
 def test_a_question_names_the_consequence_with_its_numbers(fields: dict[str, Any], words: str) -> None:
-    said = consequences.sentence(fold(recorded()), OperatorCommand(id="c", **fields))
-    assert words in said, said
+    text = consequences.sentence(fold(recorded()), OperatorCommand(id="c", **fields))
+    assert words in text, text

@@ -78,7 +78,7 @@ async def test_it_follows_the_newest_and_goes_back_and_forth() -> None:
         assert not isinstance(app.screen, CompletionScreen)
 
 
-async def test_a_filter_and_its_way_back() -> None:
+async def test_a_filter_can_be_set_and_cleared() -> None:
     async with pane(stored(*GROUPS)) as (app, pilot):
         await pilot.press("slash")
         app.screen.query_one(Input).value = "step:15-"
@@ -117,11 +117,11 @@ def test_every_line_fits_and_is_clean(group: SampledGroup, width: int, beside: b
     assert sum(cell_len(text) for text, _ in summary(group, 28)) == 28
 
 
-def test_what_is_kept_is_bounded_and_comes_once() -> None:
-    kept = SampledGroups()
-    kept.take(stored(*(judged(step) for step in range(1, KEPT + 11))))
-    kept.take(stored(judged(1)))
-    assert len(kept.groups) == KEPT and kept.groups[-1].group.step == KEPT + 10
+def test_sampled_groups_are_bounded_and_deduplicated() -> None:
+    groups = SampledGroups()
+    groups.take(stored(*(judged(step) for step in range(1, KEPT + 11))))
+    groups.take(stored(judged(1)))
+    assert len(groups.groups) == KEPT and groups.groups[-1].group.step == KEPT + 10
     huge = judged(1).model_copy(update={"prompt": judged(1).prompt.model_copy(update={"text": "x" * (9 << 20)})})
-    kept.take([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
-    assert [group.seq for group in kept.groups] == [1002]
+    groups.take([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
+    assert [group.seq for group in groups.groups] == [1002]

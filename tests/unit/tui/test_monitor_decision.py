@@ -22,9 +22,9 @@ def plain(rows: list[list[tuple[str, str]]]) -> list[str]:
 
 
 def path(text: str = CITED) -> CitedPath:
-    found = read_path(text)
-    assert found is not None
-    return found
+    cited_path = read_path(text)
+    assert cited_path is not None
+    return cited_path
 
 
 def test_a_path_is_drawn_in_boxes_with_arrows_towards_the_effect() -> None:
@@ -54,7 +54,7 @@ def test_a_path_is_never_wider_than_its_page_where_a_name_fits(names: list[str],
     assert all(cell_len(row) <= widest for row in plain(rows))
 
 
-def test_the_forecast_is_drawn_from_the_level_at_the_decision() -> None:
+def test_the_forecast_starts_at_the_level_of_the_decision() -> None:
     view = MonitorView()
     for event in EVENTS:
         view.feed(event)

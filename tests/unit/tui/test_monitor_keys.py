@@ -129,10 +129,10 @@ async def test_enter_opens_the_ballot_with_votes_evidence_and_receipt() -> None:
 
 async def test_every_kind_of_entry_opens() -> None:
     async with monitor(EVENTS) as (app, pilot):
-        kinds = {type(entry): place for place, entry in enumerate(app.view.rows())}
+        kinds = {type(entry): index for index, entry in enumerate(app.view.rows())}
         assert len(kinds) == 3
-        for place in kinds.values():
-            app.query_one(Decisions).move_to(place)
+        for index in kinds.values():
+            app.query_one(Decisions).move_to(index)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, DecisionScreen))
             await pilot.press("escape")
@@ -180,8 +180,8 @@ async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
         assert decisions.cursor < last
         await pilot.press("ctrl+d", "g", "j")
         assert decisions.cursor == 1
-        for place, entry in enumerate(app.view.rows()):
-            decisions.move_to(place)
+        for index, entry in enumerate(app.view.rows()):
+            decisions.move_to(index)
             await pilot.press("y")
             copied = json.loads(app.clipboard)
             assert copied["event"] == entry.seq
@@ -199,7 +199,7 @@ async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
         ("down", "stack is down"),
     ],
 )
-async def test_the_connection_is_told(link: str, words: str) -> None:
+async def test_the_monitor_shows_the_state_of_the_connection(link: str, words: str) -> None:
     async with monitor(EVENTS) as (app, pilot):
         app.say(link, "it is gone")
         app.paint()

@@ -20,11 +20,11 @@ from oven_tui.screens.decision_detail import content
 BASE = recorded()
 
 
-def view_after(*said: tuple[str, Message]) -> MonitorView:
+def view_after(*messages: tuple[str, Message]) -> MonitorView:
     last = BASE[-1]
     events = [
         Event.read(last.seq + n, f"oven.r.{subject}", body.wire(), last.time)
-        for n, (subject, body) in enumerate(said, 1)
+        for n, (subject, body) in enumerate(messages, 1)
     ]
     return fold([*BASE, *events])
 
@@ -54,9 +54,15 @@ def test_what_is_advised_says_how_to_approve_it_until_somebody_does() -> None:
     assert matching("approved")(entry) and not matching("approved")(followed)
 
 
-def outcome(of: Decision, **more: Any) -> tuple[str, Outcome]:
-    return f"outcome.{of.id}", Outcome(
-        decision_id=of.id, actuator=LR, target="eval/accuracy", from_tick=101, tick=121, reason="as forecast", **more
+def outcome(decision: Decision, **more: Any) -> tuple[str, Outcome]:
+    return f"outcome.{decision.id}", Outcome(
+        decision_id=decision.id,
+        actuator=LR,
+        target="eval/accuracy",
+        from_tick=101,
+        tick=121,
+        reason="as forecast",
+        **more,
     )
 
 
@@ -76,10 +82,10 @@ def test_commands_say_what_they_ask_for_and_what_came_of_it() -> None:
     refused = CommandAnswer(
         command="c1", operator="kim", action="set", done=False, reason="0.5 lies outside 1 to 2", tick=9
     )
-    said = ("operator.kim", command)
-    view = view_after(said)
+    command_message = ("operator.kim", command)
+    view = view_after(command_message)
     (row,) = [entry for entry in view.entries if isinstance(entry, Note) and entry.command == "c1"]
     assert (row.author, row.text) == ("operator kim", f"set {LR} 0.5: too fast")
     assert progress_text(view.commands.by_id["c1"]).endswith("the mesh's answer is awaited")
-    view = view_after(said, ("answer.000000900001-00", refused))
+    view = view_after(command_message, ("answer.000000900001-00", refused))
     assert progress_text(view.commands.by_id["c1"]) == "refused: 0.5 lies outside 1 to 2"

@@ -41,7 +41,7 @@ async def test_a_panel_is_shown_redrawn_and_frozen_with_the_others() -> None:
         assert f"counted\u00a0{app.view.run.adopted}\u00a0adopted" in shown(app)
 
 
-async def test_a_monitor_without_a_panel_has_its_place_left() -> None:
+async def test_a_monitor_without_a_panel_leaves_its_area_empty() -> None:
     app = MonitorApp(About("demo"), panels=PANELS[2:])
     async with app.run_test(size=(80, 30)):
         assert not app.query("#agents")

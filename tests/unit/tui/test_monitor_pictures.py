@@ -39,7 +39,7 @@ async def test_the_dashboard(size: tuple[int, int], theme: str, monkeypatch: pyt
     await picture(f"dashboard-{theme}-{size[0]}x{size[1]}", recorded(), size, theme, monkeypatch)
 
 
-async def test_a_ballot(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_ballot_page_matches_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     await picture("ballot-80x24", recorded(), (80, 24), "dark", monkeypatch, "g", "j", "enter")
 
 

@@ -15,8 +15,8 @@ ANY = st.floats(allow_nan=True, allow_infinity=True)
 
 def series(values: list[float], stride: int = 1) -> Series:
     made = Series()
-    for place, value in enumerate(values):
-        made.add(place * stride, value)
+    for index, value in enumerate(values):
+        made.add(index * stride, value)
     return made
 
 

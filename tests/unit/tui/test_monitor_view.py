@@ -108,8 +108,8 @@ def test_what_is_announced_while_the_run_continues_is_a_note_and_a_curve() -> No
     log.tick()
     spec = ActuatorSpec(name="loss.sft", kind="scalar", low=0, high=1, value=0.25)
     log.put("run", ActuatorAnnounced(**log.stamp(), actuator=spec, tick=1, step=1))
-    told = {"by": "ann", "why": "they lag", "topic": "sums", "hashes": ("a",), "held": 1, "tick": 1, "step": 1}
-    log.put("run", PromptsInjected(**log.stamp(), **told))
+    fields = {"by": "ann", "why": "they lag", "topic": "sums", "hashes": ("a",), "held": 1, "tick": 1, "step": 1}
+    log.put("run", PromptsInjected(**log.stamp(), **fields))
     view = fold(log.events)
     notes = [entry.text for entry in view.entries if isinstance(entry, Note)]
     assert notes[-2:] == [

@@ -39,9 +39,9 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, [plain(getattr(value, field.name)) for field in fields(value)]
     if isinstance(value, dict):
-        return [(plain(key), plain(one)) for key, one in value.items()]
+        return [(plain(key), plain(field)) for key, field in value.items()]
     if isinstance(value, list | tuple) or type(value).__name__ == "deque":
-        return [plain(one) for one in value]
+        return [plain(part) for part in value]
     if type(value).__module__.startswith("oven_"):
         if hasattr(value, "buckets"):
             value.buckets  # noqa: B018 (what waits is put where it belongs)
@@ -79,8 +79,8 @@ def imported(home: Home) -> RunFolder:
     """A run made of another program's rows, resumed once."""
     rows = [Row(step, {"loss": 4 / step, "lr": 1e-3}, 1_000.0 + step) for step in (*range(1, 90), *range(60, 120))]
     folder = home.create("imported", "imported")
-    with Rows(rows, changed=0.0) as found:
-        write_imported(folder, found)
+    with Rows(rows, changed=0.0) as imported_rows:
+        write_imported(folder, imported_rows)
     return folder
 
 
@@ -124,7 +124,7 @@ def test_wherever_it_goes_it_shows_what_the_live_monitor_showed(
         assert plain(player.view) == plain(live(folders[name], player.view.run.seq))
 
 
-def test_a_place_is_the_first_one_of_its_step_its_tick_or_its_decision(folders: dict[str, RunFolder]) -> None:
+def test_a_position_is_the_first_event_of_its_step_tick_or_decision(folders: dict[str, RunFolder]) -> None:
     player = played(folders["recorded"])
     events = list(exported(folders["recorded"]))
     decisions = [event.seq for event in events if isinstance(event.body, Decision)]

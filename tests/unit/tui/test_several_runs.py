@@ -68,7 +68,7 @@ def text(app: App[Any]) -> str:
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
-async def test_the_list_shows_the_newest_first_opens_one_and_overlays_what_is_marked(home: Home) -> None:
+async def test_the_list_is_newest_first_opens_runs_and_overlays_marked_ones(home: Home) -> None:
     app = RunsApp(RunRows(home))
     async with opened(app) as pilot:
         await until(pilot, lambda: all(row.whole for row in app.query_one(RunList).all))
@@ -115,7 +115,7 @@ async def test_an_overlay_has_every_runs_curve_and_says_what_one_has_not_measure
         await until(pilot, lambda: "tick " in text(app))
 
 
-def test_by_step_what_a_rollback_took_back_is_left_out() -> None:
+def test_by_step_the_steps_before_a_rollback_are_omitted() -> None:
     view = folded(EVENTS)  # it goes 15 steps back
     by_step, by_tick = Axis(view, "step"), Axis(view, "tick")
     assert by_step.end == view.run.step < by_tick.end == view.run.tick
@@ -130,7 +130,7 @@ SIZES = [(random.Random(7).randint(40, 300), random.Random(n).randint(12, 100)) 
 
 
 @pytest.mark.parametrize("make", ["monitor", "runs", "overlay", "play"])
-async def test_a_storm_of_sizes_ends_with_a_whole_screen(make: str, home: Home) -> None:
+async def test_many_resizes_end_with_a_complete_screen(make: str, home: Home) -> None:
     folder = home.find("second")
     apps: dict[str, Callable[[], App[Any]]] = {
         "monitor": lambda: MonitorApp(About("demo")),
@@ -154,7 +154,7 @@ async def test_a_storm_of_sizes_ends_with_a_whole_screen(make: str, home: Home) 
         assert len(app.screen._compositor.render_strips()) == 24
 
 
-async def test_a_burst_of_ten_thousand_events_with_noise_among_them() -> None:
+async def test_a_burst_of_ten_thousand_events_with_noise_is_drawn() -> None:
     last = EVENTS[-1]
     noise = [b"", b"{", b"[]", b'{"type":"Vote"}', b"\xff" * 300, b'{"v":1,"type":"Observation","tick":"x"}', b"null"]
     burst = [

@@ -67,7 +67,7 @@ class OverlayApp(ThemedApp[None]):
         self.set_interval(1, self.paint)
 
     def _read(self) -> None:
-        from oven_tui.feed import Feed  # after the first paint, as in the monitor
+        from oven_tui.log_feed import Feed  # after the first paint, as in the monitor
 
         for index, access in enumerate(self._accesses):
             callbacks = (partial(self.take, index), partial(self.say, index), partial(self.show_view, index))

@@ -16,7 +16,7 @@ from textual.widgets import Footer
 
 from oven_core.errors import OvenError
 from oven_runs.home.run_folder import RunFolder
-from oven_tui.acting import ACTING_KEYS
+from oven_tui.acting_commands import ACTING_KEYS
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings

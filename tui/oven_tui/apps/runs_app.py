@@ -27,7 +27,7 @@ from oven_tui.widgets.run_list import RunList
 LOOK_S = 2.0
 """Seconds between two looks at the home, or requests for new events. A live log on disk is at most a second behind."""
 WIDE = 100
-"""Columns from which the first line says what the list does not verify."""
+"""Minimum columns for a first line that names what the list does not verify."""
 
 
 class Elsewhere:
@@ -195,7 +195,7 @@ class RunsApp(ThemedApp[Choice]):
 
 
 def _about(row: RunRow, now: datetime) -> list[Run]:
-    """Describe the run under the cursor with what no column has room for."""
+    """Describe the run under the cursor, with details that fit into no column."""
     silent = row.silent_s(now)
     last_event = f", last event {ago(silent)} ago" if silent is not None else ""
     age = row.age_s(now)

@@ -37,7 +37,7 @@ class Windows:
     control: bool = False
     """Whether the user may act, as far as the keys allow."""
     only_one: bool = False
-    """Whether no other window follows the first, as in a browser, whose driver supports one app per process."""
+    """Whether only one window can open. A browser's driver supports one app per process."""
     last_view: MonitorView | None = None
     """The view of the run that was shown last; None if there was none."""
     return_code: int = 0

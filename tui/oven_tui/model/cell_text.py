@@ -16,6 +16,7 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "noop": ("=", "no-op", "dim"),
     "failed": ("✗", "not applied", "bad"),
     "rejected": ("–", "rejected", "dim"),
+    "would set": ("○", "would set", "dim"),
     "advised": ("?", "to approve", "warn"),
     "approved": ("✓", "approved", "dim"),
 }

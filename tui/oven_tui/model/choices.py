@@ -15,7 +15,7 @@ from oven_tui.model.monitor_view import MonitorView
 ANY = ""
 """The id of "every actuator"."""
 NEWEST, OTHER = "newest", "other"
-"""Of the newest snapshot, and of a tick that a person types."""
+"""Keys of the choices for the newest snapshot and for a tick that a person types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +113,5 @@ def snapshots(view: MonitorView) -> list[Choice]:
     return [
         Choice(NEWEST, "the newest snapshot", "wherever the learner has one"),
         *listed,
-        Choice(OTHER, "another tick …", f"0 to {run.tick}; the newest snapshot from there or before"),
+        Choice(OTHER, "another tick …", f"0 to {run.tick}; refused if no snapshot is close"),
     ]

@@ -1,7 +1,7 @@
 """The table of the monitor's commands. Bindings, footer, help and command palette come from it.
 
-A new command is a row here and an `action_…` on the class of its scope. A class takes its rows with `BINDINGS =
-bindings("…")` (oven_tui.bindings).
+To add a command, add a row here and a method `action_…` to the class of its scope. A class gets its rows with `BINDINGS
+= bindings("…")` (oven_tui.bindings).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Command:
     help: str
     """A line for the help and the palette."""
     footer: str = ""
-    """Its word in the footer; empty if it is not there."""
+    """The command's word in the footer; empty if it is not in the footer."""
     title: str = ""
-    """Its name in the command palette; empty if it is not there. Moving a cursor is quicker by its key, and only the
-    dashboard, its list of decisions and the player have a palette."""
+    """The command's name in the palette; empty if it is not in the palette. Commands that move a cursor are not,
+    because their keys are quicker. Only the dashboard, its list of decisions and the player have a palette."""
 
     @property
     def id(self) -> str:

@@ -93,7 +93,7 @@ def sign_of(result: CommandResult) -> Run:
 
 
 def progress_text(result: CommandResult) -> str:
-    """Where the command stands, in a sentence: its receipt or refusal, or what it waits for."""
+    """Return the command's progress in a sentence: its receipt or refusal, or what it waits for."""
     command = result.command
     match result.stage:
         case "done" | "refused":

@@ -28,7 +28,7 @@ WIDE, NARROW_BAR = 50, 4
 
 
 def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
-    """Return its lines, each at most `width` cells. `beside`: completions stand side by side, as many as fit."""
+    """Return the page's lines, each at most `width` cells. `beside`: show as many completions side by side as fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _text(text_lines(group.prompt), width, "text")
     columns = max(1, (width + GAP) // (COLUMN + GAP)) if beside else 1

@@ -27,7 +27,7 @@ def countdown(view: MonitorView, decision: Decision) -> str:
 
 
 def sentence(view: MonitorView, command: OperatorCommand) -> str:
-    """Return what the command would do to the run, as the log stands now."""
+    """Return a sentence with the command's effect on the run, according to the log so far."""
     match command.action:
         case "hold" | "resume" | "stop":
             return _of_run(view, command.action)

@@ -32,7 +32,7 @@ class Console:
 
     def __init__(self) -> None:
         self.processes: list[str] = []
-        """In the order of their first lines."""
+        """Processes in the order of their first lines."""
         self.process = ALL
         """The process whose lines are shown."""
         self.filter = ""

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 from pydantic_core import to_json
 
 from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
+from oven_runs.log.run_summary import verdict_text
 from oven_tui.model.word_filter import word_filter
 
-Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "advised", "approved"]
+Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "would set", "advised", "approved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ class Decided:
     def fate(self) -> Fate:
         if self.decision.verdict == "advised":
             return "approved" if self.approved else "advised"
-        if self.decision.verdict == "rejected":
-            return "rejected"
+        verdict = verdict_text(self.decision.verdict, self.decision.reason)
+        if verdict == "rejected" or verdict == "would set":
+            return verdict
         if self.receipt is None:
             return "pending"
         return self.receipt.status if self.receipt.status in ("applied", "noop") else "failed"

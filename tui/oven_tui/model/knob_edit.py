@@ -1,4 +1,4 @@
-"""A knob's new value while the user chooses it: typed, or moved on the knob's own scale."""
+"""A knob's new value while the user types it or moves it on the knob's scale."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class KnobEdit:
         return number
 
     def type(self, character: str) -> bool:
-        """Return whether the character was accepted: those of a number are, except where a name is chosen."""
+        """Type a character and return whether it was accepted. Only characters of a number are, and none if the knob
+        has named choices."""
         if self.spec.kind == "choice" or len(character) != 1 or character not in "0123456789.e+-":
             return False
         self.typed += character

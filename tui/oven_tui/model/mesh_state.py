@@ -1,7 +1,7 @@
 """The mesh's state from the log, to show its answer to a command before the command is sent.
 
-The mesh's own classes hold the state and give the answers (oven_core.mesh). Decisions come from the log and are not
-computed, so the fold costs the monitor next to nothing. State that only a tally needs is not followed.
+The mesh's own classes store the state and compute the answers (oven_core.mesh). Decisions come from the log and are not
+computed, so the fold costs the monitor almost nothing. State that only a tally needs is skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MeshState:
         self.state = State()
         self.ballots: dict[str, Ballot] = {}
         self.whole = True
-        """Whether it has every event. A preview of a long log omits some; then there are no answers."""
+        """Whether the state includes every event. A preview of a long log omits some, and then there are no answers."""
         self._seq = 0
 
     def feed(self, event: Event) -> None:
@@ -87,8 +87,8 @@ class MeshState:
         return operator_commands.respond(self._copy(), self.ballots, ASKS, command)
 
     def ruling(self, actuator: str, value: Value) -> Ruling | None:
-        """Return what the guardrails would make of the value after a passed vote, which a person's command overrides.
-        None for a value that the actuator does not take, or if events are missing."""
+        """Return the guardrails' ruling on the value after a passed vote, which a person's command overrides. None for
+        a value that the actuator does not accept, or if events are missing."""
         spec = self.state.specs.get(actuator)
         if spec is None or not self.whole:
             return None

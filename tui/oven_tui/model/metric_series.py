@@ -37,7 +37,7 @@ class Bucket:
         """Pickle faster than by default: a checkpoint of a run has tens of thousands."""
         return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken)
 
-    def at(self, key: int) -> Bucket:
+    def with_key(self, key: int) -> Bucket:
         """Return a copy with another key."""
         return Bucket(key, self.low, self.high, self.last, self.smooth, self.broken)
 
@@ -75,7 +75,7 @@ def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: 
         if made and made[-1].key == x:
             made[-1].merge(bucket)
         else:
-            made.append(bucket.at(x))
+            made.append(bucket.with_key(x))
     return made
 
 
@@ -176,7 +176,7 @@ class Series:
     def points(self) -> list[Bucket]:
         """Return copies of all buckets with ticks as keys."""
         buckets, span = self._source(0)
-        return [bucket.at(bucket.key * span) for bucket in buckets]
+        return [bucket.with_key(bucket.key * span) for bucket in buckets]
 
     def _source(self, first: int) -> tuple[list[Bucket], int]:
         """Return buckets and their width: exact points if the recent ones reach back far enough."""

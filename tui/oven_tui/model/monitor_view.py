@@ -63,21 +63,21 @@ class MonitorView:
         self.marked = 0
         """Grows with every mark."""
         self.agents: list[str] = []
-        """In the order of their first messages, which is also the order of their glyphs."""
+        """Agents in the order of their first messages, which is also the order of their glyphs."""
         self.reputations: dict[str, float] = {}
         """Agent → its weight after the last outcome; absent before the first."""
         self.commands = CommandsGiven()
         self.mesh = MeshState()
         self.left_out = 0
         self.preview = False
-        """Whether it was made from unverified samples of a long log, so that its counts are wrong."""
+        """Whether the view was made from unverified samples of a long log, so that its counts are wrong."""
         self.pace_s = 0.0
         """Seconds between observations, as a moving average."""
         self.version = 0
         """Grows with every event of the list of decisions."""
         self._votes: dict[str, dict[str, Vote]] = {}
         self._index: dict[str, int] = {}
-        self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
+        self._closed: deque[str] = deque(maxlen=OPEN)  # a repeated ballot may arrive after its decision
         self._unsettled = 0  # measurements since all series were last settled
         self._observed: datetime | None = None
 

@@ -14,7 +14,7 @@ from oven_tui.model.metric_series import Bucket, columns
 from oven_tui.model.monitor_view import MonitorView
 
 MOST = 4
-"""The most runs in an overlay. More curves in one chart cannot be told apart."""
+"""The most runs in an overlay. More curves in one chart cannot be distinguished."""
 By: TypeAlias = Literal["step", "tick"]
 """The x-axis: steps compare what was trained on, ticks what was measured, rolled-back steps included."""
 

@@ -104,7 +104,7 @@ def steps(run_row: RunRow) -> str:
 
 
 def target(run_row: RunRow) -> str:
-    """Return the target as in "eval/accuracy .1 → .93"; a dash for what was not measured."""
+    """Return the target as in "eval/accuracy .1 → .93", with a dash for a missing measurement."""
     if not run_row.target:
         return "no metric yet" if run_row.status == "running" else "no metric"
     now = label(run_row.now) if run_row.now is not None else "–"
@@ -114,10 +114,11 @@ def target(run_row: RunRow) -> str:
 
 
 def decisions(run_row: RunRow) -> str:
-    """Return decisions as in "12 + 3 no": adopted and rejected. An ellipsis while they are being counted."""
+    """Return decisions as in "12 ✔ 3 – 2 ○": adopted, rejected, would set. An ellipsis while they are counted."""
     if run_row.adopted is None:
         return "…" if not run_row.fault else "–"
-    return f"{run_row.adopted} ✔" + (f" {run_row.rejected} –" if run_row.rejected else "")
+    others = ((run_row.rejected, "–"), (run_row.would_set, "○"))
+    return f"{run_row.adopted} ✔" + "".join(f" {count} {sign}" for count, sign in others if count)
 
 
 def pace(seconds: float | None) -> str:

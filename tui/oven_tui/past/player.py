@@ -1,8 +1,8 @@
 """The player of a recorded run: the live monitor's fold at any event of the log.
 
-The view at an event is the fold of all events up to it, from whichever direction the player came. Going back starts
-from the newest checkpoint before the target and folds on. The player has no clock: the caller says how much time has
-passed.
+The view at an event is the fold of all events up to it, in either direction of play. To go back, the player starts at
+the newest checkpoint before the target and folds on from there. The player has no clock: the caller says how much time
+has passed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Player:
         self.speed = 1.0
         self.checkpoints: list[Checkpoint] = []
         self.decisions: list[DecisionPosition] = []
-        """The decisions of what was read, in order."""
+        """The decisions that were read, in order."""
         self.share = 0.0
         """The share of the log that was read."""
         self.last: tuple[int, int, int] = (0, 0, 0)

@@ -1,7 +1,8 @@
 """Reads a long log.jsonl in a thread of the monitor: a preview at once, then the whole log, verified and folded.
 
-The preview takes the same fraction of a second for any length: the log's beginning, its end, and evenly spaced
-observations in between. Decisions in the middle are missing, so its counts are wrong; its `preview` flag says so.
+The preview takes the same fraction of a second for any length. It consists of the log's beginning, its end, and evenly
+spaced observations in between. Its counts are wrong, because decisions in the middle are missing; the `preview` flag
+marks this.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class CompletionScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("completions")
 
     def __init__(self, groups: SampledGroups, source: Source | None) -> None:
-        """With `source` None nothing is read, and tests fill `groups`."""
+        """`source`: reads the groups; None in tests, which fill `groups`."""
         super().__init__()
         self._groups, self._source = groups, source
         self._filter = ""

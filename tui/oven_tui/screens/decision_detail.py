@@ -15,7 +15,7 @@ from textual.widgets import Static
 from oven_core.protocol.messages import Outcome, TallyLine, Vote
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import cited_paths, read_path
-from oven_runs.log.run_summary import text
+from oven_runs.log.run_summary import text, verdict_text
 from oven_tui.bindings import key_line
 from oven_tui.model import decision_chart, path_picture
 from oven_tui.model.cell_text import FATES
@@ -63,7 +63,8 @@ def heading(entry: Entry) -> str:
         case Open():
             return f"open ballot on {entry.opened.actuator}"
         case Decided():
-            return f"{entry.decision.actuator}: {entry.decision.verdict}"
+            decision = entry.decision
+            return f"{decision.actuator}: {verdict_text(decision.verdict, decision.reason)}"
 
 
 def content(entry: Entry) -> list[RenderableType]:

@@ -157,8 +157,8 @@ class ConsoleScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("console_page")
 
     def __init__(self, console: Console, logs: ProcessLogs | None) -> None:
-        """Both arguments outlive the page, so that lines and filter are there when it is opened again. `logs` is None
-        if they are on another machine."""
+        """Both arguments outlive the page, so that lines and filter remain when it is opened again. `logs` is None if
+        they are on another machine."""
         super().__init__(id="console")
         self._written = console
         self._logs = logs

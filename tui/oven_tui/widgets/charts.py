@@ -67,7 +67,7 @@ class Chart(Plot):
         self.view = view
         self.axis = Axis(0, 30)
         self.logarithmic = False
-        """Whether a log scale was asked for. A metric that is not above 0 stays linear."""
+        """Whether the user asked for a log scale. A metric that is not above 0 stays linear."""
         self.cross: int | None = None
         """The tick of the crosshair."""
         self._marks = marks

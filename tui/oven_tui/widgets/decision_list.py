@@ -71,7 +71,7 @@ class Decisions(RowList[Entry], Panel):
         self.show(rows, cursor)
         run = self.view.run
         shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
-        counts = f"{run.adopted} adopted, {run.rejected} rejected"
+        counts = run.decision_counts()
         if self.view.preview:
             counts = "the newest; those before are being read"
         self.border_title = f"decisions: {counts}, {len(self.view.open)} open{shown}"
@@ -83,7 +83,7 @@ class Decisions(RowList[Entry], Panel):
         return tick_of(entry) if entry is not None else None
 
     def stand_on(self, command: str) -> None:
-        """Stay on a command's row, whatever comes after it, until it is released or the user moves."""
+        """Stay on a command's row, despite newer rows, until it is released or the user moves."""
         self._watched = command
 
     def stands_on(self, command: str) -> bool:
@@ -171,7 +171,7 @@ class Decisions(RowList[Entry], Panel):
         self, entry: Decided | Open, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
     ) -> list[Run]:
         sign = glyph(self.view.agents.index(agent)) if agent in self.view.agents else (" ", "dim")
-        quiet = isinstance(entry, Decided) and entry.fate == "rejected"
+        quiet = isinstance(entry, Decided) and entry.fate in ("rejected", "would set")
         words = (agent, "dim" if quiet else "text")
         return _columns(entry.step, sign, words, actuator, (change, "dim" if quiet else "strong"), fate, why, width)
 

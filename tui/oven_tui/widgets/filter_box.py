@@ -23,7 +23,7 @@ class FilterBox(Horizontal):
         """The user left the filter."""
 
     def __init__(self, subject: str, example: str, *, id: str, stays: bool = False) -> None:
-        """`stays`: it is shown as long as it filters, where nothing else says so."""
+        """`stays`: keep showing the box while it filters, because nothing else on the screen shows the filter."""
         super().__init__(id=id, classes="filter")
         self._subject, self._stays = subject, stays
         self._input = Input(placeholder=example, select_on_focus=False, compact=True)

@@ -1,4 +1,4 @@
-"""The sampled groups: a row each in a list, and one of them in full."""
+"""Widgets for sampled groups: a list with a row for each, and a page with one in full."""
 
 from __future__ import annotations
 

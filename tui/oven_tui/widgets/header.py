@@ -104,7 +104,7 @@ class Header(Lines):
                 (f"{start:.3f} → {now:.3f}", "strong"),
                 (f" ({now - start:+.3f})  ", "text"),
             ]
-        counts = f"{run.adopted} adopted, {run.rejected} rejected"
+        counts = run.decision_counts()
         left_part.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
         right: list[Run] = []
         if (advised := waiting(run)) and is_near_end(advised[0], run.tick):

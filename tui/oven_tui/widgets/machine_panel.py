@@ -24,7 +24,7 @@ OLD_TICKS: Final = 50
 
 
 class MachinePanel(Lines, Panel):
-    """As many rows as there are measurements; without any there is no heading either."""
+    """The machine's measurements, one per row. Without measurements there is no heading either."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="machine")

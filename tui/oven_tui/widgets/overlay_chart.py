@@ -25,7 +25,7 @@ class OverlayChart(Plot):
         self.axes: Mapping[str, Axis] = {}
 
     def plotted(self, metric: str, width: int, height: int) -> tuple[Bounds, list[list[Run]]]:
-        """Where curves meet in a cell, the later run is in front."""
+        """Return the plotted curves. If curves meet in a cell, the later run is in front."""
         style, curves = overlay.style(self.runs, metric), []
         for run in reversed(self.runs):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
@@ -93,7 +93,7 @@ class Legend(Lines):
         left_part.append((f"{state}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  ", "text"))
         if name := run.target():
             left_part.append((f"{name} {run.first[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
-        left_part.append((f"{run.adopted} adopted, {run.rejected} rejected", "dim"))
+        left_part.append((run.decision_counts(), "dim"))
         for knob, value in run.changed_knobs():
             left_part.append((f"  {knob} {text(value)}", "dim"))
         return row(width, left_part, [(f"{run.malformed} malformed ", "warn")] if run.malformed else None)

@@ -119,6 +119,9 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     except lockdown.LockdownError as error:
         link.send(frames.READY, str(error).encode())
         return
+    if not setup["path"] and "ctypes" not in setup["modules"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
+            del sys.modules[name]  # code that finds it another way still meets the kernel's rules
     link.send(frames.READY)
     while True:
         kind, payload = link.receive()

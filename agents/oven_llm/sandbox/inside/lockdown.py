@@ -59,7 +59,7 @@ class Kernel:
 
 
 def die_with_host(lifeline: int) -> None:
-    """Have the kernel kill this process when the other end of the pipe `lifeline` is closed, whatever runs here."""
+    """Have the kernel kill this process when the other end of the pipe `lifeline` is closed, whatever code runs."""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)

@@ -14,7 +14,7 @@ FORMATS: Final[Mapping[str, str]] = {
     "chat": "chat",
     "mini-swe-agent": "mini_swe_agent",
     "openenv": "openenv",
-    "oven": "own",
+    "oven": "native_format",
     "verifiers": "verifiers",
 }
 """Format → the module of this package that has it as FORMAT, in the order in which a file is offered to them."""

@@ -1,4 +1,4 @@
-"""Shows completions of TRL's online trainers: every few steps some groups are handed to the client.
+"""Shows completions of TRL's online trainers: every few steps, passes some groups to the client.
 
 TRL itself keeps the prompts, completions, rewards and advantages of its newest generation, of all ranks and as plain
 numbers (`_logs`), so that nothing is read from the device. Only rank 0 does this. The training thread picks the rows of

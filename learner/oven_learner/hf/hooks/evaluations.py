@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import Trainer, TrainerControl
+from transformers import Trainer, TrainerControl, TrainerState
 
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
@@ -51,19 +51,28 @@ class TrainerEvaluation(StepHook):
         self.last, self._pending = {}, {}
 
     def announced_held_out(self) -> tuple[MetricSpec, ...]:
-        """Return its metrics, starting with the first evaluation set.
+        """Return its metrics, starting with the first evaluation set. If `metric_for_best_model` names another metric,
+        that is the only held-out one, and the others are shown.
 
-        Trainers with reward functions are judged by the reward. Their loss is little more than β × KL, which grows
-        while the policy learns.
+        Otherwise trainers with reward functions are judged by the reward. Their loss is little more than β × KL, which
+        grows while the policy learns.
         """
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
         name, better = ("reward", "up") if hasattr(trainer, "reward_funcs") else ("loss", "down")
+        directions = {EVAL + prefix + name: better for prefix in self._set_prefixes()}
+        if target := self.declared_target():
+            directions = {target: "up" if trainer.args.greater_is_better else "down", **directions}
         return tuple(
-            MetricSpec.model_validate({"name": EVAL + prefix + name, "better": better, "held_out": True})
-            for prefix in self._set_prefixes()
+            MetricSpec.model_validate({"name": name, "better": directions[name], "held_out": target in ("", name)})
+            for name in directions
         )
+
+    def declared_target(self) -> str:
+        """Return the metric of `metric_for_best_model`. Empty for "loss", which transformers sets by default."""
+        name = (self._trainer.args.metric_for_best_model or "loss").removeprefix("eval_")
+        return EVAL + name if name != "loss" else ""
 
     def evaluated(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Keep an evaluation of the trainer. Return its metrics under their announced names: `eval/loss`, or
@@ -71,15 +80,24 @@ class TrainerEvaluation(StepHook):
 
         TRL omits the name of the set for some metrics. For example, it logs the reward of every set as `eval_reward`.
         """
+        measured = self._published(metrics)
+        self._pending |= measured
+        self.last |= measured
+        return measured
+
+    def best_restored(self, state: TrainerState) -> None:
+        """Take the measurements at the best step as the newest: the trainer has loaded that checkpoint."""
+        for entry in state.log_history:
+            if entry["step"] == state.best_global_step:
+                self.last |= self._published(entry)
+
+    def _published(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")
-        measured = {
+        return {
             EVAL + prefix + name.removeprefix("eval_").removeprefix(prefix): float(value)
             for name, value in metrics.items()
             if name.startswith("eval_") and isinstance(value, int | float)
         }
-        self._pending |= measured
-        self.last |= measured
-        return measured
 
     def end_step(self, step: StepEnd) -> None:
         step.metrics |= self._pending

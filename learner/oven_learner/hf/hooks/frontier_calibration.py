@@ -1,9 +1,9 @@
-"""`frontier/*`: how far the policy has moved from a frontier model's answers to a fixed set of prompts.
+"""Metrics `frontier/*`: the policy's drift from a frontier model's answers to a fixed set of prompts.
 
 Every N steps the policy is teacher-forced over these answers (oven_learner.frontier), which are never trained on. The
-metrics are changes against the first reading, at step 0 if the answers were there by then: the distance of a policy
-from another model says little, but its drift does. Nothing here draws a random number or touches a gradient. Another
-process fetches the answers, and training does not wait for it: until they are there nothing is published.
+metrics are changes against the first reading, which is at step 0 if the answers arrive by then. The distance of a
+policy from another model says little, but its drift does. The measurement uses no random number and no gradient.
+Another process fetches the answers without delaying training. Nothing is published until they arrive.
 """
 
 from __future__ import annotations

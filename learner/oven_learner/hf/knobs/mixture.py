@@ -1,13 +1,13 @@
-"""`data.mixture`: the share of each dataset in training, changed while it runs; and `data.skip`: skip batches.
+"""The knob `data.mixture`, each dataset's share of the training data, and the action `data.skip`, which skips batches.
 
     mixture = oven.Mixture({"easy": one, "hard": other}, seed=0)
     trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
     oven.attach(trainer, mixture=mixture)
 
-A skip, in addition to a rollback, is the remedy for a bad stretch of data (PaLM; Chowdhery et al. 2022, arXiv
-2204.02311, section 5.1: 200 to 500 batches). A batch of a `Mixture` is a function of its position, so that a skip is a
-number in a checkpoint, and a resumed run draws the same rows. A rollback in place moves neither the data nor a skip. A
-rollback by restart restores both to the checkpoint.
+A skip together with a rollback is the remedy for a bad stretch of data (PaLM; Chowdhery et al. 2022, arXiv 2204.02311,
+section 5.1: 200 to 500 batches). A batch of a `Mixture` is a function of its position, so that a skip is a number in a
+checkpoint, and a resumed run draws the same rows. A rollback in place moves neither the data nor a skip. A rollback by
+restart restores both to the checkpoint.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ ENDLESS = 100_000
 
 
 class RowsRead:
-    """Which rows were read, in one bit each: 12.5 MB for a hundred million rows, in memory and in a checkpoint."""
+    """The set of rows that were read, in one bit per row: 12.5 MB for a hundred million rows, in memory and in a
+    checkpoint."""
 
     def __init__(self, rows: int) -> None:
         self._bits = bytearray((rows + 7) // 8)
@@ -147,7 +148,8 @@ class Mixture:
         return self.rows(chunk, count)
 
     def rows(self, chunk: int, count: int) -> list[int]:
-        """Return the rows of a chunk: of each dataset at most one more or less than its exact share of `count`.
+        """Return the rows of a chunk. Each dataset's number of rows differs by less than one from its exact share of
+        `count`.
 
         Datasets are selected by systematic sampling (one random offset, equal strides). It is unbiased, and metrics per
         dataset have far less noise than with independent draws.

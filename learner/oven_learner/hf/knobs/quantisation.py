@@ -1,4 +1,4 @@
-"""`train.quantisation`: training through weights that are rounded to 8 or 4 bits, switched while it continues.
+"""The knob `train.quantisation`: train through weights rounded to 8 or 4 bits. It can be switched during a run.
 
     actuators = oven.Actuators()
     quantisation.announce(actuators, FakeQuantisation(model))
@@ -9,9 +9,9 @@ moves the full ones, and the gradient passes the rounding unchanged (the straigh
 arXiv 1308.3432). Rounding is torch's own, `fake_quantize_per_channel_affine`.
 
 Quantisation changes the class of the layers and not their parameters. `torch.nn.utils.parametrize` would change the
-name and order of each weight while it is on, which checkpoints, copies for rollback and readers of `named_parameters()`
-would have to handle. Here the parameters, their names and the optimizer's moments stay the same objects, checkpoints
-hold a plain model, and switching it off leaves no trace.
+name and order of each weight while it is on. Checkpoints, copies for rollback and readers of `named_parameters()` would
+have to handle that. Here the parameters, their names and the optimizer's moments stay the same objects, checkpoints
+contain a plain model, and switching it off leaves no trace.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
 
 
 QUANTISED: Final[dict[type[nn.Module], type[nn.Module]]] = {nn.Linear: QuantisedLinear, Conv1D: QuantisedConv1D}
-"""Class of a layer without → with quantisation. Subclasses may compute something else, and are left alone."""
+"""Class of a layer without → with quantisation. Subclasses may compute something else and are not changed."""
 FULL: Final = {on: off for off, on in QUANTISED.items()}
 
 

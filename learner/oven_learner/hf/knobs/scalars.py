@@ -5,7 +5,7 @@
   et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` if the upper side has its own value (DAPO; Yu et al. 2025,
   arXiv 2503.14476, eq. 10).
 
-β has another meaning in each trainer, and the knob is named after the trainer:
+β has another meaning in each trainer, so the knob is named after the trainer:
 
 - `grpo.beta`, the weight of the KL term in the loss: with the teachers (oven_learner.teachers.kl_knobs).
 - `rloo.beta`: weight of the KL penalty in the reward, per completion (Ahmadian et al. 2024, arXiv 2402.14740); acts
@@ -13,8 +13,8 @@
 - `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,
   eq. 7).
 - `distillation.beta`: the position of the generalised Jensen-Shannon divergence between forward KL (0) and reverse
-  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). The ends are other formulas, with losses of another
-  size. A run at one of them (TRL's default is 1) has no such knob, and a run between them never reaches them.
+  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). The ends use other formulas, with losses of another size. A run at one
+  end (TRL's default is 1) has no such knob, and a run between them never reaches one.
 
 TRL 1.16 reads β at every loss. It is a knob only if what it refers to is loaded.
 
@@ -49,7 +49,7 @@ def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
     names = tuple(getattr(trainer, "reward_func_names", ()))
     if len(names) < 2 or WEIGHTS in actuators:
         return
-    weights = trainer.reward_weights  # [functions], read anew at every generation (TRL 1.16)
+    weights = trainer.reward_weights  # [functions], read again at every generation (TRL 1.16)
     total = float(weights.sum())
     if len(set(names)) < len(names) or bool((weights < 0).any()) or not total > 0:
         log.info("%s is not an actuator here: weights %s of %s are not shares", WEIGHTS, weights.tolist(), names)

@@ -8,13 +8,13 @@ from typing import Any
 
 from oven_core.errors import ConfigError
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_learner.hf.prompts.reading import Row
+from oven_learner.hf.prompts.prompt_rows import Row
 
 KEPT_CHUNKS = LAG_CHUNKS + 1
 """Chunks for which an evicted prompt stays readable, because it may have been drawn ahead."""
 SLOTS = 2 * KEPT_CHUNKS + 2
-"""Slots per prompt of the cap, so that each prompt has one as long as anything drawn refers to it: the held ones, those
-evicted at each of the last KEPT_CHUNKS, and as many again if a skip has discarded drawn chunks."""
+"""Slots per prompt of the cap. Each prompt keeps its slot while any drawn chunk refers to it: current prompts, those
+evicted at each of the last KEPT_CHUNKS, and the same number again if a skip has discarded drawn chunks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@
     oven.attach(trainer, mixture=source)                       # announces data.mixture, and resumes exactly
     source.inject(["What is 7 × 8?"], by="ann", why="times tables lag", topic="sums")
 
-In your own loop, `source.take(4)` returns the prompts of a step, `state_dict` and `load_state_dict` save and restore
-the position, and `source.log_to(client)` puts injections into the log.
+In your own loop, `source.take(4)` returns the prompts of a step, and `source.log_to(client)` writes injections to the
+log. `state_dict` and `load_state_dict` save and restore the position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts.authored import AuthoredPrompts
 from oven_learner.hf.prompts.injected import InjectedPrompts, Injection
-from oven_learner.hf.prompts.reading import PROMPT, TOPIC, Prompts, Row, checked, digest, is_text, read
+from oven_learner.hf.prompts.prompt_rows import PROMPT, TOPIC, Prompts, Row, checked, digest, is_text, read
 
 log = logging.getLogger("oven.learner")
 

@@ -16,9 +16,9 @@ from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeR
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.adversarial_controls import FIRST
 from oven_llm.judges.member import Member
+from oven_llm.judges.member_judges import MemberJudges
 from oven_llm.judges.member_process import configured_member
 from oven_llm.judges.probe import ProbeResult
-from oven_llm.judges.seat import Seat
 
 KEY = "sk-canary-a97b11"
 SCORES = {"a1" * 6: 0.7, "b2" * 6: 0.3}
@@ -40,7 +40,7 @@ class Seated:
         config.write_text(json.dumps({"committee": {"members": {"critic": member}}}))
         self.recorded: list[ProbeResult] = []
         look_up = partial(configured_member, config, "critic")
-        self.seat = Seat(look_up(), look_up, record=self.recorded.append)
+        self.seat = MemberJudges(look_up(), look_up, record=self.recorded.append)
         self.member = Member("critic", self.seat, self.seat.probe)
 
     def spec(self, model: str, **fields: object) -> JudgeSpec:

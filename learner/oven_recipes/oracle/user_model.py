@@ -58,7 +58,7 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
     remedy = f"it was made for {made_for}: give that with --model, or an adapter of {model_name}"
     if _is_hub_id(made_for) and _is_hub_id(model_name) and made_for.lower() != model_name.lower():
         raise ConfigError(f"adapter {path} is of another model than {model_name}; {remedy}")
-    config.inference_mode, config.base_model_name_or_path = False, None  # peft puts in the name of the one it is given
+    config.inference_mode, config.base_model_name_or_path = False, None  # peft inserts the name of the adapter
     try:
         policy = _with_adapter(model, config)
     except FAILURES as error:
@@ -81,7 +81,7 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
 
 def _with_adapter(model: PreTrainedModel, config: PeftConfig) -> Any:
     with warnings.catch_warnings():
-        # GPT-2 keeps its matrices the other way round; peft sees that, says so of each layer, and does right.
+        # GPT-2 stores its matrices transposed. peft detects that, warns about each layer, and handles it correctly.
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False", category=UserWarning)
         return get_peft_model(model, config)
 

@@ -41,10 +41,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 """Field with a list of lines → the fields of a line."""
 
 
-def of(event: Event) -> dict[str, Any]:
+def fields_of(event: Event) -> dict[str, Any]:
     """A message as it is on the wire."""
-    found: dict[str, Any] = json.loads(event.data)
-    return found
+    fields: dict[str, Any] = json.loads(event.data)
+    return fields
 
 
 def picked(message: Mapping[str, Any]) -> list[Json]:
@@ -64,16 +64,16 @@ def decisions(messages: Iterable[Mapping[str, Any]]) -> list[list[Json]]:
 
 def by_type(messages: Iterable[Mapping[str, Any]]) -> dict[str, Json]:
     """Type → how many there are, and the digest of them in order."""
-    found: dict[str, list[Json]] = {}
+    rows_by_type: dict[str, list[Json]] = {}
     for message in messages:
         if message["type"] in FIELDS:
-            found.setdefault(message["type"], []).append(picked(message))
-    return {kind: [len(rows), digest_of(rows)] for kind, rows in sorted(found.items())}
+            rows_by_type.setdefault(message["type"], []).append(picked(message))
+    return {kind: [len(rows), digest_of(rows)] for kind, rows in sorted(rows_by_type.items())}
 
 
 def in_order(log: Iterable[Event]) -> str:
     """The digest of all that was said by everybody, in the order of the log."""
-    pairs = ((event.author, of(event)) for event in log)
+    pairs = ((event.author, fields_of(event)) for event in log)
     return digest_of([author, *picked(message)] for author, message in pairs if message["type"] in FIELDS)
 
 

@@ -1,7 +1,7 @@
 """Optional features that a model is asked for: a JSON schema for its replies, and log-probabilities.
 
-Negotiation starts with what the settings request and the catalogue says the model supports. If an endpoint refuses a
-feature, it is not requested again. If it ignores one, its replies show that. Either way a sentence says so.
+Negotiation starts with the requested features that the model supports according to the catalogue. If an endpoint
+refuses a feature, it is not requested again. If it ignores one, its replies show this. Either way a sentence is logged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The monitor's commands that act on the run. Each is confirmed once, sent with the user's key, and followed to its
-receipt. Without `--control` the monitor has none of them, and says so."""
+receipt. Without `--control`, the monitor has none of these commands and tells the user so."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Acting(ThemedApp[None]):
     about: About
     acting_keys: ClassVar[dict[str, str]] = ACTING_KEYS
     session: OperatorSession | None = None
-    """None if nothing may act."""
+    """The operator's session; None if the monitor may not act."""
 
     def control(self, session: OperatorSession) -> None:
         """Let the user act, as far as the user's key allows."""
@@ -238,7 +238,7 @@ class Acting(ThemedApp[None]):
         assert self.session is not None
         result = CommandResult(self.about.run, command)
         self.view.commands.ask(result)
-        if self.shown is not self.view:  # who acts wants to see what comes of it
+        if self.shown is not self.view:  # a user who acts wants to see the result
             self.shown = self.view
             self.paint()
         self.decisions().stand_on(command.id)

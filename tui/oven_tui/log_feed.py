@@ -1,7 +1,7 @@
 """The feed of one run's log: live, from its export, and live again when the stack comes back.
 
-Live messages only signal that something is new. Order and sequence come from `history`, which is asked at most every
-GAP_S, so that a fast run costs the mesh no more than a slow one.
+Live messages only signal new events. The events, with their order and sequence, come from `history`. It is asked at
+most every GAP_S, so that a fast run costs the mesh no more than a slow one.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Feed:
         say: Callable[[Link, str], None],
         show: Callable[[MonitorView], None] | None = None,
     ) -> None:
-        """`show` receives a view made from other events, to replace the one that `take` feeds: for a long log, first a
-        preview. Without it every event goes to `take`."""
+        """`show`: receives a view that replaces the one that `take` feeds, such as the preview of a long log. Without
+        it, every event goes to `take`."""
         self._access = access
         self._take = take
         self._report = say

@@ -19,14 +19,14 @@ class Question(NamedTuple):
 
     wording: str
     labels: tuple[str, ...]
-    """Empty where the question has no label, as in "is this statement true?"."""
+    """Empty if the question has no label, as in "is this statement true?"."""
 
 
 Texts = tuple[str, ...]
 
 
 class Words(BaseModel):
-    """The content of templates.yaml, whose comments say what each table is."""
+    """The content of templates.yaml, whose comments describe each table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,7 +74,7 @@ class Attribute(NamedTuple):
     """The subject of a question: its values, a broader term for each, and wordings of questions."""
 
     values: Mapping[str, str]
-    """Each value, and a broader term that is also true and says less; the value itself if there is none."""
+    """Value → a broader term that is also true but less specific; the value itself if there is none."""
     open: Texts
     """Wordings of the open question."""
     closed: Texts

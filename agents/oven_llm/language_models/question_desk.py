@@ -1,4 +1,4 @@
-"""The desk where an agent, whose votes never wait, leaves a question for its companion coroutine."""
+"""A desk on which an agent, whose votes never wait, leaves a question for its companion coroutine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judges of one member: the configured one, and those that requests name instead.
+"""The judges of one member: the configured judge and others that requests name.
 
 Every request names the model that must score it. So no other model scores it: not during a swap, and not after a
 restart of this process, which does not remember earlier swaps. A model is connected when it is first asked.
@@ -60,7 +60,7 @@ class Seated:
     users: int = 0
 
 
-class Seat:
+class MemberJudges:
     """Scores requests with the judge that each one names, and probes candidates for a swap."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run, print_result
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.run_summary import counts_text, text
+from oven_runs.log.run_summary import counts_text, quarantine_text, text
 
 if TYPE_CHECKING:
     from oven_controller.stack.run_status import RunStatus
@@ -65,6 +65,7 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
     for alert in status.alerts:
         figures = f"{alert.metric} {float(alert.value):.3g}, expected bound {float(alert.expected):.3g}"
         yield f"! {alert.agent}: {alert.symptom} since tick {alert.tick} ({figures})"
+    yield from (f"! {quarantine_text(member)}" for member in status.quarantined)
     for name, judge in status.judges.items():
         yield f"  judge {name}, when it started: {judge.line()}"
     for name, agent in status.agents.items():

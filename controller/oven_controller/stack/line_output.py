@@ -23,7 +23,7 @@ from oven_core.terminal_text import clean
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.message_gaps import Numbering
 from oven_runs.log.open_advice import Reminders, remaining
-from oven_runs.log.run_summary import RunSummary, text, training_signal, verdict_text
+from oven_runs.log.run_summary import RunSummary, quarantine_text, text, training_signal, verdict_text
 from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.resolution import Resolved
 
@@ -81,6 +81,7 @@ class Headless:
         self._printed_step = -1
         self._reminders = Reminders()
         self._unfit: dict[str, str] = {}  # agent → the printed reason why it cannot fire
+        self._quarantined: list[str] = []
         self._stopped_agents = 0
 
     def replayed(self, event: Event) -> None:
@@ -161,6 +162,10 @@ class Headless:
             self.numbering.take(event.body)
 
     def _observation(self, event: Event, body: Observation) -> None:
+        for member in self.view.quarantined():
+            if member not in self._quarantined:
+                self._say(event, quarantine_text(member))
+        self._quarantined = self.view.quarantined()
         for advice in self._reminders.due(self.view):
             time_left = remaining(advice, self.view.tick)
             self._say(
@@ -213,6 +218,7 @@ class Headless:
             did = f"{agent.proposals} proposals, {agent.against} against, in {agent.backed} adopted decisions"
             lines.append(f"agent {name}: {did}{fate}")
         lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.standing()]
+        lines += [quarantine_text(member) for member in view.quarantined()]
         if self._stopped_agents:
             lines.append(f"{self._stopped_agents} agents stopped")
         if silent:

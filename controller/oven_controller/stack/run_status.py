@@ -111,6 +111,7 @@ class RunStatus(_Part):
     agents: dict[str, AgentState]
     alerts: tuple[AlertState, ...] = Field(description="symptoms that agents report")
     judges: dict[str, JudgeState]
+    quarantined: tuple[str, ...] = Field(description="judges that score nothing until they pass their tests again")
     events: int
     log_unread: str = Field(description="why the log could not be read; empty if it was")
     missing: str = Field(description="what the log is known to lack; empty if nothing")
@@ -157,6 +158,7 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
         agents=_agents(view, running),
         alerts=_alerts(view),
         judges=local.judges,
+        quarantined=tuple(view.quarantined()),
         events=view.seq,
         log_unread=unread,
         missing=missing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +13,7 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
+from oven_core.protocol.judge_spec import OFF, actuator_of
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -33,6 +35,7 @@ OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
 Verdict: TypeAlias = Literal["adopted", "rejected", "advised"]
 OBSERVED = "; observe: would have "
 """Begins the reason of a proposal that passed the vote and was rejected only because autonomy is `observe`."""
+_QUARANTINED = re.compile(r"committee/[^/]+/quarantined")
 CONSTANT = 3
 """Equal measurements after which a metric counts as constant."""
 
@@ -60,7 +63,7 @@ class AgentView:
 
 @dataclass
 class RunSummary:
-    """Feed it the log's events in order."""
+    """A run's summary, folded from the log's events in order."""
 
     started: RunStarted | None = None
     ended: RunEnded | None = None
@@ -158,6 +161,11 @@ class RunSummary:
     def max_steps(self) -> int | None:
         """Steps at which the run ends; None if they are not limited or not known."""
         return self.started.horizon.max_steps if self.started else None
+
+    def quarantined(self) -> list[str]:
+        """Return the committee's members that are in quarantine and not muted."""
+        names = (name.split("/")[1] for name, value in self.metrics.items() if value and _QUARANTINED.fullmatch(name))
+        return [name for name in names if self.knobs.get(actuator_of(name)) != OFF]
 
     def decision_counts(self) -> str:
         """Return the number of decisions by verdict, in words."""
@@ -306,6 +314,14 @@ def verdict_text(verdict: Verdict, reason: str) -> Verdict | Literal["would set"
 def counts_text(adopted: int, rejected: int, would_set: int) -> str:
     """Return the number of decisions by verdict, in words."""
     return f"{adopted} adopted, {rejected} rejected" + (f", {would_set} would be set (observe)" if would_set else "")
+
+
+def quarantine_text(member: str) -> str:
+    """Return the cause of a judge's quarantine and the remedy."""
+    return (
+        f"judge {member} is in quarantine: it scored known answers wrongly twice in a row, so it scores nothing; it "
+        f"returns when it passes, or use another model: `oven-controller judge swap {member} --provider … --model …`"
+    )
 
 
 def training_signal(metrics: Collection[str]) -> str | None:

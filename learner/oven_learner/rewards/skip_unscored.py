@@ -95,10 +95,10 @@ class Skipping:
         metrics["committee/skipped_steps"] = float(self._skipped)
         if self._in_a_row < self._committee.hold_after:
             return metrics, ""
-        reasons = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
-        reason = (
-            f"no group had a quorum of {self._committee.quorum} in {self._in_a_row} steps in a row "
-            f"(abstentions: {reasons or 'none counted'}); check the committee's members, then resume"
+        reasons = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common(2))
+        reason = (  # short, because the monitor and notifications cut it
+            f"no group had a quorum of {self._committee.quorum} in {self._in_a_row} steps "
+            f"({reasons or 'no abstentions'}): swap or fix a judge, then resume"
         )
         self._in_a_row = 0
         return metrics, reason

@@ -70,6 +70,16 @@ def test_a_proposal_that_only_observe_stops_would_set_and_does_not_count_as_reje
     assert "decisions: 0 adopted, 1 rejected, 1 would be set (observe); receipts: none" in printed
 
 
+def test_a_judge_in_quarantine_is_shown_once_with_cause_and_remedy_and_in_the_summary() -> None:
+    log = Log.running("amy")
+    log.tick(2, **{"committee/tone/quarantined": 1.0, "committee/fact/quarantined": 0.0})
+    printed = [line for line in lines(log.events) if "tone" in line]
+    assert len(printed) == 2, "when it begins, and at the end"
+    assert all("scored known answers wrongly twice" in line and "judge swap tone" in line for line in printed)
+    log.tick(1, **{"committee/tone/quarantined": 0.0})
+    assert view(log).quarantined() == []
+
+
 def test_advice_is_open_until_it_is_approved_vetoed_or_set_aside() -> None:
     log, advice = advised()
     assert view(log).advised == {LR: advice} and not view(log).lapsed(advice)

@@ -247,7 +247,7 @@ def test_the_run_holds_after_some_steps_says_why_and_goes_on_when_resumed(tmp_pa
     attachment = attach(trainer, committee=committee, link=line)
     trainer.train()
     assert len(line.held) == 1, "steps 2, 3 and 4; 5 and 6 are but two more"
-    assert "in 3 steps in a row (abstentions: not_applicable 6)" in line.held[0] and "resume" in line.held[0]
+    assert "in 3 steps (not_applicable 6)" in line.held[0] and "resume" in line.held[0]
     receipt, resumed = line.receipts()
     assert (receipt.actuator, receipt.status, receipt.tick, receipt.reason) == ("run.hold", "applied", 4, line.held[0])
     assert (resumed.command, resumed.status) == ("resume 1", "applied")

@@ -76,7 +76,7 @@ def alerts(losses: Sequence[float], run: RunStarted) -> list[Alert]:
 def test_a_run_that_overfits_slowly_raises_one_alert_soon_after_the_turn() -> None:
     draw, turn = random.Random(0), 10
     losses = [
-        0.84 + 3 * math.exp(-at / 2) + 0.036 * max(0, at - turn) + draw.gauss(0, 0.01) for at in range(40)
+        0.84 + 3 * math.exp(-index / 2) + 0.036 * max(0, index - turn) + draw.gauss(0, 0.01) for index in range(40)
     ]  # the last reading is 1.9
     small = runs.pretraining()
     large = small.model_copy(update={"actuators": tuple(k for k in small.actuators if k.name != "run.rollback")})
@@ -89,9 +89,9 @@ def test_a_run_that_overfits_slowly_raises_one_alert_soon_after_the_turn() -> No
 
 def test_a_run_that_learns_raises_no_alert_and_a_new_best_reading_clears_one() -> None:
     draw = random.Random(1)
-    learns = [1 + 3 * math.exp(-at / 8) + draw.gauss(0, 0.02) for at in range(40)]
+    learns = [1 + 3 * math.exp(-index / 8) + draw.gauss(0, 0.02) for index in range(40)]
     assert alerts(learns, runs.pretraining()) == []
-    recovers = [*learns[:20], *(1.7 + at / 10 for at in range(5)), 1.0]
+    recovers = [*learns[:20], *(1.7 + index / 10 for index in range(5)), 1.0]
     assert [alert.state for alert in alerts(recovers, runs.pretraining())] == ["raised", "cleared"]
 
 

@@ -5,6 +5,7 @@ The names load when they are first used: importing the package alone pulls in ne
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ _HOMES = {
     "convene": "rewards",
 }
 __all__ = [*_HOMES]
+
+
+# peft imports bitsandbytes for every script, and this module warns of missing kernels for 4-bit weights on a CPU.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
+from oven_core.mesh.actuator_values import TOLERANCE, same
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 
@@ -18,9 +19,6 @@ Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
 DONE: tuple[Status, ...] = ("applied", "noop")
 """Outcomes after which the value is in force."""
-TOLERANCE = 1e-6
-"""Largest relative difference between the value that was set and the value read back. Scalars in bf16 are not
-actuators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,15 +383,6 @@ def misfit(spec: ActuatorSpec, value: Value) -> str:
             if value is not None and not isinstance(value, int | float):
                 return f"{value!r} is neither a number nor nothing"
     return ""
-
-
-def same(first: Value, second: Value) -> bool:
-    """Whether two values are equal up to TOLERANCE."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return set(first) == set(second) and all(same(first[name], second[name]) for name in first)
-    if isinstance(first, int | float) and isinstance(second, int | float):
-        return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-9)
-    return first == second
 
 
 __all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 
@@ -12,10 +11,8 @@ from transformers.utils import logging as transformers_logging
 
 
 def quiet_libraries() -> None:
-    """Turn off progress bars of transformers, notes of bitsandbytes on optional kernels (already printed once peft is
-    imported), and warnings of an option that TRL 1.16, at each generation, and peft 0.21 read under its old name, and
-    TRL's note that environments are experimental. A user could not act on any of them."""
+    """Turn off transformers' progress bars, TRL's note that environments are experimental, and the warning of an option
+    that TRL 1.16 and peft 0.21 read under its old name. A user could not act on any of them."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

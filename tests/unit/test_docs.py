@@ -30,6 +30,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.rules import Rules
 from oven_core.removed_names import REMOVED
+from oven_kg.checked_graph import load as load_graph
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
 from oven_runs.home.run_folder import Home
@@ -303,6 +304,12 @@ def test_the_readmes_agent_votes(tmp_path: Path) -> None:
 def test_python_in_the_docs_is_python(page: str) -> None:
     for source in blocks(page, "python"):
         compile(source, page, "exec")
+
+
+def test_the_page_about_knowledge_has_the_graphs_size() -> None:
+    graph = load_graph().info()
+    size = f"{sum(graph.nodes.values())} nodes and {sum(graph.edges.values())} edges"
+    assert size in (DOCS / "knowledge.md").read_text()
 
 
 def quotes(page: str) -> list[str]:

@@ -82,7 +82,7 @@ class Acting(ThemedApp[None]):
         if isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("approve this advice?", action="approve", of=entry.decision.id)
         elif waiting := choices.advised(self.view):
-            self._one_of("approve", waiting)
+            self._choose_one("approve", waiting)
         else:
             self.notify("nothing is advised now: agents' advice waits here where `o` sets a knob to advise")
 
@@ -93,11 +93,11 @@ class Acting(ThemedApp[None]):
         elif isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("veto this advice?", action="veto", of=entry.decision.id)
         elif waiting := choices.vetoable(self.view):
-            self._one_of("veto", waiting)
+            self._choose_one("veto", waiting)
         else:
             self.notify("no ballot is open and nothing is advised: there is nothing to veto; `e` sets a knob back")
 
-    def _one_of(self, action: str, waiting: list[choices.Choice]) -> None:
+    def _choose_one(self, action: str, waiting: list[choices.Choice]) -> None:
         """Let the user choose, unless there is only one candidate."""
 
         def ask(subject: str) -> None:
@@ -141,7 +141,7 @@ class Acting(ThemedApp[None]):
         if knobs:
             self._choose("set which knob?", sorted(knobs, key=lambda choice: choice.id != on), self._set)
         else:
-            self._nothing_to("set", "announces no knob that can be set")
+            self._warn_nothing_to("set", "announces no knob that can be set")
 
     def _set(self, actuator: str) -> None:
         """Ask for the new value. The page names the consequence, so there is no second question."""
@@ -187,10 +187,10 @@ class Acting(ThemedApp[None]):
     def _announced(self, actuator: str) -> bool:
         if actuator in choices.actions(self.view):
             return True
-        self._nothing_to("do", f"announces no {actuator}: its learner keeps nothing for it")
+        self._warn_nothing_to("do", f"announces no {actuator}: its learner keeps nothing for it")
         return False
 
-    def _nothing_to(self, what: str, why: str) -> None:
+    def _warn_nothing_to(self, what: str, why: str) -> None:
         if self.view.run.started is None:
             why = f"has not started: there is nothing to {what} until its learner has announced itself"
         self.notify(f"this run {why}", severity="warning")
@@ -198,7 +198,7 @@ class Acting(ThemedApp[None]):
     def _choose(self, title: str, among: list[choices.Choice], then: Callable[[str], None]) -> None:
         """Push the page at once, so that keys typed ahead reach it."""
         if not among:
-            self._nothing_to("choose", "has nothing to choose here")
+            self._warn_nothing_to("choose", "has nothing to choose here")
             return
         self.push_screen(ChoiceScreen(title, among), lambda chosen: then(chosen) if chosen is not None else None)
 

@@ -92,12 +92,12 @@ class Feed:
                 if up and self._access.is_over(self._ended):
                     self._say("down", "")
                 elif up:
-                    self._say("refused" if isinstance(error, RefusedError) else "reconnecting", self._away(error))
+                    self._say("refused" if isinstance(error, RefusedError) else "reconnecting", self._outage(error))
                 else:
                     self._say("unreadable", reason(error))
                 await asyncio.sleep(RETRY_S if up else LOOK_S)
 
-    def _away(self, error: Exception) -> str:
+    def _outage(self, error: Exception) -> str:
         """Return for how long the connection has been away, and why."""
         now = asyncio.get_running_loop().time()
         self._away_since = self._away_since or now
@@ -196,14 +196,14 @@ class Feed:
         if self._opening is not None and self._opening.under_way:
             await self._opening.done()  # the stack went down while its log was being checked
         if self._last or not await self._open(growing=False):
-            await self._rest()
+            await self._read_rest()
         if not self._last:
             raise ConfigError(f"the log of run {self._access.run!r} is empty")
         self._say("down", "")
         while not self._access.up():
             await asyncio.sleep(LOOK_S)
 
-    async def _rest(self) -> None:
+    async def _read_rest(self) -> None:
         part: list[Event] = []
         async for event in self._access.past(self._last):
             part.append(event)

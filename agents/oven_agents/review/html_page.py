@@ -44,7 +44,7 @@ def page(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
         f"<title>{title}</title><style>{STYLE}</style></head>\n"
     )
-    parts = (_source(report), _charts(report), _table(report), _notices(report), _agents(report), _how())
+    parts = (_source(report), _charts(report), _table(report), _notices(report), _agents(report), _explanation())
     return f"{head}<body><h1>{escape(report.gist)}</h1>\n{''.join(parts)}</body></html>\n"
 
 
@@ -123,7 +123,7 @@ def _agents(report: Report) -> str:
     return f"<h2>Agents</h2><table>\n{cells}\n</table>\n"
 
 
-def _how() -> str:
+def _explanation() -> str:
     return f"<h2>How to read this</h2><p>{escape(JUDGED)}</p><p>{escape(OPEN_LOOP)}</p>\n"
 
 

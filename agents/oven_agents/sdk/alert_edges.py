@@ -1,4 +1,4 @@
-"""When symptoms begin and end: turns an agent's current symptoms into `raised` and `cleared` alerts."""
+"""Turns an agent's current symptoms into alerts, `raised` when a symptom begins and `cleared` when it ends."""
 
 from __future__ import annotations
 

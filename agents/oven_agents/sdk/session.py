@@ -30,7 +30,7 @@ from oven_core.protocol.messages import (
 )
 
 KEPT = 512
-"""The most observations that a window holds."""
+"""Maximum observations in a window."""
 HEARTBEAT_TICKS = 10
 """Ticks between the heartbeats of an agent without votes. The mesh counts it as lost after `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
@@ -42,8 +42,8 @@ PATIENCE = 20
 class Session:
     """The state of one agent in one run.
 
-    Call `absorb` with any number of events, then `react` once. That is how a slow agent skips windows instead of
-    queuing them."""
+    Call `absorb` with any number of events, then `react` once. So a slow agent skips windows instead of queuing
+    them."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class Session:
             cast = [*votes, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
             self._cast.update((vote.actuator, vote.tick) for vote in cast)  # raises if an entry is not a vote
         except MemoryError:
-            vars(self.agent).clear()  # frees what the agent hoards; otherwise not even the status could be built
+            vars(self.agent).clear()  # frees the agent's memory; otherwise not even the status could be built
             self._out_of_memory = self._reason = memory_limit.reached(self.name)
             self.problems.append(self._out_of_memory)
             return [self._status("cannot_fire", self._out_of_memory)]

@@ -30,7 +30,7 @@ class Curriculum(Agent):
     per tick) is below READY. An unknown level blocks nothing.
 
     Limits: a level's reward is read as a success rate, which a reward with parts overstates. A tick counts as one trial
-    whatever its number of completions, so the bound is too low rather than too high.
+    regardless of its number of completions, so the bound is too low rather than too high.
     """
 
     needs = ("reward/*",)

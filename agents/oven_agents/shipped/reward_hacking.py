@@ -88,7 +88,7 @@ class RewardHacking(Agent):
         return None
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
-        return self._changed(window) or self._apart(window)
+        return self._changed(window) or self._diverging_judges(window)
 
     def _changed(self, window: Window) -> Alternatives | None:
         shares = window.knobs[WEIGHTS].shares
@@ -104,7 +104,7 @@ class RewardHacking(Agent):
                 return self._offer(window, judge, why, "judge_disagreement", None)
         return None
 
-    def _apart(self, window: Window) -> Alternatives | Vote | None:
+    def _diverging_judges(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
         moved = {judge: self._moved(window, judge, self.LATELY, self.REFERENCE) for judge in shares}
         known = {judge: movement for judge, movement in moved.items() if movement is not None}

@@ -139,7 +139,7 @@ class Teacher(Agent):
         last = next(
             (r for r in reversed(window.receipts) if r.status == "applied" and is_named(r.actuator, RESETS)), None
         )
-        if last is None or not (_up(window, last) or _lowered(last)):
+        if last is None or not (_is_upgrade(window, last) or _lowered(last)):
             return None
         before = _last_rewards(window, self.HALF, until=since)
         if len(before) < self.HALF or seen.rise > 0 or last.before is None:
@@ -280,7 +280,7 @@ def _stronger(window: Window) -> str:
     return next((name for name in above if name not in abandoned and repr(name) not in refused), "")
 
 
-def _up(window: Window, receipt: Receipt) -> bool:
+def _is_upgrade(window: Window, receipt: Receipt) -> bool:
     """Return whether the receipt swapped to a stronger teacher."""
     if receipt.actuator != TEACHER or TEACHER not in window.knobs:
         return False

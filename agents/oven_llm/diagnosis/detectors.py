@@ -89,7 +89,7 @@ def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Al
         if name == "grad_norm":
             raised += _spikes(name, ticks, values)
     raised += _displaced(series, better)
-    raised += _apart(series, better)
+    raised += _diverging_judges(series, better)
     raised += _held_out(series, specs)
     strongest = sorted(raised, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MOST]
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
@@ -180,7 +180,7 @@ def _displaced(series: Mapping[str, Series], better: Mapping[str, str]) -> list[
     return []
 
 
-def _apart(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
+def _diverging_judges(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
     """Return a judge whose mean jumps while no other's does, and levels that fall while the reward does not."""
     diverging: list[Alarm] = []
     names = sorted(better.keys() & series.keys())

@@ -1,4 +1,4 @@
-"""One real call to a judge's endpoint: whether it can judge, and which requested features it lacks.
+"""Makes one real call to a judge's endpoint to find whether it can judge, and which requested features it lacks.
 
 A member probes its judge when it starts; `oven-controller doctor --judges` probes all judges (`probe_committee`).
 """
@@ -36,7 +36,7 @@ ANSWERS: Final = ("Seven.", "A week has nine days.")
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of one call. It contains no text of the endpoint's."""
+    """The result of one call. It contains no text from the endpoint."""
 
     provider: str
     """The provider's name in the settings."""
@@ -176,7 +176,7 @@ def _remedy(kind: Kind, model: ModelEndpoint) -> str:
 def probe_committee() -> None:
     """Read a committee's settings as JSON from stdin, probe all judges at once, and print the results by member as
     JSON. Keys come from the environment, so that neither the command line nor a file contains them."""
-    logging.getLogger("oven.member").setLevel(logging.CRITICAL)  # the results say what is lacking
+    logging.getLogger("oven.member").setLevel(logging.CRITICAL)  # the results include what is missing
     committee = CommitteeSettings.model_validate_json(sys.stdin.buffer.read())
     providers = catalogue(committee.providers)
 

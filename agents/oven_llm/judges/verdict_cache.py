@@ -1,4 +1,4 @@
-"""Verdicts that were paid for, in a SQLite file, and a judge that looks there first.
+"""Stores paid verdicts in a SQLite file. A cached judge looks there first.
 
 Each member has its own file, so that no two processes write to it. It contains digests and scores, but no text or key.
 """
@@ -49,25 +49,25 @@ class VerdictCache:
 
     def get(self, key: bytes, count: int) -> list[float] | None:
         """Return the `count` scores stored under `key`, in the order of its texts; None if there are none."""
-        row = self._do("SELECT scores FROM verdicts WHERE key = ?", key)
+        row = self._execute("SELECT scores FROM verdicts WHERE key = ?", key)
         scores = [float(score) for score in json.loads(row[0])] if row else []
         return scores if row and len(scores) == count else None
 
     def put(self, key: bytes, scores: Sequence[float]) -> None:
-        self._do("INSERT OR REPLACE INTO verdicts (key, scores) VALUES (?, ?)", key, json.dumps(list(scores)))
+        self._execute("INSERT OR REPLACE INTO verdicts (key, scores) VALUES (?, ?)", key, json.dumps(list(scores)))
         self._puts += 1
         if self._puts % min(TRIMMED_EVERY, self._rows) == 0:
-            self._do("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._rows)
+            self._execute("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._rows)
 
     def forget(self) -> None:
         """Delete all verdicts."""
-        self._do("DELETE FROM verdicts")
+        self._execute("DELETE FROM verdicts")
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _do(self, statement: str, *values: object) -> tuple[Any, ...] | None:
+    def _execute(self, statement: str, *values: object) -> tuple[Any, ...] | None:
         """Return the statement's first row."""
         if self._file is None:
             return None
@@ -129,6 +129,6 @@ class CachedJudge:
 
 
 def cache_key(judge: str, rubric: str, prompt: str, texts: Sequence[str]) -> bytes:
-    """Return a digest of everything that a verdict depends on: the judge's identity, its instructions, and what it is
-    shown. The order of `texts` counts."""
+    """Return a digest of everything that a verdict depends on: the judge's identity, its instructions, and the texts.
+    The order of `texts` counts."""
     return hashlib.sha256(json.dumps([judge, rubric, prompt, list(texts)]).encode()).digest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -36,18 +36,27 @@ def checked_request(model: type[Request], values: Mapping[str, object]) -> Reque
         raise ConfigError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
 
 
-def graph_reply(graph: Path | None, endpoint: str, request: Message, kind: type[Reply]) -> Reply:
+def graph_reply(
+    graph: Path | None, endpoint: str, request: Message, kind: type[Reply], topics: Iterable[str] = ()
+) -> Reply:
     """Return the reply of a graph: the built-in one, a YAML file, or any other graph, which is a folder of `kg import`
-    or a file that it reads. A YAML graph may have faults. Raises ConfigError for a graph that cannot be read, and for a
-    request that it cannot answer."""
+    or a file that it reads. A YAML graph may have faults. Raises ConfigError for a graph that cannot be read, for a
+    request that it cannot answer, and for one of `topics` that it does not have."""
     answers: Answers | LargeAnswers
+    nodes: Container[str]
     if graph is None or is_yaml(graph):
         answers = Answers(load_unchecked(graph))
+        nodes = answers.graph.nodes
     else:
         arrays = large_graph(graph)
         from oven_kg.service.large_answers import LargeAnswers
 
-        answers = LargeAnswers(arrays)
+        answers, nodes = LargeAnswers(arrays), arrays
+    if missing := next((topic for topic in topics if topic not in nodes), ""):
+        raise ConfigError(
+            f"the graph has no topic {missing!r}: name one of its nodes, another graph with --graph, or what the topic "
+            f"builds on with --needs {missing}:NEED"
+        )
     reply = answers.endpoints[endpoint][1](request)
     assert isinstance(reply, kind)
     return reply

@@ -43,7 +43,10 @@ def curriculum(
         "threshold": threshold,
         "floor": floor,
     }
-    answer = graph_reply(graph_file, "curriculum", checked_request(CurriculumRequest, fields), Curriculum)
+    request = checked_request(CurriculumRequest, fields)
+    linked = {topic for pair in request.prerequisites for topic in pair}
+    topics = [entry.topic for entry in request.mastery if entry.topic not in linked]
+    answer = graph_reply(graph_file, "curriculum", request, Curriculum, topics)
     if as_json:
         say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0

@@ -56,7 +56,7 @@ class WandB:
 
 
 class Axes:
-    """Finds the step of each metric. Feed it the definitions and the rows in the run's order."""
+    """Finds the step of each metric, given the definitions and rows in the run's order."""
 
     def __init__(self, step: str | None = None) -> None:
         """`step`: the column with the step of all metrics, if the user named it."""

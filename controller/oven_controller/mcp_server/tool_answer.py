@@ -22,7 +22,7 @@ def answer(model: BaseModel, remedy: str = "ask for less") -> CallToolResult:
 
     Raises ToolError with the remedy if the answer is too long even so.
     """
-    plain = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON has not
+    plain = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
     for length in TEXT_LENGTHS:
         shortened = _shortened(plain, length)
         text = json.dumps(shortened, ensure_ascii=False, separators=(",", ":"))

@@ -46,7 +46,7 @@ _ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
 class Triggers:
-    """Feed it a log's events in order. Call `quiet` from time to time."""
+    """Collects notices from a log's events, passed in order. Call `quiet` from time to time."""
 
     def __init__(self, run: str) -> None:
         self.view = RunSummary()
@@ -82,7 +82,7 @@ class Triggers:
             case _:
                 notices = []
         if self.view.held and self.view.held != held_before:
-            notices.append(self._held(event))
+            notices.append(self._hold_notice(event))
         return notices
 
     def waiting(self) -> list[Notice]:
@@ -200,7 +200,7 @@ class Triggers:
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
-    def _held(self, event: Event) -> Notice:
+    def _hold_notice(self, event: Event) -> Notice:
         sentence = f"The run is held at step {self.view.step}: {short(self.view.held)}."
         command = f"oven-controller resume {self._run}"
         return self._notice("held", "warning", f"held-{event.seq}", "the run is held", sentence, command)

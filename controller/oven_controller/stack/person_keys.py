@@ -1,4 +1,4 @@
-"""Persons' keys: creating them, handing each out as one file, and revoking them, also while the run is up.
+"""Keys for people: create one as a file to hand out, or revoke it, also while the run is up.
 
 A key serves two purposes. The server admits its holder, with their permissions. And readers of the log accept an
 operator's commands by their signature, which they know from the learner's RunStarted or from a later OperatorKey.

@@ -14,6 +14,7 @@ from oven_controller.stack.output import relay
 from oven_controller.stack.plan import Service
 from oven_core.cancellation import call_at_end, end
 from oven_core.errors import BusError, OvenError
+from oven_core.protocol.messages import AgentStatus, RunStarted
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.operator.operator_client import carried_out, new_command
@@ -22,11 +23,9 @@ from oven_runs.process.child import Child
 GRACE_S = 3.0
 """Time for the agent to finish a vote and to leave."""
 POLL_S = 0.5
-"""Seconds between two checks that the stack is up, and that the agent has joined."""
+"""Seconds between two checks that the stack is up."""
 ANSWER_S = 5.0
 """Timeout for the mesh's answer to a grant of trust."""
-TRIES = 20
-"""Maximum grants while the agent has not joined."""
 
 
 async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Sequence[str] = ()) -> int:
@@ -62,18 +61,23 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
 
 
 async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) -> None:
-    """Repeat the grant until the mesh has seen the agent join, and print the answer."""
-    for attempt in range(TRIES if actuators else 0):
+    """Wait until the agent has joined and the learner has announced the operator's key, then grant and print the
+    answer."""
+    if not actuators:
+        return
+    run, started, joined = LocalRun(folder), False, False
+    try:
+        async with contextlib.aclosing(run.follow()) as events:
+            async for event in events:
+                started |= isinstance(event.body, RunStarted)
+                if isinstance(event.body, AgentStatus) and event.author == agent:
+                    joined = event.body.state != "left"
+                if started and joined:
+                    break
         command = new_command("trust", agent=agent, actuators=tuple(actuators))
-        try:
-            result = await carried_out(LocalRun(folder), command, ANSWER_S)
-        except OvenError as error:
-            print(f"{agent} is not trusted yet: {error}", flush=True)
-            return
-        if result.code == 0 or attempt == TRIES - 1:
-            print(result.line(), flush=True)
-            return
-        await asyncio.sleep(POLL_S)
+        print((await carried_out(run, command, ANSWER_S)).line(), flush=True)
+    except OvenError as error:
+        print(f"{agent} is not trusted yet: {error}", flush=True)
 
 
 async def _end_child(child: Child) -> int:

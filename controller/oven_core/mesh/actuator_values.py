@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,9 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
 """Maximum distance of the sum of a simplex's shares from 1 before they are normalised."""
+TOLERANCE = 1e-6
+"""Largest relative difference between the value that was set and the value read back. Scalars in bf16 are not
+actuators."""
 
 Direction = Literal["up", "down", "keep", "set"]
 """`set` if the effective value is unknown or the kind has no order."""
@@ -142,3 +146,12 @@ def _range(spec: ActuatorSpec) -> str:
 def _listed(names: tuple[str, ...]) -> str:
     shown = ", ".join(clip(name, 60) for name in names[:12]) or "none"
     return shown + (", …" if len(names) > 12 else "")
+
+
+def same(first: Value, second: Value) -> bool:
+    """Whether two values are equal up to TOLERANCE."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return set(first) == set(second) and all(same(first[name], second[name]) for name in first)
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-9)
+    return first == second

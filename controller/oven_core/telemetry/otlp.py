@@ -180,7 +180,7 @@ _quiet = threading.local()
 
 @contextmanager
 def _quietly(trouble: Callable[[], object] | None = None) -> Iterator[None]:
-    """Call `trouble` in place of what OpenTelemetry logs on this thread within the block, which is about our spans."""
+    """Within the block, call `trouble` instead of OpenTelemetry's log on this thread, which is about our spans."""
     before = getattr(_quiet, "trouble", None)
     _quiet.trouble = trouble or before or (lambda: None)
     try:
@@ -190,7 +190,7 @@ def _quietly(trouble: Callable[[], object] | None = None) -> Iterator[None]:
 
 
 def _drop_ours(record: logging.LogRecord) -> bool:
-    """A filter for the loggers above, which leaves the training script's own use of them alone."""
+    """A filter for the loggers above, which does not affect the training script's own use of them."""
     trouble = getattr(_quiet, "trouble", None)
     if trouble is None:
         return True

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -124,7 +124,7 @@ class RunAccess(ABC):
 
     async def follow(
         self, tell: Callable[[str], object] = warn, looked: Callable[[], object] = lambda: None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Yield events as they come, verified, until the stack is down.
 
         Live messages only signal that there is something new. The events come from `history`, in order and with their

@@ -117,7 +117,7 @@ class SpoolContent:
 
 
 class Spool:
-    """The locked file. `content` is what it holds now."""
+    """The locked file. `content` is its present content."""
 
     def __init__(self, folder: Path, run: str, descriptor: int, content: SpoolContent) -> None:
         self.path = folder / NAME
@@ -150,7 +150,7 @@ class Spool:
             os.close(descriptor)
 
     def begin(self) -> None:
-        """Empty the file, because the log has what it held, and mark its content as unknown. Raises OSError."""
+        """Empty the file, because the log has its messages, and mark its content as unknown. Raises OSError."""
         self._record_loss()
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, self._head(None, 0), 0)
@@ -179,7 +179,7 @@ class Spool:
         return max(0, written - before)
 
     def done(self) -> None:
-        """Remove the file, because the log has what it held. Raises OSError."""
+        """Remove the file, because the log has its messages. Raises OSError."""
         self._record_loss()
         self.path.unlink(missing_ok=True)
 

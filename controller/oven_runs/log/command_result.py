@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_core.mesh.actuator_values import same
 from oven_core.protocol.codec import Malformed
-from oven_core.protocol.messages import Decision, LogMessage, Receipt
+from oven_core.protocol.messages import Decision, LogMessage, Receipt, RunEnded
 from oven_core.protocol.operator_actions import expects_receipt
 from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
 from oven_runs.log.run_summary import text
@@ -33,6 +34,8 @@ class CommandResult:
     """All receipts since the command. Each subject has its own queue, so a receipt may overtake its decision."""
     failed: str = ""
     """Why the command did not get into the log."""
+    run_ended: bool = False
+    """Whether the run ended meanwhile, so that nothing more will come."""
 
     def take(self, body: LogMessage | Malformed) -> bool:
         """Add a message. Returns whether it is about the command."""
@@ -44,6 +47,8 @@ class CommandResult:
             case Receipt() if not self.whole:
                 self.receipts.append(body)
                 return self.receipt is body
+            case RunEnded():
+                self.run_ended = True
             case _:
                 return False
         return True
@@ -65,12 +70,16 @@ class CommandResult:
 
     @property
     def code(self) -> int:
-        """The exit code: 0 if it was done, 1 if it was refused, 3 if the log does not say yet."""
+        """The exit code: 0 if it was done, 1 if it was refused or another value was read back, 3 if the log does not
+        say yet."""
         if not self.whole:
             return 3
         if self.answer is not None and not self.answer.done:
             return 1
-        return 1 if self.receipt is not None and self.receipt.status not in ("applied", "noop") else 0
+        receipt, wanted = self.receipt, self.decision.value if self.decision is not None else None
+        if receipt is None:
+            return 0
+        return int(receipt.status not in ("applied", "noop") or not (wanted is None or same(receipt.after, wanted)))
 
     @property
     def stage(self) -> Stage:
@@ -105,6 +114,8 @@ class CommandResult:
 
     def _lacking(self) -> str:
         logged = f"logged as event {self.logged} of {self.run}"
+        if self.run_ended:
+            return f"{logged}; the run ended before it was confirmed"
         slow = "it comes at the end of a step, which may take longer"
         if self.command.action in TO_LEARNER:
             return f"{logged}; no receipt from the learner {self.waited}: {slow}"
@@ -127,7 +138,7 @@ class CommandReport(BaseModel):
     command: str = Field(description="its id")
     action: str
     logged: int = Field(description="sequence of the command in the log")
-    code: int = Field(description="0: done; 1: refused; 3: the log does not say yet")
+    code: int = Field(description="0: done; 1: refused, or another value was read back; 3: the log does not say yet")
     answer: CommandAnswer | None = Field(description="the mesh's answer; null if only the learner answers, or not yet")
     decision: Decision | None
     receipt: Receipt | None = Field(description="with the value that was read back")

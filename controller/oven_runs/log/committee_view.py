@@ -33,7 +33,7 @@ class MemberLine:
 
 @dataclass
 class CommitteeView:
-    """Feed it the log's events in order."""
+    """The committee's state, folded from the log's events in order."""
 
     started: RunStarted | None = None
     knobs: dict[str, Value] = field(default_factory=dict)

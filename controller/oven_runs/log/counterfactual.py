@@ -71,7 +71,7 @@ class Verdicts:
 
 
 class OpenLoop:
-    """Feed it the recorded events in order, and additional messages between them."""
+    """Runs a changed mesh over the recorded events, passed in order with additional messages between them."""
 
     def __init__(self, run: str, rules: Callable[[Rules], Rules] = lambda rules: rules) -> None:
         """`rules` changes the recording's rules."""

@@ -50,7 +50,7 @@ class MetricHistory(BaseModel):
 
 @dataclass
 class MetricReader:
-    """Feed it the log's events in order."""
+    """Collects the measurements of the log's events, passed in order."""
 
     name: str
     since: Since = BEGINNING

@@ -42,7 +42,7 @@ class _Mention(NamedTuple):
 
 @dataclass
 class NamedSymptoms:
-    """Feed it the log's events in order."""
+    """Collects the symptoms of the log's events, passed in order."""
 
     since: Since = BEGINNING
     _started: RunStarted | None = None

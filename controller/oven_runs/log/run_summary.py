@@ -63,7 +63,7 @@ class AgentView:
 
 @dataclass
 class RunSummary:
-    """Feed it the log's events in order."""
+    """A run's summary, folded from the log's events in order."""
 
     started: RunStarted | None = None
     ended: RunEnded | None = None

@@ -10,16 +10,16 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Observation, RunEnded, RunStarted
 
 EACH: Final = 8
-"""Maximum of raised symptoms per agent. It must clear one before it can raise another."""
+"""Maximum raised symptoms per agent. The agent must clear one before it can raise another."""
 AGENTS: Final = 64
-"""Maximum of agents with alerts: as many as a monitor shows."""
+"""Maximum agents with alerts: as many as a monitor shows."""
 NEWS: Final = 4
-"""Maximum of changes per agent and tick, so that an agent cannot crowd out others."""
+"""Maximum changes per agent and tick, so that an agent cannot crowd out others."""
 
 
 @dataclass
 class StandingAlerts:
-    """Feed it the log's events in order."""
+    """Agents' active alerts, folded from the log's events in order."""
 
     by_agent: dict[str, dict[str, Alert]] = field(default_factory=dict)
     """Agent → symptom → the alert that raised it. Agents without alerts are absent."""
@@ -29,7 +29,7 @@ class StandingAlerts:
     """Agent → changes since the last observation."""
 
     def feed(self, event: Event) -> Alert | None:
-        """Add the next event. Returns an alert that raises or clears a symptom, else None."""
+        """Add the next event. Returns an alert that raises or clears a symptom, otherwise None."""
         match event.body:
             case Alert() as body:
                 return body if self._take(event.author, body) else None
@@ -42,7 +42,7 @@ class StandingAlerts:
             case RunEnded():
                 self._ended = True
             case AgentStatus(state="left") if not self._ended:
-                self.by_agent.pop(event.author, None)  # nobody would clear them; at a run's end they stay
+                self.by_agent.pop(event.author, None)  # no agent would clear them; at a run's end they stay
             case _:
                 pass
         return None

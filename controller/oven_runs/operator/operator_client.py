@@ -24,6 +24,8 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 
 RETRY_S: Final = 0.1
+LOOK_S: Final = 0.5
+"""Seconds between two checks that the run is up: a learner that was killed says nothing."""
 LOGGED_S: Final = 5.0
 """Default time limit for a command to get into the log. No step has to end for that."""
 PACE_EVENTS: Final = 512
@@ -101,9 +103,9 @@ class OperatorClient:
     The keyring verifies them.
     """
 
-    def __init__(self, bus: Bus, run: str, by: str, keyring: Keyring) -> None:
+    def __init__(self, bus: Bus, access: RunAccess, keyring: Keyring) -> None:
         self.bus = bus
-        self._run, self._by, self._keyring = run, by, keyring
+        self._run, self._by, self._up, self._keyring = access.run, access.by, access.up, keyring
         self._pending: dict[str, _Pending] = {}
 
     @classmethod
@@ -112,8 +114,9 @@ class OperatorClient:
         """Connect. Raises RefusedError if the key may not command, BusError if no server answers."""
         subjects = names.Subjects(access.run)
         async with access.connected("operator") as bus:
-            client = cls(bus, access.run, access.by, await access.live_keyring(bus))
-            for subject in (subjects.decision("*"), subjects.answer("*"), subjects.receipt, subjects.observation):
+            client = cls(bus, access, await access.live_keyring(bus))
+            settled = (subjects.decision("*"), subjects.answer("*"), subjects.receipt, subjects.run)
+            for subject in (*settled, subjects.observation):
                 await bus.subscribe(subject, client._hear)
             await bus.flush()
             yield client
@@ -138,10 +141,12 @@ class OperatorClient:
         *,
         result: CommandResult | None = None,
         changed: Callable[[CommandResult], object] = lambda _: None,
+        ended: Callable[[], bool] = lambda: False,
     ) -> CommandResult:
-        """Log the command and wait for its result, for `limit_s` seconds or as ReceiptWait says.
+        """Log the command and wait for its result, for `limit_s` seconds or as ReceiptWait says, or until the run ends.
 
-        `result`, if passed, is filled in. `changed` is called after every change to it. Raises BusError if the command
+        `result`, if passed, is filled in. `changed` is called after every change to it. `ended` says whether the run
+        ended, in addition to what its log and its folder say. Raises BusError if the command
         does not get into the log in time.
         """
         result = result if result is not None else CommandResult(self._run, command)
@@ -149,7 +154,7 @@ class OperatorClient:
         try:
             result.logged = await self._log(command, limit_s if limit_s is not None else LOGGED_S)
             changed(result)
-            await self._wait(pending)
+            await self._wait(pending, ended)
             if not result.whole:  # messages were missed if the connection was lost and restored meanwhile
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(1):
@@ -161,12 +166,15 @@ class OperatorClient:
             del self._pending[command.id]
         return result
 
-    async def _wait(self, pending: _Pending) -> None:
-        """Wait until the result is final or the wait is over. If no step ends, check once how long earlier steps
-        took."""
-        pace_known = False
-        while not pending.result.whole:
+    async def _wait(self, pending: _Pending, ended: Callable[[], bool]) -> None:
+        """Wait until the result is final, the run ended, or the wait is over. If no step ends, check once how long
+        earlier steps took."""
+        pace_known, result = False, pending.result
+        while not (result.whole or result.run_ended):
             pending.news.clear()
+            if ended() or not self._up():
+                result.run_ended = True
+                return
             remaining_s = pending.wait.deadline - _now()
             if remaining_s <= 0:
                 if pace_known or not pending.wait.waits_for_step:
@@ -175,7 +183,7 @@ class OperatorClient:
                 pending.wait.set_pace(await self._step_s(pending.result.logged))
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(remaining_s):
+                async with asyncio.timeout(min(remaining_s, LOOK_S)):
                     await pending.news.wait()
 
     async def _step_s(self, logged: int) -> float:
@@ -218,11 +226,16 @@ def new_command(action: str, **fields: Any) -> OperatorCommand:
         raise ConfigError(f"{name} {str(fields.get(name))[:80]!r} cannot be sent: {first['msg']}") from error
 
 
-async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float | None = None) -> CommandResult:
-    """Log one command over its own connection and wait for its result. Raises RefusedError if the key may not command,
-    BusError if the command does not get into the log in time."""
+async def carried_out(
+    access: RunAccess,
+    command: OperatorCommand,
+    limit_s: float | None = None,
+    ended: Callable[[], bool] = lambda: False,
+) -> CommandResult:
+    """Log one command over its own connection and wait for its result, as `carry_out` does. Raises RefusedError if the
+    key may not command, BusError if the command does not get into the log in time."""
     async with OperatorClient.connected(access) as client:
-        return await client.carry_out(command, limit_s)
+        return await client.carry_out(command, limit_s, ended=ended)
 
 
 def _now() -> float:

@@ -1,4 +1,4 @@
-"""Committee members, checked against providers, keys, rubrics and rules. Nothing here sends a request."""
+"""Checks committee members against providers, keys, rubrics and rules. Sends no request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUBRIC_BYTES: Final = 32_768
 
 
 def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
-    """The same committee with absolute file paths, because processes may start in another folder later. Raises
+    """Return the committee with absolute file paths, because processes may start in another folder later. Raises
     ConfigError for a provider, an address, a rubric or a rule that does not exist; keys are not checked."""
     providers = catalogue(committee.providers)
     members = {}

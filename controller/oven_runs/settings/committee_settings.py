@@ -136,7 +136,7 @@ class FrontierSettings(BaseModel):
         return str(Path(value).absolute()) if value else value  # a script may run in another folder
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _check_complete(self) -> Self:
         missing = [name for name in ("provider", "model", "prompts") if not getattr(self, name)]
         if 0 < len(missing) < 3:
             raise ValueError(f"the calibrator lacks {', '.join(missing)}; give provider, model and prompts, or none")

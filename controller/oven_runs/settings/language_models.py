@@ -23,7 +23,7 @@ def _without_secrets(value: str) -> str:
 Variable: TypeAlias = Annotated[str, AfterValidator(_name_of_variable)]
 """The name of an environment variable with a secret; empty for none."""
 Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
-"""The address of an API; empty for the provider's own."""
+"""The address of an API; empty for the provider's default."""
 
 
 class ModelSettings(BaseModel):

@@ -96,18 +96,25 @@ class BracketDepth:
 
 
 def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
-    """Load RDF. IRIs name nodes; blank nodes are numbered per file. Statements about literals are skipped."""
+    """Load RDF. IRIs name nodes, their local names relations; blank nodes are numbered per file. Statements about
+    literals are skipped."""
     try:
         import pyoxigraph
     except ImportError as error:
         raise ConfigError(f'{graph_file.path}: RDF needs pyoxigraph: `pip install "oven-controller[rdf]"`') from error
     node_types = (pyoxigraph.NamedNode, pyoxigraph.BlankNode)
     blank_names: dict[str, str] = {}
+    local_names: dict[str, str] = {}
 
     def name(term: Any) -> str:
         if isinstance(term, pyoxigraph.BlankNode):
             return blank_names.setdefault(term.value, f"_:{graph_file.path.name}.{len(blank_names) + 1}")
         return str(term.value)
+
+    def relation(iri: str) -> str:
+        """The predicate's local name; its whole IRI if another vocabulary has the same name."""
+        local = re.split("[#/:]", iri)[-1] or iri
+        return local if local_names.setdefault(local, iri) == iri else iri
 
     statement_count = skipped = 0
     rows: list[tuple[str, str, str, int]] = []
@@ -117,7 +124,7 @@ def _load(graph_file: Input, options: Options, form: str) -> Iterator[Batch]:
             for subject, predicate, target, _ in pyoxigraph.parse(checked_file, getattr(pyoxigraph.RdfFormat, form)):
                 statement_count += 1
                 if isinstance(target, node_types) and isinstance(subject, node_types):
-                    rows.append((name(subject), predicate.value, name(target), statement_count))
+                    rows.append((name(subject), relation(predicate.value), name(target), statement_count))
                 else:
                     skipped += 1
                 if len(rows) >= BATCH_ROWS:

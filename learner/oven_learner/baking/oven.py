@@ -275,9 +275,11 @@ class Oven:
         """
         if not self._started:
             raise ConfigError(f"training has not started, so {command['action']} has no effect yet")
+        if self._ended.is_set():
+            raise CommandRefusedError(f"training has ended, so {command['action']} has no effect any more")
         if not self.began.wait(ANSWER_S):
             raise CommandRefusedError(f"training was not announced within {ANSWER_S:g} s, so the command was not sent")
-        result = in_thread(send(*self._position_in_log(), new_command(**command), limit_s))
+        result = in_thread(send(*self._position_in_log(), new_command(**command), limit_s, self._ended.is_set))
         if result.code:
             raise CommandRefusedError(result.line())
         return result.receipt
@@ -324,10 +326,12 @@ def in_thread(work: Coroutine[Any, Any, Result]) -> Result:
         return thread.submit(asyncio.run, work).result()
 
 
-async def send(run: LocalRun, after: int, command: OperatorCommand, limit_s: float) -> CommandResult:
-    """Execute a command once the log has a training's announcement after `after`."""
-    await wait_for(run, after, lambda body: isinstance(body, RunStarted), limit_s)
-    return await carried_out(run, command, limit_s)
+async def send(
+    run: LocalRun, after: int, command: OperatorCommand, limit_s: float, ended: Callable[[], bool]
+) -> CommandResult:
+    """Execute a command once the log has a training's announcement after `after`. Waits no longer than the training."""
+    await wait_for(run, after, lambda body: isinstance(body, RunStarted), limit_s, ended)
+    return await carried_out(run, command, limit_s, ended)
 
 
 async def wait_for(

@@ -1,4 +1,4 @@
-"""Orders that reach the learner between two steps, the same on every rank: from the log, and its own requests."""
+"""Passes orders from the log and the learner's own requests to every rank, between two steps."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class Attachment(TrainerCallback):
         self._saving.saved(state, self.client, self._budget, self.rollback)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note that the trainer has logged, and that TRL restarts its means."""
+        """Handle the trainer's log: TRL restarts its means."""
         self._step_metrics.logged()
 
     def on_evaluate(

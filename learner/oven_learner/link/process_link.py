@@ -60,7 +60,7 @@ SOON_S = 0.0005
 LOOKS = 10
 """Number of short pauses. A message that is later than that has changed its pace, and the pause is POLL_S again."""
 EARLY_S = 0.0005
-"""Seconds by which the relay looks before a message is due, because steps are not perfectly regular."""
+"""Seconds by which the relay polls before a message is due, because steps are not perfectly regular."""
 NEWEST_WEIGHT = 0.25
 """Weight of the newest interval in the running mean of intervals."""
 AGAIN_S = 0.25
@@ -88,7 +88,7 @@ class PollSchedule:
         self._looks = 0
 
     def note_message(self, sent_s: float) -> None:
-        """A look found a message that was sent at this time, in seconds."""
+        """Record that a poll found a message that was sent at this time, in seconds."""
         if self._last_sent is not None and sent_s - self._last_sent > 2 * SOON_S:  # shorter: a receipt of the same step
             interval, period = sent_s - self._last_sent, self._period_s
             self._period_s = interval if period is None else period + NEWEST_WEIGHT * (interval - period)
@@ -294,7 +294,7 @@ class ProcessLink:
             raise ProcessError(f"the process that speaks to the bus ended (exit code {code})")
 
     def _relay_messages(self, outlet: Outlet, inlet: Inlet, stderr: int) -> None:
-        """Look for messages of the training thread in the rhythm of its steps, and now and then for the status."""
+        """Poll for messages of the training thread in the rhythm of its steps, and now and then for the status."""
         schedule, status_read_at = PollSchedule(self._config.poll_s), 0.0
         while True:
             time.sleep(CLOSING_S if self._closing.is_set() else schedule.pause_s(time.monotonic()))

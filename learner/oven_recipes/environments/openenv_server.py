@@ -37,8 +37,8 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` is the call's own, by the tests that it turned; `solved` is for the whole
-    attempt."""
+    """The result of a call. `reward` is the call's own, by the tests whose outcome it changed; `solved` is for the
+    whole attempt."""
 
     text: str = ""
     failed: bool = False

@@ -107,13 +107,14 @@ def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
 
 
 def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
-    """Ours, with the calls numbered within the turn: the trainer's have no ids. `lost` as in `from_chat`."""
+    """Return our messages, with the calls numbered within the turn, because the trainer's have no ids. `lost` as in
+    `from_chat`."""
     calls = [_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(message.get("tool_calls") or ())]
     return from_chat({**message, "tool_calls": calls}, lost)
 
 
 def _call(tool_call: Any, name: str) -> dict[str, Any]:
-    """Return a call. One that the trainer could not read has the name of its result, and itself as its arguments."""
+    """Return a call. A call that the trainer could not read has its result's name, and its own text as arguments."""
     function = tool_call.get("function") or {"name": tool_call.get("name", "unknown"), "arguments": tool_call}
     arguments = function["arguments"]
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -133,9 +134,9 @@ OWN: Final = ("reset", "get_reward")
 
 class Recorder:
     """Wraps an environment factory: give `environment` to the trainer as its `environment_factory`, and `reward` as one
-    of its `reward_funcs`; then `bind` it to the trainer. Environments are any that TRL takes, with a `get_reward`. Of
-    one with the attributes `newest_call` (a `ToolResult`) and `solved`, steps' rewards and digests are recorded, too.
-    `sink` is given each trace when it is rewarded."""
+    of its `reward_funcs`; then `bind` it to the trainer. Any environment for TRL with a `get_reward` works. If it has
+    the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests of steps are recorded too.
+    `sink` gets each trace when it is rewarded."""
 
     def __init__(
         self,
@@ -146,8 +147,8 @@ class Recorder:
         name: str = "",
         first: int = 0,
     ) -> None:
-        """`split`: what traces say of their tasks. `name`: of the policy. `first`: the first trace's number, above
-        those of an earlier process of this run."""
+        """`split`: the split of the tasks, for the traces. `name`: the policy's name. `first`: the first trace's
+        number, above those of an earlier process of this run."""
         self._factory, self._sink = factory, sink
         self._split, self._name = split, name
         self._trainer: Any = None
@@ -204,7 +205,7 @@ class Recorder:
                     self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
                 )
                 self._lost = 0  # the trace says so
-            except Exception as error:  # a disk that is full, say: what watches a training does not end it
+            except Exception as error:  # e.g. a full disk: recording must not end the training
                 self._lose(error)
             self._count += 1
         self._rollouts = []

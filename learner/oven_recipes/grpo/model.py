@@ -94,8 +94,8 @@ WARMED: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
     ),
     "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
 }
-"""Name → the warm-up's settings, from the policy's. `small` has an eighth of the parameters and the same mixed habits:
-it holds a policy down. `strong` learnt from right answers only."""
+"""Name → the warm-up's settings, from the policy's. `small` has an eighth of the parameters and the same mixed habits,
+so it limits a policy. `strong` learnt from right answers only."""
 
 
 def build_teachers(

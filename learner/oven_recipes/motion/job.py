@@ -195,7 +195,7 @@ class Record:
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed
         self._clips = {"start": self._joints(trainer.policy)}
-        self._worths = {"start": self._worth(trainer.policy)}
+        self._worths = {"start": self._held_out_reward(trainer.policy)}
         self._rewards: dict[int, float] = {}
         update = trainer.update
 
@@ -210,7 +210,7 @@ class Record:
         """Write both files. Without matplotlib there is no picture, and a line in the log says so."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
-            self._clips[name], self._worths[name] = self._joints(policy), self._worth(policy)
+            self._clips[name], self._worths[name] = self._joints(policy), self._held_out_reward(policy)
         steps = sorted(self._rewards)
         clips: dict[str, Any] = {name: clip.numpy() for name, clip in self._clips.items()}
         numpy.savez(
@@ -244,7 +244,7 @@ class Record:
         row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
         axes = row.subplots(1, SHOWN)
         for axis, frame in zip(axes, numpy.linspace(0, len(clip) - 1, SHOWN).astype(int).tolist(), strict=True):
-            joints, goal = _seen(clip[frame]), _seen(target[None])
+            joints, goal = _projected(clip[frame]), _projected(target[None])
             for joint, parent in enumerate(PARENTS[1:], start=1):
                 axis.plot(*joints[[parent, joint]].T, color=COLOURS[name], linewidth=2)
             axis.scatter(*joints[[PLACE["head"], hand]].T, s=(90, 20), color=COLOURS[name])
@@ -254,7 +254,7 @@ class Record:
             )
 
     @torch.no_grad()
-    def _worth(self, policy: Policy) -> float:
+    def _held_out_reward(self, policy: Policy) -> float:
         """Return the mean over the held-out intents, always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
@@ -269,6 +269,6 @@ class Record:
             return positions(policy.sample([self._intent], 1).outputs[0])
 
 
-def _seen(joints: Tensor) -> Any:
+def _projected(joints: Tensor) -> Any:
     """Project joints in metres, (N, 3), to the picture, (N, 2): seen from the front and slightly from the side."""
     return torch.stack([joints[:, 0] * 0.85 + joints[:, 2] * 0.5, joints[:, 1]], -1).numpy()

@@ -58,7 +58,7 @@ def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
     if not files:
         raise ConfigError(f"{where} holds no text in files of up to {most_bytes / 1e6:g} MB; {remedy}")
     by_name: dict[str, list[File]] = {}
-    for file in _few(files):
+    for file in _at_most_parts(files):
         by_name.setdefault(file.part, []).append(file)
     parts = [_split(name, files, held_out) for name, files in by_name.items()]
     if not any(part.held_out for part in parts):
@@ -121,7 +121,7 @@ def _text(path: Path, most_bytes: int) -> str:
     return text if "\0" not in text and text.strip() else ""
 
 
-def _few(files: Sequence[File]) -> Iterator[File]:
+def _at_most_parts(files: Sequence[File]) -> Iterator[File]:
     """Return at most MOST parts."""
     sizes: Counter[str] = Counter()
     for file in files:

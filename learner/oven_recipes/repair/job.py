@@ -101,7 +101,7 @@ def repair_trainer(
     chosen = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
     if not chosen:
         raise ConfigError("there is no task to attempt: give one instance or more")
-    recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split=split, name="repair", first=first)
+    recorder = Recorder(environment or local(chosen, tests), sink or _discard, split=split, name="repair", first=first)
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
@@ -154,7 +154,7 @@ def lines_of(path: Path) -> int:
         return sum(1 for _ in file)
 
 
-def _nowhere(trace: Trace) -> None:
+def _discard(trace: Trace) -> None:
     """Discard traces."""
 
 

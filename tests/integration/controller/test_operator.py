@@ -17,6 +17,7 @@ from tests.support.coding_agent import steer
 
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
+from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, Receipt, RunStarted
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
@@ -126,6 +127,27 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     text = finish(stack, up, "advised")
     assert stack.end_of(following)[0] == 0
     assert "agent adviser: " in text and "shadow: muted by operator" in text
+
+
+def test_a_grant_waits_for_the_learner_and_a_setter_that_does_otherwise_is_no_success(stack: Stack) -> None:
+    stack.install({"learner": "oven_services:late_learner"})
+    (stack.folder / "adviser.py").write_text(ADVISER)
+    up = stack.up("late", "--set", "agents=[learning_rate]", "--set", "kg=false", until="the learner starts")
+    guest = stack.start("agent", "run", "adviser.py", "--trust", "grad.clip")
+    stack.read_until(up, "adviser joined")
+    (stack.run_folder("late").path / "begin").touch()
+    assert "trust: agent adviser" in stack.read_until(guest, "trust: ")
+
+    stuck = command_json(stack, 1, "set", "sampling.stuck", "2")
+    assert (stuck["receipt"]["status"], stuck["receipt"]["after"]) == ("applied", 77.0)
+    assert "set: applied, sampling.stuck 1 → 77 at step" in stuck["line"]
+    fatal = command_json(stack, 3, "set", "sampling.fatal", "2")
+    assert fatal["line"].endswith("the run ended before it was confirmed")
+    assert stack.end_of(up)[0] != 0
+    stack.end_of(guest)
+    events = [event.body for event in exported(stack.run_folder("late"))]
+    assert [body.action for body in events if isinstance(body, OperatorCommand)] == ["trust", "set", "set"]
+    assert not [body for body in events if isinstance(body, Malformed)]
 
 
 def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> None:

@@ -88,10 +88,22 @@ def keeping_learner(_args: list[str]) -> int:
     return _beat(Snapshots(lambda: (step[0], step[0]), snapshots.append))
 
 
-def _beat(snapshots: Snapshots | None) -> int:
+def late_learner(_args: list[str]) -> int:
+    """Waits for a file `begin` before it connects. One knob keeps its own value, and the setter of another kills it."""
+    folder = Path(os.environ["OVEN_RUN_DIR"])
+    while not (folder / "begin").exists():
+        time.sleep(BEAT_S)
+    stuck = [1.0]
+    knobs = oven.Actuators()
+    knobs.scalar("sampling.stuck", lambda: stuck[0], lambda _: stuck.__setitem__(0, 77.0), low=0.1, high=100.0)
+    knobs.scalar("sampling.fatal", lambda: 1.0, lambda _: os._exit(9), low=0.1, high=10.0)
+    return _beat(None, knobs)
+
+
+def _beat(snapshots: Snapshots | None, knobs: oven.Actuators | None = None) -> int:
     folder = Path(os.environ["OVEN_RUN_DIR"])
     clip = [1.0]
-    knobs = oven.Actuators()
+    knobs = knobs or oven.Actuators()
     knobs.scalar(
         "grad.clip", lambda: clip[0], lambda value: clip.__setitem__(0, value), low=0.1, high=10.0, scale="log"
     )

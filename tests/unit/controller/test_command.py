@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.cli.operator import parsed
-from oven_core.protocol.messages import Decision, Message, Receipt
+from oven_core.protocol.messages import Decision, Message, Receipt, RunEnded
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult
 
@@ -107,6 +107,19 @@ def test_a_set_is_done_after_its_receipt_in_any_order_of_messages(messages: list
             [answer(decision="d"), decision(), receipt("rejected", reason="kept")],
             1,
             "approve: rejected, a 1 → 2",
+        ),
+        (
+            "set",
+            [answer(decision="d"), decision(), receipt(after=77.0, reason="the trainer took another value")],
+            1,
+            "set: applied, a 1 → 77 at step 3: the trainer took another value",
+        ),
+        ("set", [answer(decision="d"), decision(), receipt(after=float("nan"))], 1, "set: applied, a 1 → nan"),
+        (
+            "set",
+            [answer(decision="d"), decision(), RunEnded(incarnation=1, n=9, reason="failed", tick=3, step=3)],
+            3,
+            "set: logged as event 7 of r; the run ended before it was confirmed",
         ),
         (
             "set",

@@ -42,6 +42,20 @@ def test_lint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "there is no node 'loss_spikes'" in capsys.readouterr().out
 
 
+def test_a_curriculum_knows_the_topics_of_the_graph_or_of_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    triples = tmp_path / "school.csv"
+    triples.write_text("subject,predicate,object\nmultiply,REQUIRES,add\n")
+    assert "multiply builds on add" in output(capsys, "curriculum", "multiply=1/9", "add=1/9", "--graph", str(triples))
+    assert "multiply builds on add" in output(
+        capsys, "curriculum", "multiply=1/9", "add=1/9", "--needs", "multiply:add"
+    )
+    for graph in ([], ["--graph", str(triples)]):
+        with pytest.raises(ConfigError, match="the graph has no topic 'divide'"):
+            call("kg curriculum", ["divide=1/9", *graph])
+
+
 def test_a_wrong_argument_is_answered_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'loss_spike'"):
         call("kg diagnose", ["los_spike"])

@@ -71,10 +71,17 @@ def test_each_form_of_rdf_yields_the_same_graph(name: str, tmp_path: Path) -> No
     assert detect(Input(path)) == name
     imported = read_files([path])
     assert content(imported.arrays) == [
-        (IRI + s.replace(" ", "_"), IRI + p, IRI + o.replace(" ", "_"), 1.0) for s, p, o, _ in sorted(TRIPLES)
+        (IRI + s.replace(" ", "_"), p.upper(), IRI + o.replace(" ", "_"), 1.0) for s, p, o, _ in sorted(TRIPLES)
     ]
     literals = {"ntriples": 1, "turtle": 4}.get(name, 0)
     assert imported.skipped == ({"statements about literals": literals} if literals else {})
+
+
+def test_relations_of_two_vocabularies_with_one_local_name_stay_apart(tmp_path: Path) -> None:
+    path = tmp_path / "g.nt"
+    predicates = ("http://a/terms#part", "http://b/part", "http://a/terms#whole", "http://a/terms#part")
+    path.write_text("".join(f"<urn:x{i}> <{iri}> <urn:y> .\n" for i, iri in enumerate(predicates)))
+    assert sorted(read_files([path]).arrays.relations) == ["PART", "WHOLE", "http://b/part"]
 
 
 TURTLE = (

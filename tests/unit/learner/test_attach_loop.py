@@ -41,6 +41,13 @@ def test_importing_it_loads_no_torch(code: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
 
 
+def test_a_script_that_quantises_nothing_starts_silently() -> None:
+    """bitsandbytes, which peft imports, misses a package for 4-bit weights on some processors."""
+    code = "import oven_learner; oven_learner.attach"
+    started = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+    assert (started.returncode, started.stderr) == (0, "")
+
+
 def environment() -> dict[str, str]:
     import os
 

@@ -14,7 +14,7 @@ from tests.support.policies import conditions, liked, made
 
 from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.baking import oven as baking
-from oven_learner.baking.oven import Oven
+from oven_learner.baking.oven import CommandRefusedError, Oven
 from oven_learner.baking.own_stack import StackAddress
 from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTeachers, PolicyTrainerConfig
@@ -94,6 +94,8 @@ def test_a_teacher_is_loaded_by_the_caller_and_admitted_by_the_training(
     assert threads["prepared"] != threads["admitted"]
     with pytest.raises(ConfigError, match="training has ended"):
         baked.register_teacher(late("last"))
+    with pytest.raises(CommandRefusedError, match="training has ended, so set has no effect"):
+        baked.swap_teacher("late")
     assert baked.teachers.names == ("teacher-1", "late", "lost", "text") and baked.teachers.active == "teacher-1"
 
 

@@ -78,7 +78,7 @@ def advised(view: MonitorView) -> list[Choice]:
 
 
 def vetoable(view: MonitorView) -> list[Choice]:
-    """Return what may be vetoed now: open ballots and advice."""
+    """Return the open ballots and advice, which may be vetoed now."""
     return [*(_ballot(view, ballot) for ballot in view.open.values()), *advised(view)]
 
 
@@ -89,8 +89,8 @@ def _ballot(view: MonitorView, ballot: Open) -> Choice:
 
 
 def snapshots(view: MonitorView) -> list[Choice]:
-    """Return where the log records a snapshot, the newest first. Snapshots by the clock are not in the log; the learner
-    goes to the newest one at or before the named tick."""
+    """Return the ticks of snapshots in the log, the newest first. Snapshots by the clock are not in the log; the
+    learner goes to the newest one at or before the named tick."""
     started = view.run.started
     rows = [(started.tick, started.step, "where the learner began")] if started is not None else []
     for entry in view.entries:

@@ -39,9 +39,9 @@ class Header(Lines):
         """Events since the view was frozen; None while it is not."""
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
-        return [self._who(width), self._how_far(width), self._what_came(width)][:height]
+        return [self._identity_row(width), self._progress_row(width), self._results_row(width)][:height]
 
-    def _who(self, width: int) -> list[Run]:
+    def _identity_row(self, width: int) -> list[Run]:
         about, run = self.about, self.view.run
         recipe = run.started.recipe if run.started else about.recipe
         left_part: list[Run] = [(about.run, "strong"), (f"  {recipe}", "text")]
@@ -81,7 +81,7 @@ class Header(Lines):
         }.get(name, name)
         return [(words[: max(20, self.content_size.width // 2)], "warn"), (" ", "blank")]
 
-    def _how_far(self, width: int) -> list[Run]:
+    def _progress_row(self, width: int) -> list[Run]:
         run = self.view.run
         words = f" {run.progress:.0%}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  tick {run.tick}"
         if self.view.pace_s > 0 and run.ended is None:
@@ -95,7 +95,7 @@ class Header(Lines):
         done = round(bar * run.progress)
         return row(width, [("━" * done, "good"), ("─" * (bar - done), "raw"), (words, "text")], right)
 
-    def _what_came(self, width: int) -> list[Run]:
+    def _results_row(self, width: int) -> list[Run]:
         run, left_part = self.view.run, []
         if name := run.target():
             start, now = run.first[name], run.metrics[name]

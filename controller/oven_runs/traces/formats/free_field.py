@@ -1,4 +1,5 @@
-"""Stores what a format cannot express in its free-form field, and restores it. Other programs ignore that field."""
+"""Stores data that a format cannot express in its free-form field, and restores it. Other programs ignore that
+field."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ NAME = "oven"
 
 
 def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
-    """Return what `plain`, the trace as the format alone stores it, lacks compared with `trace`."""
+    """Return the data of `trace` that is missing from `plain`, the trace as the format alone stores it."""
     full, stored = trace.model_dump(mode="json"), plain.model_dump(mode="json")
     same_steps = len(trace.steps) == len(plain.steps)
     missing = {

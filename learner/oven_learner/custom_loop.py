@@ -56,7 +56,7 @@ def connect(
     max_steps: int | None = None,
     seconds: float | None = None,
     step: int = 0,
-    metrics: tuple[MetricSpec, ...] = ANY_LOOP,
+    metrics: tuple[MetricSpec, ...] = (),
     lr_bounds: tuple[float, float] = USER_BOUNDS,
     snapshots: Snapshots | None = None,
     recipe: str = "loop",
@@ -86,8 +86,9 @@ def connect(
             an agent asks (`run.evaluate`). A metric may be a list with the value of each example; its mean is
             published.
         step: the step at which a resumed loop continues.
-        metrics: the metrics that `observe` will get. Agents that need others report that they cannot fire. Metrics of
-            `evaluate` are held out; the usual names have a known direction, and others can be named here.
+        metrics: the metrics that `observe` will get, in addition to `loss`. Agents that need others report that they
+            cannot fire. Metrics of `evaluate` are held out; the usual names have a known direction, and others can be
+            named here.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
         snapshots: your own copies for rollback, instead of those of the `model`.
         training: the name of this training, if the script has several one after another. Use the same name to connect
@@ -146,7 +147,7 @@ def connect(
         if rate is not None and hasattr(rate.scale.optimizer, "register_step_pre_hook"):
             gauges = _gauges(knobs, rate, model, clip, lambda *step: client.publish(*step), all_ranks.leader)
             hooks.callback(gauges.close)
-        own_metrics = _merged(metrics, evaluated)
+        own_metrics = _merged(_merged(metrics, ANY_LOOP), evaluated)
         announced = _merged(own_metrics, gauges.announced() if gauges is not None else ())
         client = LoopClient(
             link,

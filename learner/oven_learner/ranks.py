@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_core.errors import ConfigError
+from oven_learner.link.link_interface import floats
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +120,7 @@ class Ranks:
         """
         if self._group is None or not names:
             return metrics
+        metrics = floats(metrics)
         own = self._torch.tensor(
             [(metrics[name], 1.0) if name in metrics else (0.0, 0.0) for name in names],
             dtype=self._torch.float64,

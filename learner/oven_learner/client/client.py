@@ -40,7 +40,7 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, Make, PendingObservation, TracedReceipt
+from oven_learner.link.link_interface import Link, Make, PendingObservation, TracedReceipt, floats
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 from oven_learner.ranks import Ranks
@@ -306,7 +306,7 @@ class OvenClient:
             detail=detail,
             tick=self.tick,
             step=self.step,
-            metrics={**(metrics or {}), **self._final_metrics},
+            metrics=floats({**(metrics or {}), **self._final_metrics}),
             lockstep_timeouts=self._inbox.timeouts,
         )
         self._enqueue(ended.model_copy)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oven_core.protocol.messages import LogMessage
 from oven_core.security.credentials import Credentials
 from oven_learner.link import pipes
-from oven_learner.link.link_interface import Make, PendingObservation
+from oven_learner.link.link_interface import Make, PendingObservation, floats
 
 GRACE_S = 1.0
 """Time for the worker to end by itself after the end frame, or after the learner has died."""
@@ -94,9 +94,9 @@ class Resumed:
 
 
 def packed_observation(n: int, lost: int, observation: PendingObservation) -> bytes:
-    """Pack an observation as plain values. Raises ValueError or TypeError for a metric that is not a number."""
+    """Pack an observation as plain values."""
     o = observation
-    metrics = {name: float(value) for name, value in o.metrics.items()}  # marshal takes no NumPy numbers
+    metrics = floats(o.metrics)  # marshal takes no NumPy numbers
     return pipes.packed_atoms((n, lost, o.incarnation, o.n, o.tick, o.step, o.progress, metrics))
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
+from oven_core.errors import reason
 from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
+
+log = logging.getLogger("oven.learner")
 
 Make = Callable[[], LearnerMessage]
 """Builds a message. It can be pickled."""
@@ -86,8 +91,26 @@ class PendingObservation:
             tick=self.tick,
             step=self.step,
             progress=self.progress,
-            metrics={name: float(value) for name, value in self.metrics.items()},
+            metrics=floats(self.metrics),
         )
+
+
+def floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the metrics as plain numbers. Those that are none are dropped, with one warning for each name."""
+    numbers: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            if not isinstance(name, str):
+                raise TypeError("its name is not a string")
+            numbers[name] = float(value)
+        except Exception as error:
+            _warn_once(repr(name)[:100], reason(error)[:200])
+    return numbers
+
+
+@cache
+def _warn_once(name: str, why: str) -> None:
+    log.warning("the metric %s is not published, because it is not a number (%s); give a float", name, why)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from tests.support.decisions import decide, make
@@ -13,6 +14,8 @@ from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnd
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
+from oven_learner.link.frames import packed_observation, unpacked_observation
+from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 
@@ -317,3 +320,18 @@ def test_closing_without_a_reason_says_how_the_run_ended(
             client.close()
     ended = link.sent[-1]
     assert isinstance(ended, RunEnded) and (ended.reason, ended.detail) == (reason, detail)
+
+
+def test_a_bad_metric_alone_is_dropped_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    link = FakeLink()
+    client, _ = make(link)
+    bad: Any = {"loss": 1.0, "nothing": None, "huge": 10**400, 7: 1.0, "flag": True}
+    with caplog.at_level("WARNING", logger="oven.learner"):
+        client.observe(1, bad)
+        client.observe(2, bad)
+        client.close(metrics=bad)
+    assert [seen.metrics for seen in link.observed()] == [{"loss": 1.0, "flag": 1.0}] * 2
+    packed = unpacked_observation(packed_observation(1, 0, PendingObservation(1, 1, 1, 1, 0.5, bad)))
+    assert packed.metrics == {"loss": 1.0, "flag": 1.0}
+    warned = [record.getMessage().split(" is not published")[0] for record in caplog.records]
+    assert warned == ["the metric 'nothing'", "the metric 'huge'", "the metric 7"]

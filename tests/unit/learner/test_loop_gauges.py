@@ -12,7 +12,7 @@ from tests.support.attached import equal
 from tests.support.loops import STEPS, Loop
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import RunEnded, RunStarted
+from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm
 from oven_learner.testing import FakeLink
@@ -118,6 +118,13 @@ def test_training_is_bit_identical_with_and_without_gauges() -> None:
         line = loop.run(FakeLink())
         assert equal(alone.weights(), loop.weights())
         assert max(seen.metrics.get("grad_norm", 0.0) for seen in line.observed()) > 0.5, "before clipping"
+
+
+def test_metrics_of_the_user_are_added_to_the_loss() -> None:
+    run = run_of(Loop(metrics=(MetricSpec(name="accuracy", better="up"),)).run(FakeLink()))
+    assert {"accuracy", "loss", "grad_norm"} <= {spec.name for spec in run.metrics}
+    [divergence] = entry_points(group="oven.agents", name="divergence")
+    assert divergence.load()().cannot_fire(run) is None
 
 
 def test_the_readmes_loop_feeds_the_agents_it_names() -> None:

@@ -6,19 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent, Notice
+from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.symptoms import ADVANTAGE, advantage_sighting, confidence_sighting, sighted
+from oven_agents.stats.symptoms import (
+    ADVANTAGE,
+    EQUAL_GROUPS,
+    SPREAD,
+    advantage_sighting,
+    confidence_sighting,
+    equal_rewards_sighting,
+    sighted,
+)
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
 LAMBDA = "reward.calibration"
-ENTROPY, CONFIDENCE, SPREAD, ALIKE = "entropy", "confidence/std", "reward_std", "frac_reward_zero_std"
+ENTROPY, CONFIDENCE = "entropy", "confidence/std"
 LEVELS = "reward/"
 
 
@@ -27,12 +35,13 @@ class EntropyCollapse(Agent):
     steps while the objective does not rise: a policy that learns pays for reward with entropy (Cui et al. 2025, arXiv
     2505.22617: R = −a·exp(H) + b). Rewards that vary within groups far less than chance, √(p(1 − p)) at the level's
     rate p: below QUIET of it, and below half of its earlier value, groups are nearly constant. Confidences, or
-    advantages, that are all alike from the start (oven_agents.stats.symptoms).
+    advantages, that are all alike from the start, and rewards that are equal within every group for 15 ticks
+    (oven_agents.stats.symptoms).
 
-    Actions: raises alerts for the last two as long as they last. Against a constant confidence it offers more weight
+    Actions: raises alerts for the last three as long as they last. Against a constant confidence it offers more weight
     for the calibration term in the reward (λ), which rewards honest confidence. With both signs it is confident enough
     to act alone. It offers to go back to before the spread was lost, at half the rate; more weight for the reference
-    model, which has entropy left; or a rollback alone. If no group had any spread for EQUAL ticks, it sends a notice.
+    model, which has entropy left; or a rollback alone.
 
     False alarms: entropies have a noise of a few per cent, so a half is beyond ten of its standard errors. The
     objective's rise is compared with 2 standard errors.
@@ -45,8 +54,6 @@ class EntropyCollapse(Agent):
     speciality = (ROLLBACK, SCALE, BETA, LAMBDA)
     options = dict.fromkeys(("collapsed", "quiet", "certain", "both", "one"), SHARE)
 
-    EQUAL = 20
-    """Ticks without spread in any group before the notice. By then it is not an accident of small groups."""
     NOW = 5
     """Newest ticks for the median spread. With fewer, a single step decides; with more, a collapse is seen later."""
     BEFORE = 20
@@ -70,31 +77,19 @@ class EntropyCollapse(Agent):
         if reason := super().cannot_fire(run):
             return reason
         published = {metric.name for metric in run.metrics}
-        if not published & {ENTROPY, CONFIDENCE, ADVANTAGE}:
-            return f"the run publishes none of {ENTROPY}, {CONFIDENCE} and {ADVANTAGE}"
+        gauges = (ENTROPY, CONFIDENCE, ADVANTAGE, EQUAL_GROUPS, SPREAD)
+        if not published.intersection(gauges):
+            return f"the run publishes none of {', '.join(gauges)}"
         if "reward" not in published:
             return "the run publishes no reward: an entropy that falls is what learning looks like"
         return None
 
-    def vote(self, window: Window) -> Alternatives | Notice | None:
-        return self._collapsed(window) or self._constant(window) or self._equal(window)
+    def vote(self, window: Window) -> Alternatives | None:
+        return self._collapsed(window) or self._constant(window)
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        return sighted(window, confidence_sighting(window), advantage_sighting(window))
-
-    def _equal(self, window: Window) -> Notice | None:
-        """Send a notice if all rewards of a group are equal, so that nothing is learnt."""
-        shares = window.series(ALIKE, last=self.EQUAL)
-        if len(shares) < self.EQUAL or min(shares) < 1:
-            return None
-        rewards = window.series("reward", last=1)
-        level = f" at {rewards[-1]:.3g}" if rewards else ""
-        return Notice(
-            "equal rewards",
-            f"nothing is learnt: all rewards were equal within their groups for {self.EQUAL} ticks{level}, so that no "
-            "advantage differs from 0. Look at what the reward function returns for a few completions, at whether they "
-            "are cut before their answer (completions/clipped_ratio), and at whether prompts are too easy or too hard",
-        )
+        equal = equal_rewards_sighting(window) or advantage_sighting(window)
+        return sighted(window, confidence_sighting(window), equal)
 
     def _constant(self, window: Window) -> Alternatives | None:
         """Act on stated confidences that tell nothing apart, without a fall that a rollback could undo."""

@@ -23,9 +23,9 @@ class Quantisation(Agent):
     False alarms: the agent needs a measured loss from rounding of at least MATTERS of the metric. The metric of the
     exact weights may get slightly worse, which does not matter to someone who serves rounded weights.
 
-    Limits: a run that does not announce in which precision it will be served has no such metric, and is left alone. The
-    peak of the learning rate is that of the last 512 ticks; in a longer run the later condition counts. Once a person
-    or another agent has changed the knob, the agent does not touch it.
+    Limits: a run that does not announce in which precision it will be served has no such metric, and the agent stays
+    silent. The peak of the learning rate is that of the last 512 ticks; in a longer run the later condition counts.
+    Once a person or another agent has changed the knob, the agent does not touch it.
     """
 
     moves = (KNOB,)

@@ -20,6 +20,7 @@ from oven_core.protocol.alerts import Alert
 
 CONFIDENCE, INFORMATIVENESS, LENGTH, KL = "confidence/std", "informativeness/mean", "completions/mean_length", "kl"
 ADVANTAGE = "advantage/std"
+SPREAD, EQUAL_GROUPS = "reward_std", "frac_reward_zero_std"
 ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
 RECENT: Final = 40
@@ -37,6 +38,8 @@ CERTAIN: Final = 0.9
 ALIKE: Final = 0.02
 """Standard deviation of advantages, in the reward's unit, below which all completions look alike. Rewards between 0 and
 1 have 0.2 and more while there is something to learn."""
+EQUAL: Final = 15
+"""Ticks in a row without spread in any group of completions. By then it is not an accident of small groups."""
 SHRUNK: Final = 0.6
 """Share of their start below which answers have shrunk. Batch means vary by 1 to 5 %, and a policy may learn to be a
 quarter shorter for good reasons."""
@@ -97,6 +100,26 @@ def advantages_alike(
     now = median(deviations[-NOW:])
     why = f"advantages have a standard deviation of {now:.3g}: rewards tell no completion from another"
     return Sighting("zero_advantage_groups", metric, now, ALIKE, why)
+
+
+def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sighting | None:
+    """Report rewards that were equal within every group for EQUAL ticks. `shares`: of groups with equal rewards. Near
+    the ceiling that is success, unless the reward never varies."""
+    if _solved(rewards) and max(rewards) > min(rewards):
+        return None
+    if not stands(
+        len(shares),
+        lambda index: index + 1 >= EQUAL and min(shares[index + 1 - EQUAL : index + 1]) >= 1,
+        lambda index: (now := level(shares, index)) is not None and now < 1,
+    ):
+        return None
+    levels = f" at {rewards[-1]:.3g}" if rewards else ""
+    why = (
+        f"nothing is learnt: all rewards were equal within their groups for {EQUAL} ticks{levels}, so no advantage "
+        "differs from 0. Look at what the reward function returns for a few completions, at whether they are cut "
+        "before their answer (completions/clipped_ratio), and at whether prompts are too easy or too hard"
+    )
+    return Sighting("zero_advantage_groups", EQUAL_GROUPS, 1.0, 1.0, why)
 
 
 def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | None:
@@ -194,6 +217,12 @@ def advantage_sighting(window: Window) -> Sighting | None:
     if not _publishes(window, ADVANTAGE):
         return None
     return advantages_alike(recent(window, ADVANTAGE), recent(window, objective(window.run).name, NOW))
+
+
+def equal_rewards_sighting(window: Window) -> Sighting | None:
+    """Without the share of equal groups, a mean deviation of 0 within groups says the same."""
+    shares = recent(window, EQUAL_GROUPS) or [float(spread == 0) for spread in recent(window, SPREAD)]
+    return equal_rewards(shares, recent(window, "reward"))
 
 
 def length_sighting(window: Window) -> Sighting | None:

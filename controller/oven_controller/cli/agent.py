@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, LiveRunOption, print_table
+from oven_controller.cli.options import Json, LiveRunName, SameRun, one_run, print_table
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol import names
@@ -57,7 +57,8 @@ def run_agent(
             autocompletion=completion.agents_or_files,
         ),
     ],
-    run: LiveRunOption = None,
+    run: LiveRunName = None,
+    run_: SameRun = None,
     name: Annotated[str | None, typer.Option(help="Name under which it votes.", show_default="the file's name")] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Log and score its votes without counting them.")] = False,
     trust: Annotated[
@@ -93,7 +94,7 @@ def run_agent(
         options = numbers(name, dict(map(assigned, option)))
         spec = replace(spec, options=tuple(options.items()))
         load_agents([replace(spec, name=name)], "--check")
-    folder = Home().find(run, running=True)
+    folder = Home().find(one_run(run, run_), running=True)
     admit(folder, name, shipped=spec.installed and name == spec.name, fresh=True)
     earlier = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))

@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunOption, print_result
+from oven_controller.cli.options import Json, RunName, SameRun, one_run, print_result
 from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
 from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_person
@@ -55,7 +55,8 @@ def add(
             autocompletion=completion.installed_agents,
         ),
     ],
-    run: RunOption = None,
+    run: RunName = None,
+    run_: SameRun = None,
     completions: Annotated[
         bool | None, typer.Option(help="Whether the agent may read sampled texts.", show_default="as before, or not")
     ] = None,
@@ -83,14 +84,14 @@ def add(
         raise ConfigError("--operator and --read-only exclude each other: give one of them")
     if operator or read_only:
         power: Power = "operator" if operator else "monitor"
-        _hand_out(name, power, run, server, nats, tls_ca, out, as_json)
+        _hand_out(name, power, one_run(run, run_), server, nats, tls_ca, out, as_json)
         return
     if server or nats or tls_ca or out:
         raise ConfigError(
             "--server, --nats, --tls-ca and --out are for a person's key: add --operator or --read-only; `creds server "
             "--agent NAME` makes an agent's key for your own server"
         )
-    folder = Home().find(run)
+    folder = Home().find(one_run(run, run_))
     admit(folder, name, completions=completions)
     environment = Plan(folder, folder.info().url).environment("agent", name)
     print_result(as_json, environment, export_lines(environment))
@@ -138,7 +139,8 @@ def revoke(
     name: Annotated[
         str, typer.Argument(help="An agent, a committee member or a person.", autocompletion=completion.agents)
     ],
-    run: RunOption = None,
+    run: RunName = None,
+    run_: SameRun = None,
     server: ServerAt = None,
     as_json: Json = False,
 ) -> None:
@@ -151,7 +153,7 @@ def revoke(
         revoke_in_folder(site.server, name)
         run = site.server.run
     else:
-        folder = Home().find(run)
+        folder = Home().find(one_run(run, run_))
         gives_commands = is_person(folder.server, name)
         revoke_agent(folder, name)
         run = folder.run
@@ -165,7 +167,7 @@ def revoke(
     print_result(as_json, {"revoked": name, "run": run} | ({"then": RELOAD} if server is not None else {}), lines)
 
 
-def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = False) -> None:
+def list_keys(run: RunName = None, run_: SameRun = None, server: ServerAt = None, as_json: Json = False) -> None:
     """List the keys of a run: names, roles and public keys, no secrets.
 
     Example: oven-controller creds list --json
@@ -173,7 +175,7 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
     if server is not None:
         users_of = server_folder(server)
     else:
-        folder = Home().find(run)
+        folder = Home().find(one_run(run, run_))
         if not folder.info().embedded:
             raise ConfigError(
                 f"the keys for {folder.info().url} are on its server's machine: use --server FOLDER there"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import HERE, Json, Rules, RunOption, from_anywhere, print_result
+from oven_controller.cli.options import HERE, Json, Rules, RunName, SameRun, from_anywhere, one_run, print_result
 from oven_core.protocol.messages import Decision, Vote
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.other_ruling import explained
@@ -32,7 +32,8 @@ def explain(
             autocompletion=completion.decisions,
         ),
     ],
-    run: RunOption = None,
+    run: RunName = None,
+    run_: SameRun = None,
     sets: Rules = None,
     as_json: Json = False,
     endpoint: Endpoint = HERE,
@@ -44,7 +45,7 @@ def explain(
 
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
-    rules, access = rules_set(sets or ()), find_run(run, endpoint)
+    rules, access = rules_set(sets or ()), find_run(one_run(run, run_), endpoint)
     explanation, ruling = asyncio.run(explained(access, decision, rules))
     ruling_lines = ruling.lines() if ruling is not None else []
     print_result(as_json, report(access.run, explanation, ruling), [*lines(explanation), *ruling_lines])

@@ -23,7 +23,7 @@ from oven_runs.settings.committee_members import check_judge, judge_of, new_memb
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 MARGIN_S = 10.0
-"""Added to the committee's deadline for a probe, for the step boundaries before and after it."""
+"""Extra time beyond the committee's deadline for a probe, for the step boundaries before and after it."""
 JOIN_S = 30.0
 """Timeout for starting a new member's process. The learner waits as long."""
 
@@ -191,7 +191,7 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 
 def _check_member(folder: RunFolder, name: str) -> None:
-    """Raises UnknownNameError if the committee has no such member."""
+    """Check the member's name. Raises UnknownNameError if the committee has no such member."""
     known = _view(folder).members
     if name not in known:
         raise UnknownNameError("committee member", name, known)

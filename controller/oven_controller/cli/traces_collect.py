@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ def collect(
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("oven_recipes").setLevel(logging.INFO)  # the warm-up takes minutes: show its progress
     from oven_recipes.repair.job import collected
 
     began, cpu = time.monotonic(), time.process_time()

@@ -14,10 +14,11 @@ from oven_controller.notify.message import Notice
 from oven_runs.settings.notifications import SEVERITIES, Kind
 
 GAP_S: Final = 60.0
-"""Between two messages of a kind, and after a failure. People read about one a minute, and services limit senders."""
+"""Minimum time between two messages of a kind, and after a failure. People read about one a minute, and services limit
+senders."""
 FINAL_KINDS: Final[tuple[Kind, ...]] = ("ended", "died")
 MAX_WAITING: Final = 20
-"""Notices that wait. Beyond that, the oldest of the least severe ones are only counted."""
+"""Maximum waiting notices. Beyond it, the oldest of the least severe ones are only counted."""
 REMEMBERED_KEYS: Final = 256
 
 
@@ -25,9 +26,9 @@ class Outbox(BaseModel):
     """The state for one recipient, which the notifier writes to the cursor file."""
 
     waiting: list[Notice] = Field(default_factory=list)
-    """Oldest first."""
+    """The waiting notices, oldest first."""
     omitted: int = 0
-    """Notices that wait and are only counted."""
+    """Number of waiting notices that are only counted."""
     sent_at: dict[Kind, float] = Field(default_factory=dict)
     failed_at: float | None = None
     keys: list[str] = Field(default_factory=list)
@@ -50,14 +51,14 @@ class Outbox(BaseModel):
     def due(self, now: float) -> list[Notice]:
         """The notices for the next message, the leading one last; empty if none may be sent now.
 
-        The end of the run leads, else the most severe notice.
+        The end of the run leads, or otherwise the most severe notice.
         """
         if _recent(self.failed_at, now) or all(_recent(self.sent_at.get(n.kind), now) for n in self.waiting):
             return []
         return sorted(self.waiting, key=_weight)
 
     def sent(self, notices: list[Notice], omitted: int, now: float) -> None:
-        """Remove what arrived."""
+        """Remove the delivered notices."""
         self.failed_at = None
         self.waiting = [n for n in self.waiting if n not in notices]
         self.omitted -= omitted

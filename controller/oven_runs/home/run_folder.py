@@ -260,7 +260,8 @@ class Home:
         return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
-        """Return the run `run`; without a name the one that is up, else (unless `running`) the newest."""
+        """Return the run `run`; without a name the one that is up, else (unless `running`) the newest.
+        Raises UnknownNameError, and ConfigError if several are up or none is suitable."""
         runs = self.runs()
         if run is not None:
             for folder in runs:
@@ -275,13 +276,14 @@ class Home:
         live = [folder for folder in runs if folder.locked()]
         if len(live) == 1:
             return live[0]
-        if live and running:
-            raise ConfigError("several runs are running: " + ", ".join(f.run for f in live) + "; name one of them")
+        if live:
+            names_of_live = ", ".join(folder.run for folder in live)
+            raise ConfigError(f"several runs are running: {names_of_live}; name one of them, e.g. --run {live[0].run}")
         if running:
             raise ConfigError("no run is running; `oven-controller up` starts one, `oven-controller runs` lists all")
         if not runs:
             raise ConfigError(f"there are no runs in {self.path} yet; `oven-controller up` starts one")
-        return live[0] if live else runs[0]
+        return runs[0]
 
     def check_free(self, run: str | None) -> None:
         """Raise the errors that `create` would raise about the name and the home, without creating anything."""

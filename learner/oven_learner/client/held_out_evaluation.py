@@ -46,7 +46,7 @@ class Evaluation:
             return means(self._evaluate())[name]
 
     def measure_if_due(self, count: int, *, is_last: bool) -> dict[str, float] | None:
-        """Measure at every `every`-th step, at the last one, and on request; else return None. `count`: steps so
+        """Measure at every `every`-th step, at the last one, and on request; otherwise return None. `count`: steps so
         far."""
         if not (self._requested or count % self._every == 0 or is_last):
             return None

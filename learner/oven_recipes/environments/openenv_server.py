@@ -61,7 +61,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, instance_id: str = "", **_: Any
     ) -> RepairObservation:
-        """Raises KeyError for an unknown instance."""
+        """Start an attempt. Raises KeyError for an unknown instance."""
         instance = self._instances[instance_id]
         self._session = RepairSession(instance, self._repositories.files(instance), self._tests)
         self._state = State(episode_id=episode_id or instance_id, step_count=0)
@@ -70,7 +70,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
         )
 
     def step(self, action: RepairAction, timeout_s: float | None = None, **_: Any) -> RepairObservation:
-        """Raises RuntimeError before the first `reset`."""
+        """Carry out a call. Raises RuntimeError before the first `reset`."""
         if self._session is None:
             raise RuntimeError("there is no attempt yet: reset first")
         result = self._session.call(action.tool, action.arguments)
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_with_input() -> None:
-    """End when the parent, which holds the other end, is gone."""
+    """End when the parent, which has the other end, is gone."""
     sys.stdin.buffer.read()
     os._exit(0)
 

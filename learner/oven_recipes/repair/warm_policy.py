@@ -33,6 +33,8 @@ from oven_recipes.weights_cache import key_of, trained_once
 
 Message = dict[str, Any]
 """A message in the form that chat templates take."""
+LOGGED: Final = 10
+"""Steps between two lines of the warm-up."""
 SLIPS: Final = 20
 """Draws of a wrong edit before the right one is used."""
 
@@ -204,6 +206,7 @@ def _train(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, seed: int, tests: Tests
 ) -> None:
     """Train the policy until it solves the required share of unseen tasks."""
+    log.info("warm-up, once for these settings: up to %d steps", settings.sft_steps)
     habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
     shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, draws) for instance in shown)
@@ -231,6 +234,8 @@ def _train(
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
             if solved >= settings.solved_from:
                 return
+        elif step % LOGGED == 0:
+            log.info("warm-up: step %d, loss %.3f", step, loss.item())
     log.warning(
         "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "
         "reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,

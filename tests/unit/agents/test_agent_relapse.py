@@ -10,8 +10,10 @@ import pytest
 from tests.support import runs
 
 from oven_agents import Alternatives
+from oven_agents.sdk.session import Session
 from oven_agents.shipped.best_checkpoint import BestCheckpoint
 from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value, Vote
 
 EVERY = 20
@@ -58,6 +60,39 @@ def test_a_reading_in_a_tick_that_a_slow_agent_skipped_still_counts() -> None:
         if isinstance(message, Alternatives)
     ]
     assert offer.plans[0].votes[0].tick == 162, "the first window that has the reading of tick 160"
+
+
+def alerts(losses: Sequence[float], run: RunStarted) -> list[Alert]:
+    """Its alerts in a run with one reading every EVERY steps."""
+    session = Session(BestCheckpoint(), "me")
+    session.absorb(run)
+    raised: list[Alert] = []
+    for event in read(losses, "eval/loss"):
+        session.absorb(event)
+        raised += [message for message in session.react() if isinstance(message, Alert)]
+    return raised
+
+
+def test_a_run_that_overfits_slowly_raises_one_alert_soon_after_the_turn() -> None:
+    draw, turn = random.Random(0), 10
+    losses = [
+        0.84 + 3 * math.exp(-index / 2) + 0.036 * max(0, index - turn) + draw.gauss(0, 0.01) for index in range(40)
+    ]  # the last reading is 1.9
+    small = runs.pretraining()
+    large = small.model_copy(update={"actuators": tuple(k for k in small.actuators if k.name != "run.rollback")})
+    for run in (small, large):
+        [alert] = alerts(losses, run)
+        assert (alert.symptom, alert.metric) == ("heldout_loss_rises", "eval/loss")
+        assert EVERY * turn < alert.tick <= EVERY * (turn + 8), "within 20 % of the run"
+        assert alert.expected == pytest.approx(min(losses)) and "run.best best" in alert.reason
+
+
+def test_a_run_that_learns_raises_no_alert_and_a_new_best_reading_clears_one() -> None:
+    draw = random.Random(1)
+    learns = [1 + 3 * math.exp(-index / 8) + draw.gauss(0, 0.02) for index in range(40)]
+    assert alerts(learns, runs.pretraining()) == []
+    recovers = [*learns[:20], *(1.7 + index / 10 for index in range(5)), 1.0]
+    assert [alert.state for alert in alerts(recovers, runs.pretraining())] == ["raised", "cleared"]
 
 
 def test_where_it_can_ask_two_readings_have_to_agree() -> None:

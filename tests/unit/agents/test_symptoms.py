@@ -25,6 +25,7 @@ from oven_agents.stats.symptoms import (
     below,
     calibration_drift,
     confidence_collapse,
+    equal_rewards,
     kl_runaway,
 )
 from oven_core.protocol.alerts import Alert
@@ -50,6 +51,29 @@ def test_constant_confidences_are_a_collapse_and_calibrated_ones_are_not() -> No
     assert confidence_collapse([0.2] * 20, 0.25) is None
     assert confidence_collapse([0.15] * 20, 0.45) is not None, "a fall to a third"
     assert confidence_collapse([0.02] * 9, 0.25, [0.97] * 5) is None, "nearly all is right, and says so"
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("gauge", [{"frac_reward_zero_std": 1.0}, {"reward_std": 0.0}])
+def test_a_reward_function_that_tells_nothing_apart_is_reported_within_20_steps(
+    gauge: dict[str, float], reward: float
+) -> None:
+    session = Session(EntropyCollapse(), "me")
+    made = runs.grpo()
+    names = {"reward", *gauge}
+    session.absorb(made.model_copy(update={"metrics": tuple(m for m in made.metrics if m.name in names)}))
+    raised = list[Alert]()
+    for tick in range(1, 21):
+        session.absorb(runs.seen(tick, {"reward": reward, **gauge}))
+        raised += [message for message in session.react() if isinstance(message, Alert)]
+    assert [(alert.state, alert.symptom) for alert in raised] == [("raised", "zero_advantage_groups")]
+    assert "nothing is learnt" in raised[0].reason
+
+
+def test_equal_groups_are_no_symptom_at_the_ceiling_or_while_some_group_has_a_spread() -> None:
+    assert equal_rewards([1.0] * 20, [0.95, 1.0] * 5) is None
+    assert equal_rewards([1.0] * 14 + [0.75], [0.0] * 15) is None
+    assert equal_rewards([1.0] * 20 + [0.5] * 3, [0.0] * 23) is None, "it has ended"
 
 
 def test_advantages_alike_are_one_except_at_the_ceiling() -> None:

@@ -69,8 +69,9 @@ def test_find_returns_the_named_the_running_or_the_newest_run(home: Home) -> Non
     with old.hold():
         assert home.find(None).run == "old"
         assert home.find(None, running=True).run == "old"
-        with new.hold(), pytest.raises(ConfigError, match="name one of them"):
-            home.find(None, running=True)
+        for running in (True, False):
+            with new.hold(), pytest.raises(ConfigError, match="are running: new, old; name one of them"):
+                home.find(None, running=running)
 
 
 def test_keys_have_mode_0600_and_are_not_replaced(home: Home) -> None:

@@ -78,6 +78,7 @@ def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, ca
     state = torch.get_rng_state()
     with caplog.at_level(logging.INFO):
         first, _ = warm_policy(TINY, 1, cache, TrustedTests())
+    assert caplog.messages[0] == f"warm-up, once for these settings: up to {TINY.sft_steps} steps"
     assert "step 2, loss" in caplog.text and "step 4" not in caplog.text  # at a share of 0 the first round ends it
     assert torch.equal(torch.get_rng_state(), state)
     again, _ = warm_policy(TINY, 1, cache, TrustedTests())

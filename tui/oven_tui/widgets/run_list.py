@@ -18,7 +18,7 @@ from oven_tui.model.run_table import heading, line, matching
 from oven_tui.widgets.base import RowList
 
 MARKED = 4
-"""The most runs that can be marked: as many as an overlay shows."""
+"""Maximum marked runs: as many as an overlay shows."""
 
 
 class RunList(RowList[RunRow]):

@@ -41,6 +41,20 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
 """For each kind of name, earlier name → present name. Only errors use it, to suggest a name; earlier names are not
 accepted."""
 
+LISTED_BY: Final[Mapping[str, str]] = {
+    "agent": "agent list",
+    "bench": "bench",
+    "command": "--help",
+    "decision": "decisions",
+    "run": "runs",
+    "symptom": "kg query search WORDS",
+    "trace": "traces show",
+}
+"""For each kind of name, the command that shows valid names. Errors name it if there are too many to list."""
+
+FEW: Final = 10
+"""Names that an error lists in full."""
+
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Numbers of an OSError for a full disk, a quota, a limit on a file's size, or a read-only disk."""
 
@@ -71,14 +85,17 @@ class UnknownNameError(OvenError, LookupError):
         known = sorted(known)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
         candidates = earlier | {valid: valid for valid in known}
-        close = [name] if name in earlier else difflib.get_close_matches(name, candidates, n=3, cutoff=0.4)
+        close = [name] if name in earlier else similar(name, candidates)
         near = list(dict.fromkeys(candidates[candidate] for candidate in close))
+        command = LISTED_BY.get(kind.split()[0])
         if near:
             hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
-        elif known:
-            hint = "known: " + ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-        else:
+        elif not known:
             hint = f"there is no {kind} yet"
+        elif command and len(known) > FEW:
+            hint = f"find one of the {len(known)} with `oven-controller {command}`"
+        else:
+            hint = "known: " + ", ".join(known[: 2 * FEW]) + (", …" if len(known) > 2 * FEW else "")
         super().__init__(removal(kind, name) or f"no {kind} named {name!r}; {hint}")
         self.name = name
         self._arguments = (kind, name, known)
@@ -108,6 +125,13 @@ class DivergedError(OvenError, RuntimeError):
     """The log has an output that this replica computes differently. Continuing would fork the run's history."""
 
     exit_code = 3
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """Return at most three of the `known` names: near spellings, and names of which one begins with the other."""
+    known = list(known)
+    begun = [valid for valid in known if len(name) > 2 and (valid.startswith(name) or name.startswith(valid))]
+    return list(dict.fromkeys([*difflib.get_close_matches(name, known, n=3, cutoff=0.6), *begun]))[:3]
 
 
 def reason(error: BaseException) -> str:

@@ -34,7 +34,9 @@ def removal(kind: str, name: str) -> str | None:
     """Return the sentence for a removed name, with the tag that still has it; None if it was not removed."""
     if name not in REMOVED.get(kind, ()):
         return None
-    return f"the {kind} {name!r} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
+    group = kind.removeprefix("command of ")
+    what = f"the {kind} {name!r}" if group == kind else f"`{group} {name}`"
+    return f"{what} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
 
 
 def removed_from_logs(content: str) -> str:

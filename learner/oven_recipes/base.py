@@ -3,7 +3,6 @@ does."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_core.errors import UnknownNameError
 from oven_runs.settings import resolution
 
 
@@ -79,6 +79,5 @@ def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
 
 
 def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
-    """Return the error for an unknown start, with the nearest of `starts`."""
-    near = difflib.get_close_matches(text, starts, n=3, cutoff=0.4) or starts
-    return ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")
+    """Return the error for an unknown start, with similar names or all of `starts`."""
+    return ValueError(str(UnknownNameError("start", text, starts)))

@@ -113,7 +113,7 @@ def new_agent(
     path = Path(f"{stem}.py")
     title = "".join(part.capitalize() for part in stem.split("_"))
     if not title.isidentifier():
-        raise ConfigError(f"agent {name!r} makes no Python class name; begin it with a letter")
+        raise ConfigError(f"agent {name!r} cannot be the name of a Python class; start it with a letter")
     try:
         with path.open("x") as out:
             out.write(TEMPLATE.format(title=title))

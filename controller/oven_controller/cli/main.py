@@ -155,7 +155,7 @@ class Program(LazyGroup):
 
 app = typer.Typer(
     name="oven-controller",
-    help="An autopilot for model training that you can watch, question and overrule.",
+    help="An autopilot for model training that you can watch, question, and overrule.",
     cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -44,8 +44,8 @@ def monitor(
         typer.Option(
             "--ascii/--no-ascii",
             envvar="OVEN_ASCII",
-            help="Use ASCII characters only [default: as the terminal's locale says].",
-            show_default=False,
+            help="Use only ASCII characters.",
+            show_default="by the terminal's locale",
         ),
     ] = None,
     control: Annotated[

@@ -79,7 +79,7 @@ def prune(
     Example: oven-controller runs prune --keep 10 --older-than 30
     """
     if keep is None and older_than is None:
-        raise ConfigError("it is not said which runs to keep: give --keep N, --older-than DAYS, or both")
+        raise ConfigError("name the runs to keep: give --keep N, --older-than DAYS, or both")
     if keep is not None and keep < 0:
         raise ConfigError(f"--keep {keep} is below 0, the least: write e.g. --keep 10")
     if older_than is not None and not 0 <= older_than < math.inf:

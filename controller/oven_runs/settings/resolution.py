@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from oven_core import plugins
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, OvenError
 from oven_core.protocol.rules import Rules
 from oven_runs.settings.agents import agent_spec, selected_agents, with_agent_rules
 from oven_runs.settings.committee_members import with_checked_members
@@ -126,7 +126,9 @@ def resolve(
     try:
         start = recipe.parse_start(settings.start or recipe.default_start, settings.seed, options)
     except ValueError as error:
-        raise ConfigError(f"--start {settings.start}: {error}") from error
+        owners = [name for name in plugins.points("recipes") if _has_start(name, settings.start)]
+        hint = f" ({settings.start} is a start of --recipe {' or '.join(owners)})" if owners else ""
+        raise ConfigError(f"--start {settings.start}: {error}{hint}") from error
     # Only the options that were set: the recipe's own defaults may depend on the others.
     chosen = options.model_dump(mode="json", exclude_unset=True)
     agents = tuple(agent_spec(agent).target for agent in selected_agents(settings))
@@ -206,6 +208,15 @@ def with_rules(rules: Rules, changes: Mapping[str, Any]) -> Rules:
     values = rules.model_dump()
     merge(values, changes)
     return Rules.model_validate(values)
+
+
+def _has_start(recipe: str, start: str | None) -> bool:
+    """Whether the recipe, with its default settings, has this start."""
+    try:
+        loaded = _recipe(recipe)
+        return loaded.parse_start(start or loaded.default_start, 0, loaded.settings_model()).name == start
+    except (OvenError, ValueError):
+        return False
 
 
 def _recipe(name: Any) -> Recipe:

@@ -185,7 +185,7 @@ def _obeyed(run: Run, command: OperatorCommand) -> Applied:
             return Applied("noop", reason="it is not held")
         case "resume":
             run.held = ""
-            return Applied("applied", reason=f"it goes on: {why}")
+            return Applied("applied", reason=f"training continues: {why}")
         case _ if run.stopping:
             return Applied("noop", reason=f"it stops already: {run.stopping}")
     run.stopping = why

@@ -164,7 +164,7 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
     mesh.kill()  # now it is gone, and up starts another, which finds the command in the log
     assert "receipt  grad.clip 1 → 4 applied" in stack.read_until(up, "receipt  grad.clip")
     resumed = command_json(stack, 0, "resume", "meshless")
-    assert resumed["receipt"]["reason"].startswith("it goes on")
+    assert resumed["receipt"]["reason"].startswith("training continues")
     stopped = command_json(stack, 0, "stop", "--reason", "enough")
     assert (stopped["receipt"]["actuator"], stopped["receipt"]["status"]) == ("run.stop", "applied")
     finish(stack, up, "meshless")

@@ -10,7 +10,7 @@ import pytest
 
 from oven_controller.cli.main import run
 from oven_controller.cli.operator import parsed
-from oven_core.errors import ConfigError, OvenError, reason
+from oven_core.errors import ConfigError, OvenError, UnknownNameError, reason
 from oven_learner.actuators import Actuators
 from oven_llm.judges.member_process import configured_member
 from oven_runs.home.run_folder import Home, RunInfo
@@ -56,6 +56,20 @@ def test_no_message_names_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     texts.append(str(raised(folder.info)))
     assert all(isinstance(raised(call), OvenError) for call in (folder.info, folder.server.users))
     assert not [text for text in texts if CLASS.search(text) or "\n" in text]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "known", "hint"),
+    [
+        ("recipe", "nope", ["oracle", "grpo"], "known: grpo, oracle"),
+        ("recipe", "orcale", ["oracle", "grpo"], "did you mean 'oracle'?"),
+        ("knob", "grad", ["grad.clip", "teacher.active"], "did you mean 'grad.clip'?"),
+        ("agent", "nope", map(str, range(11)), "find one of the 11 with `oven-controller agent list`"),
+        ("run", "nope", [], "there is no run yet"),
+    ],
+)
+def test_only_similar_names_are_suggested(kind: str, name: str, known: list[str], hint: str) -> None:
+    assert str(UnknownNameError(kind, name, known)) == f"no {kind} named {name!r}; {hint}"
 
 
 def test_deeply_nested_input_has_a_reason() -> None:

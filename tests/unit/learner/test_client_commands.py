@@ -61,7 +61,7 @@ def test_each_command_to_the_learner_is_answered_once_with_its_outcome() -> None
         ("a", "run.hold", "noop", "it is not held"),
         ("b", "run.hold", "applied", "a look"),
         ("c", "run.hold", "noop", "it is held already: a look"),
-        ("d", "run.hold", "applied", "it goes on: an operator asked for it"),
+        ("d", "run.hold", "applied", "training continues: an operator asked for it"),
         ("e", "run.stop", "applied", "it stops after this step: enough"),
         ("f", "run.stop", "noop", "it stops already: enough"),
     ]
@@ -141,7 +141,7 @@ def test_after_a_restart_unanswered_commands_are_answered_as_unknown() -> None:
     client.poll()
     assert words(line)[1:] == [
         ("local-0", "run.hold", "applied", "no judge answers"),
-        ("c", "run.hold", "applied", "it goes on: an operator asked for it"),
+        ("c", "run.hold", "applied", "training continues: an operator asked for it"),
     ]
 
 

@@ -19,7 +19,7 @@ def test_a_drawn_start_is_in_range_and_repeatable(seed: int, count: int) -> None
     assert start == parse_start("drawn", seed, settings)
 
 
-def test_an_unknown_start_names_the_nearest() -> None:
+def test_an_unknown_start_names_a_similar_one_or_all() -> None:
     with pytest.raises(ValueError, match="drill:lr-low"):
         parse_start("drill:lr-lo", 0, GrpoSettings())
     with pytest.raises(ValueError, match="tuned"):

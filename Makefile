@@ -14,6 +14,7 @@ RARE := apprise|diffusers|fontTools|genai_prices|matplotlib|mpl_toolkits|mypy|my
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt examples/package-lock.json
+	@echo "installing Oven Controller and its packages into $(VENV): about two minutes"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: $(PYTHON) is older than 3.11; make PYTHON=python3.11 (or newer) $(MAKECMDGOALS)"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,7 +25,8 @@ $(STAMP): pyproject.toml constraints.txt examples/package-lock.json
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[all,dev]"
 	@# pip would compile on one core, and much that is never imported; what is left out is compiled when it is.
 	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|models|pipelines|testing|$(RARE))/' $(VENV)/lib || true
-	touch $(STAMP)
+	@touch $(STAMP)
+	@echo "installed; next: make up"
 
 # make up ARGS="--headless --steps 120 --seed 1"
 up: $(STAMP)

@@ -24,6 +24,11 @@ def say(*lines: str, flush: bool = False) -> None:
         print(clean(line), flush=flush)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 vote", "2 votes", …"""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 COLUMNS = 80
 
 

@@ -11,7 +11,7 @@ from oven_agents.review.flagged_proposals import JUDGED, Flag, Series
 from oven_agents.stats.objective import held_out, objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted
-from oven_core.terminal_text import wrapped
+from oven_core.terminal_text import counted, wrapped
 
 OPEN_LOOP = (
     "Open loop: the recorded run continues unchanged, whatever is decided here. After the first adopted change, it "
@@ -60,7 +60,7 @@ class Report:
     def gist(self) -> str:
         able = len(self.agents) - len(self.cannot_fire)
         able_agents = f"{able} of {len(self.agents)} agents"
-        over = f"{_count(self.ticks, 'tick')} (steps {self.steps[0]:,} to {self.steps[1]:,})"
+        over = f"{counted(self.ticks, 'tick')} (steps {self.steps[0]:,} to {self.steps[1]:,})"
         if not able:
             return f"{self.run}: no agent could judge this run of {over}; why is below"
         if not self.flags:
@@ -72,7 +72,7 @@ class Report:
             f"{likely['unknown']} cannot be told",
         ]
         return (
-            f"{self.run}: {_count(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
+            f"{self.run}: {counted(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
             f"{', '.join(parts)}; {able_agents} could judge it"
         )
 
@@ -163,14 +163,10 @@ def times(flag: Flag) -> str:
     return f"{len(flag.plans)} times, until step {flag.last.step:,}" if len(flag.plans) > 1 else ""
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-MOST = 30
-"""Flags that are shown; --json and --html have more."""
-NOTICES = 8
-"""Notices that are shown; --json and --html have more."""
+MOST = 4
+"""Flags that are shown, so that the report fits a screen; --json and --html have all."""
+NOTICES = 2
+"""Notices that are shown; --json and --html have all."""
 
 
 def text_lines(report: Report) -> list[str]:
@@ -186,7 +182,9 @@ def text_lines(report: Report) -> list[str]:
     for number, flag in enumerate(report.flags[:MOST], 1):
         out += ["", *_flag(number, flag)]
     if len(report.flags) > MOST:
-        out += ["", *wrapped(f"and {len(report.flags) - MOST} more; --json and --html FILE have them")]
+        others = Counter(flag.agent for flag in report.flags[MOST:])
+        by_agent = ", ".join(f"{agent} {count}" for agent, count in others.most_common())
+        out += ["", *wrapped(f"and {others.total()} more ({by_agent}); --json and --html FILE have them")]
     out.append("")
     for step, agent, text in report.notices[:NOTICES]:
         out += wrapped(f"notice at step {step:,}, {agent}: {text}", hang=2)
@@ -194,12 +192,17 @@ def text_lines(report: Report) -> list[str]:
         out += [f"and {len(report.notices) - NOTICES} more notices; --json has them"]
     if report.silent:
         out += wrapped(f"listened and flagged nothing: {', '.join(report.silent)}")
-    if report.cannot_fire:
-        out.append("could not fire:")
-        for name, reason in sorted(report.cannot_fire.items()):
-            out += wrapped(f"  {name}: {reason}", hang=4)
+    if len(report.cannot_fire) == len(report.agents):
+        out += (
+            line
+            for name, why in sorted(report.cannot_fire.items())
+            for line in wrapped(f"could not fire: {name}: {why}")
+        )
+    elif report.cannot_fire:
+        names = ", ".join(sorted(report.cannot_fire))
+        out += wrapped(f"could not fire: {names}; --json and --html FILE have the reasons")
     for name, problems in sorted(report.raised.items()):
-        out += wrapped(f"{name} raised {len(problems)} times, first: {problems[0].strip().splitlines()[-1]}")
+        out += wrapped(f"{name} raised {counted(len(problems), 'time')}, first: {problems[0].strip().splitlines()[-1]}")
     if report.flags:
         out += ["", *wrapped(JUDGED)]
     return [*out, *([] if report.flags else [""]), *wrapped(OPEN_LOOP)]
@@ -209,7 +212,6 @@ def _flag(number: int, flag: Flag) -> list[str]:
     out = wrapped(f"{number}. step {flag.step:,} (tick {flag.tick:,}), {flag.agent}: {changes(flag)}", hang=3)
     parts = {
         "why": flag.first.vote.rationale,
-        "confidence": f"{flag.confidence:.2f}",
         "decision": verdict(flag),
         "said": times(flag),
         "afterwards": f"{flag.likely}: {flag.afterwards}",

@@ -27,6 +27,7 @@ def bench(
     print("Usage: oven-controller bench NAME [ARGS]…    oven-controller bench NAME --help\n")
     for known, summary in imported("bench", "list", "oven_bench.benches:SUMMARIES").items():
         print(f"  {known:14} {summary}")
+    print("\nExample: oven-controller bench starts --draws 20 --json")
     return 0
 
 

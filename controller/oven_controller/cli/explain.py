@@ -11,6 +11,7 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, Rules, RunName, SameRun, from_anywhere, one_run, print_result
 from oven_core.protocol.messages import Decision, Vote
+from oven_core.security.signing import OPERATOR
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.other_ruling import explained
 from oven_runs.access.run_finder import find_run
@@ -63,7 +64,8 @@ def lines(explanation: Explanation) -> list[str]:
         f"why: {decision.reason}",
     ]
     if explanation.operator:
-        out.insert(1, f"asked for by the operator {explanation.operator}")
+        who = "the operator" if explanation.operator == OPERATOR else f"operator {explanation.operator}"
+        out.insert(1, f"requested by {who}")
     if explanation.announced is not None:
         out.append(f"before it: the learner {announced(explanation.announced)}")
     if decision.target and decision.expected_change:

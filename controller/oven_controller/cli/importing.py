@@ -10,7 +10,7 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, print_result
 from oven_core.errors import ConfigError
-from oven_core.terminal_text import wrapped
+from oven_core.terminal_text import counted, wrapped
 from oven_runs.home.run_folder import Home
 
 Rename = Annotated[
@@ -83,12 +83,11 @@ def source_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[str]:
-    metrics = len(summary["metrics"])
     again = ", " + resumed(summary["incarnations"]) if summary["incarnations"] > 1 else ""
     out = wrapped(
-        f"run {summary['run']}: {summary['observations']} observations of {metrics} metric{'s' * (metrics != 1)}, "
-        "steps "
-        f"{summary['first_step']} to {summary['last_step']}{again}; from {summary['source']} ({summary['format']})"
+        f"run {summary['run']}: {summary['observations']} observations of "
+        f"{counted(len(summary['metrics']), 'metric')}, steps {summary['first_step']} to "
+        f"{summary['last_step']}{again}; from {summary['source']} ({summary['format']})"
     )
     out += source_lines(summary)
     if summary["actuators"]:

@@ -17,6 +17,7 @@ from oven_controller.importing.log_source import opened
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
+from oven_core.terminal_text import counted
 from oven_runs.home.run_folder import IMPORTED
 from oven_runs.settings.resolution import rules_set, with_rules
 
@@ -109,7 +110,7 @@ def _start_change(
 
 def _notes(summary: dict[str, Any]) -> list[str]:
     """Notes on an imported source: its format, its metrics, and what was skipped."""
-    count, incarnations = len(summary["metrics"]), summary["incarnations"]
+    incarnations = summary["incarnations"]
     again = f", {resumed(incarnations)}" if incarnations > 1 else ""
-    metrics = f"{count} metric{'s' * (count != 1)}"
+    metrics = counted(len(summary["metrics"]), "metric")
     return [f"from {summary['source']} ({summary['format']}), {metrics}{again}", *source_lines(summary)]

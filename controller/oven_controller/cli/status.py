@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run, print_result
+from oven_core.terminal_text import counted
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.run_summary import counts_text, quarantine_text, text
@@ -68,11 +69,19 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
     yield from (f"! {quarantine_text(member)}" for member in status.quarantined)
     for name, judge in status.judges.items():
         yield f"  judge {name}, when it started: {judge.line()}"
+    alike: dict[str, list[str]] = {}
     for name, agent in status.agents.items():
         life = "live" if agent.live else "not live"
-        limits = f"; shadow: {agent.shadow}" if agent.shadow else ""
-        limits += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
-        yield f"  agent {name}: {life}, {agent.proposals} proposals, in {agent.in_adopted} adopted{limits}"
+        if agent.cannot_fire and not agent.shadow:
+            alike.setdefault(f"cannot fire: {agent.cannot_fire}", []).append(name)
+        elif not (agent.proposals or agent.in_adopted or agent.shadow):
+            alike.setdefault(f"{life}, no proposals", []).append(name)
+        else:
+            votes = f"{counted(agent.proposals, 'proposal')}, voted for {counted(agent.in_adopted, 'adopted decision')}"
+            limits = f"; shadow: {agent.shadow}" if agent.shadow else ""
+            limits += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
+            yield f"  agent {name}: {life}, {votes}{limits}"
+    yield from (f"  {', '.join(names)}: {state}" for state, names in alike.items())
 
 
 def _decision_lines(status: RunStatus) -> Iterator[str]:

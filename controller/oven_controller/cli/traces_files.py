@@ -12,7 +12,7 @@ import typer
 
 from oven_controller.cli.options import Json
 from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
-from oven_core.terminal_text import clean, say, wrapped
+from oven_core.terminal_text import clean, counted, say, wrapped
 from oven_runs.traces import completeness
 from oven_runs.traces.formats.table import format_named, format_of
 from oven_runs.traces.jsonl import BadLine, line, refusal
@@ -134,7 +134,7 @@ def _summary(trace: Trace) -> str:
     """Return the trace in one line."""
     reward = "no reward" if trace.reward is None else f"reward {trace.reward:g}"
     solved = {True: "solved", False: "not solved", None: "unknown whether solved"}[trace.solved]
-    steps = f"{len(trace.steps)} step{'s' * (len(trace.steps) != 1)}"
+    steps = counted(len(trace.steps), "step")
     return clean(f"{trace.id}  {steps}  {reward}  {solved}  {trace.ended}  {trace.task.id}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from oven_core.protocol.alerts import Alert
@@ -19,11 +19,12 @@ from oven_core.protocol.messages import (
     RunStarted,
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
-from oven_core.terminal_text import clean
+from oven_core.security.signing import OPERATOR
+from oven_core.terminal_text import clean, counted
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.message_gaps import Numbering
 from oven_runs.log.open_advice import Reminders, remaining
-from oven_runs.log.run_summary import RunSummary, quarantine_text, text, training_signal, verdict_text
+from oven_runs.log.run_summary import AgentView, RunSummary, quarantine_text, text, training_signal, verdict_text
 from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.resolution import Resolved
 
@@ -70,16 +71,30 @@ def outcome(body: Outcome) -> str:
     return f"{subject}: {figures or 'no figures'}" + (f"; reputations {moved}" if moved else "")
 
 
-class Headless:
-    """Prints the events of a run. All its facts come from the log."""
+def voted(agent: AgentView) -> str:
+    """The votes of an agent in words."""
+    backed = f"voted for {counted(agent.backed, 'adopted decision')}"
+    return f"{counted(agent.proposals, 'proposal')}, {counted(agent.against, 'objection')}, {backed}"
 
-    def __init__(self, out: Callable[[str], None], began: datetime) -> None:
+
+class Headless:
+    """Prints the events of a run. All its facts come from the log.
+
+    One line counts the stack's own agents when the first observation arrives; later changes have lines of their own.
+    """
+
+    def __init__(self, out: Callable[[str], None], began: datetime, own_agents: Collection[str] = ()) -> None:
         self.out = out
         self.view = RunSummary()
         self.numbering = Numbering()
         self._began = began
         self._printed_step = -1
         self._reminders = Reminders()
+        self._own_agents = own_agents
+        self._starting = 0  # own agents that joined, or reported that they cannot fire, and have no line yet
+        self._repeated: dict[
+            str, tuple[str, int]
+        ] = {}  # knob → its last proposal that was not adopted, and repetitions
         self._unfit: dict[str, str] = {}  # agent → the printed reason why it cannot fire
         self._quarantined: list[str] = []
         self._stopped_agents = 0
@@ -102,9 +117,7 @@ class Headless:
             case Observation() as body:
                 self._observation(event, body)
             case Decision() as body:
-                shown = verdict_text(body.verdict, body.reason)
-                was = text(before.get(body.actuator, body.before))
-                self._say(event, f"decision {body.actuator} {was} → {text(body.value)} {shown}: {body.reason}")
+                self._decision(event, body, text(before.get(body.actuator, body.before)))
             case Receipt(decision_id="") as body:
                 whose = " answered" if body.command and not body.command.startswith("local-") else ""
                 self._say(event, f"receipt  {body.actuator}{whose} {body.status} at step {body.step}: {body.reason}")
@@ -115,7 +128,8 @@ class Headless:
             case AgentStatus() as body:
                 self._status(event, body, event.author in known)
             case OperatorCommand() as body:
-                self._say(event, f"operator {event.author}: {command_text(body)}")
+                who = "operator" if event.author == OPERATOR else f"operator {event.author}"
+                self._say(event, f"{who}: {command_text(body)}")
             case OperatorKey() as body:
                 self._say(event, f"operator {body.name}: the key {'counts' if body.key else 'counts no longer'}")
             case CommandAnswer() as body:
@@ -136,10 +150,31 @@ class Headless:
             case PromptsInjected() as body:
                 self._say(event, f"prompts  {injected(body)}")
             case RunEnded() as body:
+                for actuator in list(self._repeated):
+                    self._flush(event, actuator)
                 detail = f": {body.detail}" if body.detail else ""
                 self._say(event, f"learner  {body.reason} at step {body.step}{detail}")
             case _:
                 pass
+
+    def _decision(self, event: Event, body: Decision, before: str) -> None:
+        """Print a decision, but count repetitions of a proposal that is not adopted."""
+        shown = verdict_text(body.verdict, body.reason)
+        change = f"{body.actuator} {before} → {text(body.value)} {shown}"
+        last, times = self._repeated.get(body.actuator, ("", 0))
+        if change == last:
+            self._repeated[body.actuator] = (change, times + 1)
+            return
+        self._flush(event, body.actuator)
+        if body.verdict != "adopted":
+            self._repeated[body.actuator] = (change, 0)
+        self._say(event, f"decision {change}: {body.reason}")
+
+    def _flush(self, event: Event, actuator: str) -> None:
+        """Print how often the knob's last proposal was repeated."""
+        change, times = self._repeated.pop(actuator, ("", 0))
+        if times:
+            self._say(event, f"decision {change} again, {counted(times, 'time')}")
 
     def _status(self, event: Event, body: AgentStatus, known: bool) -> None:
         verb = {"joined": "joined", "cannot_fire": "cannot fire", "left": "left"}.get(body.state, "")
@@ -152,9 +187,12 @@ class Headless:
             return
         if body.state == "cannot_fire" and self._unfit.get(event.author) == body.reason:
             return
+        self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
+        if body.state != "left" and event.author in self._own_agents and self._printed_step < 0:
+            self._starting += 1
+            return
         why = f": {body.reason}" if body.reason else ""
         self._say(event, f"agent    {event.author} {verb}{why}")
-        self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
 
     def _feed(self, event: Event) -> None:
         self.view.feed(event)
@@ -162,6 +200,12 @@ class Headless:
             self.numbering.take(event.body)
 
     def _observation(self, event: Event, body: Observation) -> None:
+        if self._starting:
+            self._starting = 0
+            own = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.live]
+            unfit = sum(bool(agent.cannot_fire) for agent in own)
+            more = f"; {unfit} cannot fire in this run, for reasons in the summary at the end" if unfit else ""
+            self._say(event, f"{counted(len(own), 'agent')} joined{more}")
         for member in self.view.quarantined():
             if member not in self._quarantined:
                 self._say(event, quarantine_text(member))
@@ -193,7 +237,7 @@ class Headless:
     def summary(self) -> list[str]:
         """The outcome of the run, one fact per line."""
         view = self.view
-        how = view.ended.reason if view.ended else "no end in the log"
+        how = view.ended.reason if view.ended else "stopped without a logged end"
         took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0
         lines = [f"{how} at step {view.step} after {took:.1f} s; {view.observations} observations"]
         if name := view.target():
@@ -207,26 +251,33 @@ class Headless:
         decided = f"decisions: {view.decision_counts()}{counts}"
         lines.append(f"{decided}; receipts: {applied or 'none'}")
         if view.outcomes:
-            lines.append(f"{view.outcomes} outcomes were scored")
-        silent = []
-        for name, agent in sorted(view.agents.items()):
-            fate = f"; shadow: {agent.shadow}" if agent.shadow else "; on probation" if agent.newcomer else ""
-            fate += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
-            if not (agent.proposals or agent.against or agent.backed or fate):
-                silent.append(name)
-                continue
-            did = f"{agent.proposals} proposals, {agent.against} against, in {agent.backed} adopted decisions"
-            lines.append(f"agent {name}: {did}{fate}")
+            lines.append(f"scored {counted(view.outcomes, 'outcome')}")
+        lines += self._agent_lines()
         lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.standing()]
         lines += [quarantine_text(member) for member in view.quarantined()]
+        if view.malformed:
+            lines.append(f"skipped {counted(view.malformed, 'malformed message')}")
+        if view.ended and view.ended.lockstep_timeouts:
+            lines.append(f"{counted(view.ended.lockstep_timeouts, 'lockstep time-out')}: this run is not repeatable")
+        if view.ended and view.ended.dropped_observations:
+            lines.append(f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was away")
+        return [clean(line) for line in lines]
+
+    def _agent_lines(self) -> list[str]:
+        """The agents' votes; one line for all that did nothing, and one for each reason why agents cannot fire."""
+        view, lines, silent = self.view, list[str](), list[str]()
+        unfit: dict[str, list[str]] = {}
+        for name, agent in sorted(view.agents.items()):
+            fate = f"; shadow: {agent.shadow}" if agent.shadow else "; on probation" if agent.newcomer else ""
+            if agent.cannot_fire:
+                unfit.setdefault(agent.cannot_fire, []).append(name)
+            if agent.proposals or agent.against or agent.backed or fate:
+                lines.append(f"agent {name}: {voted(agent)}{fate}")
+            elif not agent.cannot_fire:
+                silent.append(name)
+        lines += [f"cannot fire: {', '.join(names)}: {reason}" for reason, names in unfit.items()]
         if self._stopped_agents:
-            lines.append(f"{self._stopped_agents} agents stopped")
+            lines.append(f"{counted(self._stopped_agents, 'agent')} stopped")
         if silent:
             lines.append(f"neither proposed nor objected: {', '.join(silent)}")
-        if view.malformed:
-            lines.append(f"{view.malformed} malformed messages were skipped")
-        if view.ended and view.ended.lockstep_timeouts:
-            lines.append(f"{view.ended.lockstep_timeouts} lockstep time-outs: this run is not repeatable")
-        if view.ended and view.ended.dropped_observations:
-            lines.append(f"{view.ended.dropped_observations} observations were lost while the bus was away")
-        return [clean(line) for line in lines]
+        return lines

@@ -38,7 +38,7 @@ from oven_runs.home.run_folder import Home, RunFolder, Status
 from oven_runs.process import signals, terminal
 from oven_runs.process.child import Child, how, short
 from oven_runs.server import embedded as servers
-from oven_runs.settings.agents import agent_specs, per_process
+from oven_runs.settings.agents import agent_names, agent_specs, per_process
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """Roles with one key each. Agents and committee members have keys by name."""
@@ -88,7 +88,7 @@ class _Stack:
         self.processes: Processes | None = None
         self.members: Members | None = None
         self.server: servers.EmbeddedServer | None = None
-        self.report = Headless(screen, datetime.now(UTC))
+        self.report = Headless(screen, datetime.now(UTC), agent_names(self.settings))
         self.log = LogKeeper(folder, self.report, screen)
         self.floods = message_floods.FloodDetector(self._on_flood)
         self.revoking: set[asyncio.Task[None]] = set()  # references, so that tasks are not collected

@@ -51,6 +51,11 @@ def selected_agents(settings: Settings) -> tuple[str | AgentSettings, ...]:
     )
 
 
+def agent_names(settings: Settings) -> set[str]:
+    """Return the names of the run's agents."""
+    return {agent_spec(agent).name for agent in selected_agents(settings)}
+
+
 def with_agent_rules(settings: Settings) -> Settings:
     """Move the settings of single agents to where the mesh reads them: rules.shadow, rules.trusted and agent_options.
     Raises ConfigError for a grant to an agent that the run does not have."""

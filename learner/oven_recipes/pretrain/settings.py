@@ -96,10 +96,15 @@ class PretrainSettings(base.RecipeSettings):
     # Knobs that the source swarm's agents changed. The weights and the rounding are knobs of the run.
     token_prior: Annotated[str, AfterValidator(_prior)] = Field(
         default=NO_PRIOR,
-        description="source of token scores: none, unigram (frequent tokens), kg (the prior service), or a file of "
-        "`kg token-prior`; scales embeddings at the start by 1 + 0.1 × score, and gives channel.kg its weights",
+        description="source of token scores: none, unigram (the corpus's token frequencies), kg (the knowledge graph), "
+        "or a file from `kg token-prior`; tokens with high scores start with larger embeddings",
     )
-    kg_weight: float = Field(default=0.0, ge=0, le=1, description="initial value of channel.kg; needs a token_prior")
+    kg_weight: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="initial weight of the loss on tokens with a score (the knob channel.kg); needs a token_prior",
+    )
     mtp_weight: float = Field(
         default=0.0,
         ge=0,

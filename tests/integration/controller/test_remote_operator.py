@@ -219,7 +219,7 @@ def reading(far: TlsStack, eve: Path) -> None:
     assert (status["status"], status["processes"]) == ("running", []) and status["knobs"]["grad.clip"] in (4.0, 5.0)
     for words, arguments in {
         "operator ann": ("decisions",),
-        "asked for by": ("explain", "grad.clip"),
+        "requested by operator": ("explain", "grad.clip"),
         "OperatorCommand bob": ("log",),
     }.items():
         code, output = far.elsewhere(eve, *arguments)

@@ -195,7 +195,8 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     words = " ".join(out.split())
     assert "1 looks like a false alarm, after 1 the run got worse, 0 cannot be told" in words
     assert "1. step 305 (tick 305), divergence: run.rollback to tick 298, data.skip 100 why: loss jumped from" in words
-    assert "learning_rate: the run publishes no optim/grad_momentum_cos" in words and "with nothing changed" in words
+    assert "could not fire: " in words and "learning_rate, " in words and "with nothing changed" in words
+    assert "the run publishes no optim/grad_momentum_cos" in (tmp_path / "r.html").read_text()
     assert "knobs assumed, as an attached run would have them: run.rollback, data.skip;" in words
     assert not (tmp_path / "home").exists(), "nothing is left behind"
 

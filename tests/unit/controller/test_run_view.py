@@ -10,9 +10,9 @@ from oven_core.protocol.messages import Decision, MetricSpec
 from oven_runs.log.run_summary import RunSummary
 
 
-def lines(events: list[Event]) -> list[str]:
+def lines(events: list[Event], *own_agents: str) -> list[str]:
     out: list[str] = []
-    report = Headless(out.append, NOON - timedelta(seconds=1))
+    report = Headless(out.append, NOON - timedelta(seconds=1), own_agents)
     for entry in events:
         report.event(entry)
     return [line.removeprefix("    1.0 s  ") for line in out] + report.summary()
@@ -70,6 +70,36 @@ def test_a_proposal_that_only_observe_stops_would_set_and_does_not_count_as_reje
     assert "decisions: 0 adopted, 1 rejected, 1 would be set (observe); receipts: none" in printed
 
 
+def test_repeated_proposals_are_printed_once_and_counted() -> None:
+    log = Log.running("amy", "bob", autonomy="observe")
+    for _ in range(3):
+        log.propose("amy", 0.5)
+        log.vote("bob", "for")
+        log.tick(30)
+    log.end()
+    printed = [line for line in lines(log.events) if line.startswith("decision ")]
+    assert len(printed) == 2 and printed[1] == f"decision {LR} 1 → 0.5 would set again, 2 times"
+
+
+def test_one_line_counts_the_agents_of_the_stack_and_a_guest_has_its_own() -> None:
+    log = Log.running("amy", "bob", "cat", "guest")
+    for name in ("bob", "cat"):
+        log.status(name, "cannot_fire", reason="there is no actuator data.mixture")
+    log.tick()
+    log.end()
+    for name in ("amy", "bob", "cat"):
+        log.status(name, "left", reason="asked to stop")
+    printed = lines(log.events, "amy", "bob", "cat")
+    assert [line for line in printed if "joined" in line] == [
+        "agent    guest joined",
+        "3 agents joined; 2 cannot fire in this run, for reasons in the summary at the end",
+    ]
+    assert [line for line in printed if "cannot fire: " in line] == [
+        "cannot fire: bob, cat: there is no actuator data.mixture"
+    ]
+    assert "3 agents stopped" in printed and "neither proposed nor objected: amy, guest" in printed
+
+
 def test_a_judge_in_quarantine_is_shown_once_with_cause_and_remedy_and_in_the_summary() -> None:
     log = Log.running("amy")
     log.tick(2, **{"committee/tone/quarantined": 1.0, "committee/fact/quarantined": 0.0})
@@ -107,7 +137,9 @@ def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     assert {name: agent.shadow for name, agent in summary.agents.items()} == {
         "amy": "muted by kim", "bob": "rules.shadow", "cat": "by its own word"
     }  # fmt: skip
-    assert "agent amy: 0 proposals, 0 against, in 0 adopted decisions; shadow: muted by kim" in lines(log.events)
+    assert "agent amy: 0 proposals, 0 objections, voted for 0 adopted decisions; shadow: muted by kim" in lines(
+        log.events
+    )
     log.operator("c3", "unmute", agent="amy")
     log.restart()
     log.join("cat")

@@ -14,6 +14,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
+from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import clean, say
 from oven_runs.access.completion_reader import followed, newest
 from oven_runs.access.endpoint import Endpoint
@@ -67,7 +68,13 @@ async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
         async for event in access.follow():
             _print_event(event, as_json, flush=True)
         return
+    pending, started = list[Event](), False  # an earlier version's log is refused at its RunStarted: print nothing then
     async for event in access.events():
+        pending.append(event)
+        started |= isinstance(event.body, RunStarted)
+        while started and pending:
+            _print_event(pending.pop(0), as_json)
+    for event in pending:
         _print_event(event, as_json)
     exit_if_incomplete(access)
 

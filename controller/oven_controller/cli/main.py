@@ -188,10 +188,13 @@ def run(argv: Sequence[str] | None = None) -> None:
         print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in NO_SPACE and not error.filename:
             raise
         where = f" at {error.filename}" if error.filename else ""
-        print(f"error: nothing more can be written{where} ({error.strerror}): make room there", file=sys.stderr)
+        sentence = f"nothing more can be written{where} ({error.strerror}): make room there"
+        if error.errno not in NO_SPACE:
+            sentence = f"{error.filename} cannot be used ({error.strerror}): check its owner and its permissions"
+        print(f"error: {clean(sentence)}", file=sys.stderr)
         sys.exit(OvenError.exit_code)
 
 

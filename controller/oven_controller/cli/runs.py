@@ -14,7 +14,8 @@ from rich.filesize import decimal
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, SameRuns, print_table, several_runs
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
+from oven_runs.access.run_access import warn
 from oven_runs.home import removal
 from oven_runs.home.removal import named_runs, old_runs
 from oven_runs.home.run_folder import Home, RunFolder
@@ -34,7 +35,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
     home = Home()
-    rows = listed_runs(home)
+    rows = listed_runs(home, _warn_of_skipped)
     if as_json:
         print(json.dumps([row.model_dump() for row in rows]))
     elif not rows:
@@ -42,6 +43,10 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     else:
         cells = ((r.run, r.status, r.recipe, r.start, r.created[:16].replace("T", " ")) for r in rows)
         print_table(("run", "status", "recipe", "start", "created"), cells)
+
+
+def _warn_of_skipped(run: str, error: PermissionError) -> None:
+    warn(f"run {run} is not listed, because only another user may read it ({reason(error)})")
 
 
 @runs_command.command()

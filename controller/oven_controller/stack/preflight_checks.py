@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,11 @@ def check(request: Request, home: Home) -> None:
     """Check names, keys, ports and the run. Raises OvenError for those that cannot be used, or a run that cannot
     continue."""
     settings = request.resolved.settings
+    if request.command and shutil.which(request.command[0]) is None:
+        raise ConfigError(
+            f"{request.command[0]!r} is not a program: it is neither on PATH nor an executable file; check its name, "
+            "or write e.g. `oven-controller run -- python train.py`"
+        )
     if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
         raise ConfigError(
             f"port {settings.port} on 127.0.0.1 is in use; choose another with --port, or omit it to use a free one"

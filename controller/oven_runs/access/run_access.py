@@ -12,12 +12,15 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
+from oven_core.protocol.names import Subjects
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
 from oven_core.terminal_text import clean
@@ -25,6 +28,7 @@ from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # takes as long to import as everything else together, and the monitor paints first
     from oven_core.bus.connection import Bus
+    from oven_core.bus.nats_client import InlineMessage
 
 _Item = TypeVar("_Item")
 
@@ -129,11 +133,23 @@ class RunAccess(ABC):
 
         Live messages only signal that there is something new. The events come from `history`, in order and with their
         sequence. Waits for a server or mesh that restarts, and reports it through `tell`. `looked` is called when all
-        available events have been read, at least every POLL_S. Raises RefusedError.
+        available events have been read, at least every POLL_S. If the mesh is gone before the run's end was read, the
+        live message takes its place. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
 
         keyring, last_seq, ended = self.keyring(), 0, False
+        live_end: Event | None = None
+
+        async def listen_for_end(bus: Bus, run: str, wake: asyncio.Event) -> None:
+            def hear(message: InlineMessage) -> None:
+                nonlocal live_end
+                event = Event.from_message(0, message.subject, message.data, datetime.now(UTC), message.headers)
+                if isinstance(event.body, RunEnded):
+                    live_end = event
+
+            await bus.subscribe_inline(Subjects(run).run, hear)
+            await listen(bus, run, wake)
 
         async def fetch(bus: Bus) -> AsyncGenerator[Event]:
             nonlocal last_seq, ended
@@ -142,8 +158,12 @@ class RunAccess(ABC):
                 last_seq, ended = event.seq, ends(event, ended)
             looked()
 
-        async for event in self.polled(listen, fetch, lambda: self.is_over(ended), tell):
+        async for event in self.polled(
+            listen_for_end, fetch, lambda: self.is_over(ended or live_end is not None), tell
+        ):
             yield event
+        if live_end is not None and not ended and self.up():
+            yield keyring.verify(replace(live_end, seq=last_seq + 1))
         if not self.up():
             async for event in self.events(tell=tell):
                 if event.seq > last_seq:

@@ -38,6 +38,12 @@ IMPORTED = "imported"
 _READER = b"reader"
 """Content of the lock file while its holder only reads the store."""
 Status = Literal["running", "completed", "stopped", "failed", "interrupted"]
+Skip = Callable[[str, PermissionError], object]
+"""Called with the name of a run that only another user may read, and the error."""
+
+
+def ignore(_run: str, _error: PermissionError) -> None:
+    """A Skip that does nothing."""
 
 
 class RunInfo(BaseModel):
@@ -244,15 +250,21 @@ class Home:
         self.path = (path or Path(os.environ.get("OVEN_HOME") or ".oven")).absolute()
         self.cache = self.path / "cache"
 
-    def runs(self) -> list[RunFolder]:
-        """Return all runs, newest first. A folder without a readable run.json does not count, nor hide the others."""
+    def runs(self, skip: Skip = ignore) -> list[RunFolder]:
+        """Return all runs, newest first. A folder without a readable run.json does not count, nor hide the others.
+        `skip` is called with each run that only another user may read."""
         created: dict[RunFolder, str] = {}
         try:
             for entry in (self.path / "runs").iterdir():
-                with contextlib.suppress(ConfigError):
+                folder = RunFolder(entry)
+                try:
                     if (entry / "run.json").is_file():
-                        folder = RunFolder(entry)
+                        folder.locked()
                         created[folder] = folder.info().created
+                except PermissionError as error:
+                    skip(folder.run, error)
+                except ConfigError:
+                    pass
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -261,8 +273,12 @@ class Home:
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
         """Return the run `run`; without a name the one that is up, else (unless `running`) the newest.
-        Raises UnknownNameError, and ConfigError if several are up or none is suitable."""
-        runs = self.runs()
+        Raises UnknownNameError, ConfigError if several are up or none is suitable, and PermissionError if only another
+        user may read the run."""
+        skipped: dict[str | None, PermissionError] = {}
+        runs = self.runs(skipped.__setitem__)
+        if run in skipped:
+            raise skipped[run]
         if run is not None:
             for folder in runs:
                 if folder.run == run:
@@ -281,6 +297,8 @@ class Home:
             raise ConfigError(f"several runs are running: {names_of_live}; name one of them, e.g. --run {live[0].run}")
         if running:
             raise ConfigError("no run is running; `oven-controller up` starts one, `oven-controller runs` lists all")
+        if not runs and skipped:
+            raise next(iter(skipped.values()))
         if not runs:
             raise ConfigError(f"there are no runs in {self.path} yet; `oven-controller up` starts one")
         return runs[0]

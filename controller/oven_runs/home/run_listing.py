@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.security import tls
-from oven_runs.home.run_folder import Home
+from oven_runs.home.run_folder import Home, Skip, ignore
 
 
 class ListedRun(BaseModel):
@@ -23,8 +23,8 @@ class ListedRun(BaseModel):
     folder: str
 
 
-def listed_runs(home: Home) -> list[ListedRun]:
-    """Return every run of the home, newest first."""
+def listed_runs(home: Home, skip: Skip = ignore) -> list[ListedRun]:
+    """Return every run of the home, newest first. `skip` is that of Home.runs."""
     return [
         ListedRun(
             run=folder.run,
@@ -36,6 +36,6 @@ def listed_runs(home: Home) -> list[ListedRun]:
             url=tls.shown(info.url),
             folder=str(folder.path),
         )
-        for folder in home.runs()
+        for folder in home.runs(skip)
         for info in (folder.info(),)
     ]

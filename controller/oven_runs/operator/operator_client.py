@@ -16,10 +16,10 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol import names
 from oven_core.protocol.events import UNKNOWN, Event
-from oven_core.protocol.messages import Observation
+from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.security.signing import Keyring
-from oven_runs.access.log_sources import history
+from oven_runs.access.log_sources import batches, history
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 
@@ -28,6 +28,8 @@ LOOK_S: Final = 0.5
 """Seconds between two checks that the run is up: a learner that was killed says nothing."""
 LOGGED_S: Final = 5.0
 """Default time limit for a command to get into the log. No step has to end for that."""
+HISTORY_S: Final = 1.0
+"""Timeout for reading the log through a mesh: a command must not wait for a mesh that hangs."""
 PACE_EVENTS: Final = 512
 """Events before the command that are searched for the length of the newest step."""
 BOUNDARIES: Final = 2
@@ -107,6 +109,7 @@ class OperatorClient:
         self.bus = bus
         self._run, self._by, self._up, self._keyring = access.run, access.by, access.up, keyring
         self._pending: dict[str, _Pending] = {}
+        self._started = False
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -146,9 +149,10 @@ class OperatorClient:
         """Log the command and wait for its result, for `limit_s` seconds or as ReceiptWait says, or until the run ends.
 
         `result`, if passed, is filled in. `changed` is called after every change to it. `ended` says whether the run
-        ended, in addition to what its log and its folder say. Raises BusError if the command
-        does not get into the log in time.
+        ended, in addition to what its log and its folder say. Raises ConfigError before the training has started, and
+        BusError if the command does not get into the log in time.
         """
+        await self._check_started()
         result = result if result is not None else CommandResult(self._run, command)
         pending = self._pending[command.id] = _Pending(result, ReceiptWait(_now(), limit_s), changed)
         try:
@@ -157,7 +161,7 @@ class OperatorClient:
             await self._wait(pending, ended)
             if not result.whole:  # messages were missed if the connection was lost and restored meanwhile
                 with contextlib.suppress(BusError, TimeoutError):
-                    async with asyncio.timeout(1):
+                    async with asyncio.timeout(HISTORY_S):
                         for event in await history(self.bus, self._run, result.logged):
                             result.take(self._keyring.verify(event).body)
             result.waited = pending.wait.waited()
@@ -165,6 +169,21 @@ class OperatorClient:
         finally:
             del self._pending[command.id]
         return result
+
+    async def _check_started(self) -> None:
+        """Raise ConfigError if the log does not contain the run's start yet, because every earlier command is void.
+        Without a mesh, only the log's readers can tell, so the command is sent."""
+        if self._started:
+            return
+        with contextlib.suppress(BusError):
+            async for batch in batches(self.bus, self._run, timeout_s=HISTORY_S):
+                self._started = any(isinstance(event.body, RunStarted) for event in batch)
+                if self._started:
+                    return
+            raise ConfigError(
+                f"run {self._run!r} has not started training yet, so a command has no effect; try again when "
+                f"`oven-controller status {self._run}` shows a step"
+            )
 
     async def _wait(self, pending: _Pending, ended: Callable[[], bool]) -> None:
         """Wait until the result is final, the run ended, or the wait is over. If no step ends, check once how long

@@ -200,7 +200,7 @@ class LogWriter:
             message = message.model_copy(update={"dropped_observations": self.dropped + self.lost})
         wire = message.wire()
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
-            raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
+            raise ValueError(f"{type(message).__name__} of {len(wire):,} bytes; the log accepts at most {LOG_BYTES:,}")
         span = _span_of(make, message, self._contexts) if tracing.on() else None
         subject = learner_subject(self._run, message)
         return QueuedMessage(subject, wire, self._message_id(message), message.incarnation, message.n, span)

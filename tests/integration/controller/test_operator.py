@@ -135,6 +135,8 @@ def test_a_grant_waits_for_the_learner_and_a_setter_that_does_otherwise_is_no_su
     up = stack.up("late", "--set", "agents=[learning_rate]", "--set", "kg=false", until="the learner starts")
     guest = stack.start("agent", "run", "adviser.py", "--trust", "grad.clip")
     stack.read_until(up, "adviser joined")
+    code, text = stack.command("hold", "--run", "late")
+    assert code == 2 and "run 'late' has not started training yet" in text and text.count("\n") == 1
     (stack.run_folder("late").path / "begin").touch()
     assert "trust: agent adviser" in stack.read_until(guest, "trust: ")
 
@@ -156,6 +158,7 @@ def test_holding_needs_no_mesh_and_what_needs_one_waits_for_it(stack: Stack) -> 
     mesh.send_signal(signal.SIGSTOP)  # it is there, and says nothing: nobody starts another
     held = command_json(stack, 0, "hold", "--reason", "a look")
     assert (held["receipt"]["actuator"], held["receipt"]["status"], held["answer"]) == ("run.hold", "applied", None)
+    assert ": held (" in stack.command("status", "meshless")[1]
     code, text = stack.command("hold", "meshless")
     assert (code, text.startswith("hold: noop at step "), "it is held already: a look" in text) == (0, True, True), text
     code, text = stack.command("set", "grad.clip", "4", "--wait", "1.5")

@@ -43,6 +43,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.access import log_recovery, log_sources
 from oven_runs.access.local_run import LocalRun
+from oven_runs.access.remote_run import RemoteRun
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.replay import replay
 from oven_runs.operator.operator_client import carried_out
@@ -309,21 +310,43 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
     await asyncio.to_thread(learner.start)
     await run.until(lambda event: isinstance(event.body, RunStarted))
     stop = OperatorCommand(id="c", action="stop")
-    telling = asyncio.create_task(carried_out(LocalRun(run.folder), stop, 30))
-    await run.until(lambda event: event.body == stop)
     no = Receipt(incarnation=1, n=9, command="c", actuator="run.stop", status="rejected", tick=1, step=1)
-    for signed in (True, False):
-        await run.forge(ON.receipt, no.wire(), signed=signed)
 
     def stopping() -> str | None:
         learner.poll()
         return learner.stopping
 
-    await until(stopping)
-    result = await telling
+    with run.folder.hold():  # the stack is up
+        carrying_out = asyncio.create_task(carried_out(LocalRun(run.folder), stop, 30))
+        await run.until(lambda event: event.body == stop)
+        for signed in (True, False):
+            await run.forge(ON.receipt, no.wire(), signed=signed)
+        await until(stopping)
+        result = await carrying_out
     assert result.code == 0 and result.receipt is not None and result.receipt.status == "applied"
     assert await asyncio.to_thread(learner.close, "stopped")
     assert faults(await run.verified()) == [(ON.receipt, "signature"), (ON.receipt, "unsigned")]
+
+
+async def test_a_remote_follower_gets_the_end_of_the_run_after_the_mesh_is_gone(run: Run) -> None:
+    learner = run.learner([1.0])
+    await asyncio.to_thread(learner.start)
+    monitor = Credentials.load(run.server.creds("monitor"))
+    followed: list[Event] = []
+    reading = asyncio.Event()
+
+    async def follow() -> None:
+        async for event in RemoteRun(RUN, run.server.url, monitor, keys=run.keys).follow(lambda _: None):
+            followed.append(event)
+            reading.set()
+
+    async with run.mesh():
+        following = asyncio.create_task(follow())
+        await reading.wait()
+    assert await asyncio.to_thread(learner.close, "completed")
+    async with asyncio.timeout(30):
+        await following
+    assert isinstance(followed[-1].body, RunEnded)
 
 
 async def test_an_operator_is_believed_under_the_own_name_only(run: Run) -> None:

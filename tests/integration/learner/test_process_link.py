@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -202,11 +201,10 @@ async def test_an_orphaned_process_without_a_server_ends(nats: Server, tmp_path:
     await until(lambda: not psutil.pid_exists(int(output)))
 
 
-async def test_an_unpicklable_message_is_omitted_and_logged(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_too_large_a_message_is_omitted_and_logged(nats: Server, caplog: pytest.LogCaptureFixture) -> None:
     run = Training(nats)
     await off_loop(run.client.start)
-    odd: Any = object()
-    run.client.observe(1, {"loss": odd})
+    run.client.observe(1, {f"metric/{n}": 1 / 3 for n in range(20_000)})
     run.steps(2)
     assert await off_loop(run.client.close, "completed")
     assert [message.n for message in await learner_messages(nats)] == [1, 3, 4, 5]

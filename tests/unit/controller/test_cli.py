@@ -51,6 +51,20 @@ def test_without_the_source_checkout_there_are_no_benches(
         assert "run them from a source checkout" in capsys.readouterr().err
 
 
+def test_ctrl_c_during_the_imports_is_silent() -> None:
+    code = (
+        "import signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt)\n"
+        "from oven_controller.cli.console_script import run\n"
+        "run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_removed_command_names_the_tag(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("kg", "learn") == 2
     assert "was removed" in capsys.readouterr().err
@@ -79,6 +93,7 @@ def test_a_removed_command_names_the_tag(capsys: pytest.CaptureFixture[str]) -> 
             ],
             "committee member 'a.b' is not a usable name",
         ),
+        (["run", "--set", "agents=[]", "--", "nothere"], "'nothere' is not a program"),
         (["bench", "nothere"], "no bench named 'nothere'"),
         (["up", "--recipe", "nothere"], "no recipe named 'nothere'"),
         (["up", "--set", "seed"], "write e.g. --set rules.window_ticks=5"),

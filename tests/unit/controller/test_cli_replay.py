@@ -202,6 +202,15 @@ def test_a_log_with_trials_is_refused_with_one_sentence_that_names_the_tag(
     assert capsys.readouterr().err.strip().splitlines()[-1].endswith(sentence)
 
 
+def test_a_log_that_is_refused_is_not_printed_in_part(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log(stride=1)
+    log.join("amy")
+    log.start()
+    folder = left_behind(home, log)
+    folder.export.write_text(with_trials(folder.export.read_text()))
+    assert (invoke("log", "r"), capsys.readouterr().out) == (2, "")
+
+
 def test_rules_for_trials_without_a_learner_that_makes_any_replay(home: Home) -> None:
     folder = left_behind(home, a_run())
     folder.export.write_text(folder.export.read_text().replace('"rules":{', '"rules":{"trials":"risky",', 1))

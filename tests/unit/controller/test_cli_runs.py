@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +19,12 @@ from oven_runs.home.model_spend import NAME, ModelSpend, Spend
 from oven_runs.home.run_folder import Home, RunFolder
 
 DAY = 86400
+UNPRIVILEGED = """
+import ctypes, os, sys
+for capability in (1, 2):  # root's, to open any file; without effect for other users
+    ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP
+os.execv(sys.executable, [sys.executable, "-m", "oven_controller.cli.main", *sys.argv[1:]])
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +108,23 @@ def test_a_damaged_run_can_be_removed(home: Home) -> None:
     (folder.path / "run.json").write_text("{")
     assert invoke("runs", "rm", "cut", "--yes") == 0
     assert not folder.path.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_a_run_of_another_user_is_one_line_and_hides_no_other(home: Home) -> None:
+    for run in ("mine", "theirs"):
+        home.create(run, "grpo")
+    lock = home.path / "runs" / "theirs" / "lock"
+    lock.touch(mode=0o000)
+    expected = {
+        ("runs",): (0, "warning: run theirs is not listed, because only another user may read it"),
+        ("status", "theirs"): (3, f"error: {lock} cannot be used (Permission denied): check its owner"),
+        ("status",): (0, ""),
+    }
+    for args, (code, line) in expected.items():
+        done = subprocess.run([sys.executable, "-c", UNPRIVILEGED, *args], capture_output=True, text=True)
+        assert (done.returncode, done.stderr.count("\n")) == (code, int(bool(line))), done.stderr
+        assert done.stderr.startswith(line) and ("mine" in done.stdout) == (code == 0)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../runs", "", "/tmp", "a/../a"])

@@ -19,7 +19,7 @@ def test_a_run_from_start_to_end(stack: Stack) -> None:
     lines = output.splitlines()
     assert lines[0] == "DRILL slow: everything was made slow. This was staged on purpose; no agent is told."
     assert "step   12/12  reward 1.000  eval/accuracy 0.750" in output
-    assert "agents joined; 1 cannot fire" in output and "cannot fire: curriculum: " in output
+    assert "cannot fire: curriculum: " in output
     assert "eval/accuracy 0.521 → 0.750 (+0.229)" in output
 
     folder = stack.run_folder("one")

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.cli.options import HERE, RunName, SameRun, from_anywhere, one_run
+from oven_controller.cli.options import HERE, SameRun, from_anywhere, one_run, run_argument
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 
 
 @from_anywhere
 def mcp(
-    run: RunName = None,
+    run: Annotated[str | None, run_argument("all runs")] = None,
     run_: SameRun = None,
     control: Annotated[
         bool,

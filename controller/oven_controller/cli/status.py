@@ -31,7 +31,8 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, end
 def _lines(status: RunStatus) -> Iterator[str]:
     drill = f", DRILL: {status.drill}" if status.drill else ""
     state = "held" if status.held else status.status
-    yield f"run {status.run}: {state} ({status.recipe}, start {status.start or 'its own'}{drill})"
+    start = f", start {status.start}" if status.start else ""
+    yield f"run {status.run}: {state} ({status.recipe}{start}{drill})"
     yield from _process_lines(status)
     yield from (f"! {note}" for note in status.notes)
     if status.log_unread:

@@ -129,7 +129,7 @@ _TABLE: Final = (
     Action(
         "trust",
         "Trust an agent",
-        "Let an agent's votes carry and veto, on some knobs or on all",
+        "Let an agent's votes decide and veto, on some knobs or on all",
         "",
         answer="mesh",
         arguments=(_AGENT, _ACTUATORS),
@@ -138,7 +138,7 @@ _TABLE: Final = (
     Action(
         "distrust",
         "Distrust an agent",
-        "Put an agent on probation: its votes carry and veto nothing",
+        "Put an agent on probation: its votes neither decide nor veto",
         "They are still counted and scored.",
         answer="mesh",
         arguments=(_AGENT, _ACTUATORS),

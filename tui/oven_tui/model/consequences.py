@@ -157,9 +157,9 @@ def _agent(view: MonitorView, command: OperatorCommand) -> str:
         case "unmute":
             return f"Votes of {name} ({spoke}) count again from the next ballot on."
         case "trust":
-            return f"Votes of {name} ({spoke}) count and can veto from the next tally on: {where}."
+            return f"Votes of {name} ({spoke}) can decide and veto from the next tally on: {where}."
         case _:
-            return f"{name} ({spoke}) is on probation: its votes carry nothing and veto nothing: {where}."
+            return f"{name} ({spoke}) is on probation: its votes neither decide nor veto: {where}."
 
 
 def changed(name: str, before: object, value: object) -> str:

@@ -1,4 +1,4 @@
-"""The SDK for agents, and the agents that ship with Oven Controller, one a file."""
+"""The SDK for writing agents, and the agents that ship with Oven Controller."""
 
 from oven_agents.sdk.agent import Agent, Notice
 from oven_agents.sdk.alternative_plans import Alternatives, Plan

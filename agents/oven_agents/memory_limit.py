@@ -1,8 +1,8 @@
-"""The memory limit of an agent process, so that a leaking agent takes no memory from the training.
+"""Limits the memory of an agent process, so that a leaking agent cannot starve training.
 
-The kernel enforces the limit (RLIMIT_DATA) for each process, also for those that an agent starts, so the agent's
-allocation fails before the machine runs out. In an agent's code this raises MemoryError, which the session handles. In
-other code the process ends and reports the reason.
+The kernel enforces the limit (RLIMIT_DATA) on each process, including child processes. So the agent's allocation fails
+before the machine runs out of memory. In an agent's code this raises MemoryError, which the session handles. In other
+code the process exits and reports the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def limit(megabytes: int) -> None:
 
 
 def reached(*agents: str) -> str:
-    """Return the message for the log and a status: these agents' process got no more memory, the limit, the remedy."""
+    """Return the message for the log and a status: these agents' process is out of memory, the limit, the remedy."""
     most = resource.getrlimit(resource.RLIMIT_DATA)[0]
     who = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
     if most == resource.RLIM_INFINITY:

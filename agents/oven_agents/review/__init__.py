@@ -1,1 +1,1 @@
-"""Agents over a finished run: what they would have voted, what would have been decided, and what happened instead."""
+"""Reviews of finished runs: the votes that agents would have cast, the decisions, and the recorded outcome."""

@@ -1,4 +1,4 @@
-"""`oven-controller backtest AGENT RUN`: one agent over a recorded run, vote by vote."""
+"""Implements `oven-controller backtest AGENT RUN`, which replays a recorded run to one agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's recent observations by metric, and windows that look their answers up there.
+"""Stores recent observations by metric, so that windows can answer questions faster in a review.
 
 A plain `Window` reads its observations one by one for every question. A review asks a million questions about one run,
 and with these windows it takes a third of the time. The answers are the same. If a question touches steps that a

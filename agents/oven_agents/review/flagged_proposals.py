@@ -1,9 +1,9 @@
-"""Flags: an agent's proposals without their repetitions, and whether each looks like a false alarm.
+"""Groups an agent's repeated proposals into flags, and judges whether each is a likely false alarm.
 
 The recorded run did not make the change. So a flag is judged by the median of its target over the second half of its
 horizon, compared with the horizon before it (for a rollback: before the tick to go back to). If that is not worse by
 two standard errors, the run did well without the change, and the flag is a false alarm. Otherwise something was wrong,
-which does not mean that the change would have helped. `JUDGED` lists the cases in which nothing can be said.
+which does not mean that the change would have helped. `JUDGED` lists the cases that cannot be judged.
 """
 
 from __future__ import annotations

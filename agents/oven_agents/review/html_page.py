@@ -1,4 +1,4 @@
-"""A review as one HTML file without scripts or external resources, with charts as inline SVG."""
+"""Renders a review as one HTML file with inline SVG charts, without scripts or external resources."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Replays a recorded run to agents, open loop, with one mesh. Computes their votes and the decisions that would have
-followed.
+"""Replays a recorded run to agents in an open loop, and computes their votes and the decisions that a mesh would have
+made.
 
 The agents receive the same events as in a live run: the recorded start, observations and receipts, and the ballots and
-decisions of a mesh. In this mesh, their votes replace the recorded votes under their names. All are asked after each
-event, and their messages are added by name, so that no agent sees another's vote first. A live agent is asked when it
-has time, so it may have skipped windows on which it votes here.
+decisions of a mesh. In this mesh, their votes replace the recorded votes under their names. All agents vote after each
+event, and their messages are added by name, so that no agent sees another's vote first. A live agent votes when it has
+time, so it may have skipped windows on which it votes here.
 """
 
 from __future__ import annotations

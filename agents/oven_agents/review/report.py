@@ -1,4 +1,4 @@
-"""The findings of a review: as plain data for scripts, and as text."""
+"""The report of a review, with output as JSON data and as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPEN_LOOP = (
 
 @dataclass
 class Report:
-    """The findings. `measured` has what charts and judgements need, by metric."""
+    """The findings of a review. `measured` has the series for charts and judgements, by metric."""
 
     run: str
     start: RunStarted
@@ -44,7 +44,7 @@ class Report:
 
     @property
     def silent(self) -> list[str]:
-        """Agents that could have flagged something and did not."""
+        """Agents that were able to flag something but did not."""
         spoke = {flag.agent for flag in self.flags}
         return [name for name in self.agents if name not in spoke and name not in self.cannot_fire]
 
@@ -159,14 +159,14 @@ def verdict(flag: Flag) -> str:
 
 
 def times(flag: Flag) -> str:
-    """Return how often the flag was repeated, and until when; empty if it was not."""
+    """Return how often and until when the flag was repeated, or an empty string if it was not."""
     return f"{len(flag.plans)} times, until step {flag.last.step:,}" if len(flag.plans) > 1 else ""
 
 
 MOST = 4
-"""Flags that are shown, so that the report fits a screen; --json and --html have all."""
+"""Maximum flags in the text report, so that it fits a screen. --json and --html have all."""
 NOTICES = 2
-"""Notices that are shown; --json and --html have all."""
+"""Maximum notices in the text report. --json and --html have all."""
 
 
 def text_lines(report: Report) -> list[str]:

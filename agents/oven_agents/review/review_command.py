@@ -1,4 +1,4 @@
-"""`oven-controller review PATH`: all agents over one finished run."""
+"""Implements `oven-controller review PATH`, which replays a finished run to all agents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main(
 ) -> int:
     """Print a review and return the exit code.
 
-    `agents` are names or files; none means all installed agents whose votes follow from a log. `events` returns the
+    `agents` are names or files; none means all installed agents that can be replayed from a log. `events` returns the
     run's verified log each time it is called. `change` maps the recorded start to the one that is replayed, with the
     knobs that it may add. `notes` returns remarks about the source. Raises ConfigError, UnknownNameError, and the
     errors of reading a log.

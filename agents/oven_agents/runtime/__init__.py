@@ -1,1 +1,1 @@
-"""An agent's process: loading agents, connecting them, and asking the knowledge graph."""
+"""The agent process: loads agents, connects them to a run, and queries the knowledge graph."""

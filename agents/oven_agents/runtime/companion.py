@@ -1,7 +1,7 @@
-"""An agent's companion: a coroutine for work that takes longer than a vote may, such as asking a language model.
+"""Companions: background coroutines for work that is too slow for a vote, such as calling a language model.
 
 `vote` stays synchronous and never waits. It leaves a question for the companion and finds the answer at a later tick.
-Companions exist only in a live run. A replay, a backtest and the gym start none.
+Companions exist only in a live run. Replays, backtests and the gym do not start them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def _no_log() -> list[Event]:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The run around an agent, for its companion."""
+    """The information about a run that a companion receives."""
 
     name: str
     """The name under which the agent votes."""
@@ -66,7 +66,7 @@ class Companioned(Protocol):
 
 
 class Companions:
-    """The companions of one process's agents. One that raises stops no agent from voting."""
+    """The companions of all agents in one process. If a companion raises, all agents still vote."""
 
     def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", pin: str | None = None) -> None:
         """`run` and `pin`, the learner's public key, are for companions that read the log."""
@@ -89,7 +89,7 @@ class Companions:
 
 
 class _Log:
-    """The run's log from the mesh's `history`, read in increments."""
+    """An incremental reader of the run's log, from the mesh's `history`."""
 
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
         self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(pin)
@@ -112,7 +112,7 @@ async def _logged(name: str, companion: Coroutine[Any, Any, None]) -> None:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Return the run's settings; empty if they cannot be read, because other agents of the process need none."""
+    """Return the run's settings, or an empty dict if unreadable, because other agents may not need them."""
     config = folder / "config.json"
     if not config.is_file():
         return {}

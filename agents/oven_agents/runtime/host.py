@@ -1,4 +1,4 @@
-"""The process of one or several agents, which share a connection. It may publish on the agents' own subjects only."""
+"""The process that runs one or more agents over a shared connection. It may only publish on their subjects."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from oven_runs.settings.agent_options import assigned, described
 log = logging.getLogger("oven.agent")
 
 REPEAT_S = 0.25
-"""In lockstep, seconds to wait for the next event before repeating `done`."""
+"""Seconds to wait for the next event in lockstep before repeating `done`."""
 REPEATS = 20
-"""Maximum repetitions, so that a run on hold does not fill its log overnight."""
+"""Maximum repetitions of `done`, so that a paused run does not fill its log overnight."""
 HISTORY_S = 15.0
 """Seconds to keep asking for history while no mesh replica answers."""
 HISTORY_REPLY_S = 2.0

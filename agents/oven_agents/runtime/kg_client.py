@@ -1,10 +1,10 @@
-"""Asks the knowledge graph about a proposal before it is published, to choose among plans, add sources, or veto.
+"""Consults the knowledge graph before a proposal is published. It can choose a plan, add sources, or veto.
 
 If the service is down or late, the vote is published unchanged, with the first of the agent's plans. By the run's
 rules, the mesh rejects every change that the graph forbids.
 
-The questions are one generator: it yields (endpoint, request) and receives the reply, or None. `answered` answers it
-with a function in this process, `answered_by_service` over the bus."""
+The questions come from a generator that yields (endpoint, request) and receives the reply, or None. `answered` answers
+them with a function in this process, `answered_by_service` over the bus."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from oven_core.protocol.messages import AgentStatus, Message, RunStarted, Vote
 log = logging.getLogger("oven.agent")
 
 DEADLINE_S: Final = 0.25
-"""Seconds for an answer. A vote that waits longer may miss its ballot."""
+"""Timeout of one request in seconds. A vote that waits longer may miss its ballot."""
 RETRY_AFTER_S: Final = 5.0
-"""Seconds to leave a service alone that did not answer, so that an agent does not lose the deadline at every tick."""
+"""Seconds before the next request after a failed one, so that an agent does not wait for the deadline at every tick."""
 MAX_EVIDENCE: Final = 32
-"""Entries of evidence that a vote may hold (`Vote.evidence`)."""
+"""Maximum entries of evidence in a vote (`Vote.evidence`)."""
 HEADER_BYTES: Final = 1024
 """The part of a vote's size limit that is reserved for its headers."""
 
@@ -67,7 +67,7 @@ _Result = TypeVar("_Result")
 
 
 def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
-    """Return the question about a proposal: its change and direction, its symptoms, and what the run can do."""
+    """Return the request about a proposal, with its change, its symptoms, and the run's actuators and metrics."""
     knob = knobs.get(vote.actuator)
     symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
     return JudgeRequest(
@@ -82,7 +82,7 @@ def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_fli
 
 
 def with_sources(vote: Vote, judgement: Judgement) -> Vote:
-    """Return the vote with the graph's paths after its own evidence, as many as fit into its limits."""
+    """Return the vote with as many of the graph's paths as fit, added after its own evidence."""
     sources = [f"kg:{judgement.graph[:12]}"]
     sources += [f"for: {cited(path)}" for path in judgement.supports]
     sources += [f"against: {cited(path)}" for path in judgement.objections]
@@ -96,12 +96,12 @@ def cited(path: EvidencePath) -> str:
 
 
 def veto_reason(judgement: Judgement) -> str:
-    """Return why the graph forbids the change now; empty if it does not."""
+    """Return why the graph forbids the change now, or an empty string if it does not."""
     return "; ".join(map(cited, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
 
 
 def answered(questions: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskPrior) -> _Result:
-    """Answer a generator's questions with a function of this process, and return the generator's result."""
+    """Answer a generator's questions with a function in this process, and return the generator's result."""
     try:
         request = next(questions)
         while True:
@@ -114,7 +114,7 @@ def answered(questions: Generator[tuple[str, bytes], bytes | None, _Result], ask
 async def answered_by_service(
     questions: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskService
 ) -> _Result:
-    """The same with a coroutine function, such as `PriorClient.ask`."""
+    """Do the same as `answered` with a coroutine function, such as `PriorClient.ask`."""
     try:
         request = next(questions)
         while True:
@@ -129,7 +129,7 @@ def consultation(
 ) -> Consultation:
     """Yield the questions about one message, and return the messages to publish.
 
-    A plan of which any part is forbidden is omitted as a whole: a rollback without its cut would only fail again.
+    If any part of a plan is forbidden, the whole plan is dropped: a rollback without its cut would only fail again.
     """
     if run is None or not needs_graph(message):
         return without_graph([message])
@@ -176,7 +176,7 @@ class PriorClient:
         knobs: Mapping[str, Knob],
         in_flight: Sequence[str],
     ) -> Messages:
-        """Return the messages to publish, in order: one plan of `Alternatives`, nothing that the graph forbids."""
+        """Return the messages to publish, in order: one plan per `Alternatives`, without forbidden changes."""
         if self._is_away() or not any(map(needs_graph, messages)):
             return without_graph(messages)
         consultations = (consultation(message, run, knobs, in_flight, self._report) for message in messages)
@@ -184,7 +184,7 @@ class PriorClient:
         return [message for resolved in replies for message in resolved]
 
     async def ask(self, endpoint: str, request: bytes) -> bytes | None:
-        """Return the reply; None if there is none in time, or was none a moment ago."""
+        """Return the reply, or None if this request fails or another one failed within RETRY_AFTER_S."""
         if self._is_away():
             return None
         try:
@@ -204,7 +204,7 @@ class PriorClient:
 
 
 def _read(kind: type[_Reply], reply: bytes | None, report: Report) -> _Reply | None:
-    """Parse a reply; None if there is none, or if it is not valid."""
+    """Parse a reply. Return None if it is missing or invalid."""
     try:
         return None if reply is None else kind.model_validate_json(reply)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Loads an agent by the name of its entry point in `oven.agents`, or from the user's Python file."""
+"""Loads an agent by its entry point name in `oven.agents`, or from a Python file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_runs.settings.agent_options import checked
 
 
 def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str = "") -> tuple[str, Agent]:
-    """Return (default name, agent), created with `options`. `alias` is its name in errors, if it has another.
+    """Return (default name, agent), created with `options`. `alias` replaces the name in error messages.
     Raises UnknownNameError, or ConfigError with the file and line of the problem."""
     factory, error_prefix = find(name_or_file)
     name = default_name(name_or_file)
@@ -29,7 +29,7 @@ def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str
 
 
 def repeatable_agents() -> list[str]:
-    """Return the installed agents whose votes follow from a log, sorted by name. Raises the same errors as `load`."""
+    """Return the sorted names of installed agents that can be replayed from a log. Raises the same errors as `load`."""
     return [name for name in sorted(plugins.points("agents")) if not getattr(find(name)[0], "unrepeatable", "")]
 
 
@@ -107,7 +107,7 @@ def _class_in_file(path: Path) -> type[Agent]:
 
 
 def _describe(error: BaseException) -> str:
-    """Describe an exception in the words of Python."""
+    """Return a description of an exception, with its Python type and message."""
     if isinstance(error, SystemExit):
         return f'called sys.exit({error.code!r}); put code that is only for scripts under `if __name__ == "__main__":`'
     return f"raised {type(error).__name__}: {error}"

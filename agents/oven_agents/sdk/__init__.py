@@ -1,1 +1,1 @@
-"""The SDK: what an agent is, what it sees, and its session in a run."""
+"""The agent SDK: the agent interface, the window that an agent reads, and its session in a run."""

@@ -1,4 +1,4 @@
-"""The agent interface: declare what the agent needs and what it may move, then vote on each window."""
+"""The agent interface: an agent declares its metrics and actuators, then votes on each window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A text for people, without a vote. It is logged once, until the agent sends a notice about something else."""
+    """A message for people, without a vote. It is logged once, until the agent sends one about another topic."""
 
     about: str
     """The topic in a word or two. Two notices with the same topic count as one, even if their figures differ."""
@@ -33,7 +33,7 @@ SHARE: Final = (0.0, 1.0)
 
 
 class Agent:
-    """Base class for agents. Keep no state that the window does not hold: a restarted agent must vote like one that
+    """Base class for agents. Do not keep state outside the window: after a restart, an agent must vote as if it had
     kept running."""
 
     version: ClassVar[str] = "1"
@@ -52,15 +52,15 @@ class Agent:
     """Why its votes cannot be recomputed from a log, as the rest of a sentence after its name. Empty if they can."""
 
     def vote(self, window: Window) -> Answer:
-        """Return the agent's vote on the newest tick, or None to abstain. Called once per tick; ticks that arrive while
+        """Return the agent's vote on the newest tick, or None to abstain. Called once per tick. Ticks that arrive while
         the agent is busy are skipped."""
         raise NotImplementedError
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         """Return the symptoms that are present now (`window.alert`). Called before `vote`.
 
-        The runtime logs a symptom when it first appears and again when it is no longer returned. Return it as long as
-        it lasts, and use hysteresis between start and end (oven_agents.stats.symptoms)."""
+        The runtime logs a symptom when it first appears and again when it is no longer returned. Return it for as
+        long as it lasts, and use hysteresis between start and end (oven_agents.stats.symptoms)."""
         return ()
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
@@ -68,7 +68,7 @@ class Agent:
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Return why this agent can never vote in this run, or None. Called once per run; people see the answer."""
+        """Return why this agent can never vote in this run, or None. Called once per run. People see the answer."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):

@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 
 MAX_ACTIVE = 8
-"""Symptoms that one agent may have raised at a time. Readers store as many, and more at once point to one problem."""
+"""Maximum active symptoms per agent. Readers store this many. More at once usually have one common cause."""
 
 
 class AlertEdges:
@@ -30,7 +30,7 @@ class AlertEdges:
         return [*cleared, *(alert for symptom, alert in present.items() if symptom not in self._active)]
 
     def record(self, alert: Alert) -> None:
-        """Record a published alert, also one from before the agent was restarted. Call in the log's order."""
+        """Record a published alert, including those from before a restart. Call in log order."""
         if alert.state == "raised" and (alert.symptom in self._active or len(self._active) < MAX_ACTIVE):
             self._active[alert.symptom] = alert
         elif alert.state == "cleared":

@@ -1,4 +1,4 @@
-"""Several plans for the same symptoms, of which one is published: the knowledge graph's choice, or the agent's first.
+"""Alternative plans for the same symptoms. The knowledge graph chooses one; otherwise the agent's first is published.
 
 An agent sees symptoms. A symptom has several causes, and each cause has its own remedy, so metrics alone often leave
 more than one plan open. The graph says which of them is most likely to help."""
@@ -26,14 +26,14 @@ SYMPTOM = "symptom:"
 REMEDIES = 50
 """Maximum remedies in a diagnosis. In a shorter list, an omitted remedy would seem unknown."""
 CITED = 8
-"""The most unmet prerequisites that a vote names. A vote holds 32 entries of evidence in all."""
+"""Maximum unmet prerequisites in a vote. A vote can have at most 32 entries of evidence."""
 SPARE = 1e-6
 """Added to each topic's learnability so that the sum is never 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Votes that are adopted all together or not at all, in the order in which they must be applied."""
+    """Votes that the mesh adopts all together or not at all, in the order in which they must be applied."""
 
     remedy: str
     """The remedy's node in the graph, e.g. "rollback_and_cut"."""
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Several plans for the same symptoms, of which one is published."""
+    """Several plans for the same symptoms. Only one is published."""
 
     plans: tuple[Plan, ...]
     """Plans in the agent's order of preference, each with the agent's confidence in its votes. Never empty."""
@@ -116,7 +116,7 @@ class TopicShares:
 
 
 UnsentMessage = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares
-"""A message of an agent before the graph was asked about it."""
+"""An agent's message before the knowledge graph has been consulted."""
 
 
 def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives | None:
@@ -155,8 +155,8 @@ def ranked(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan
     """Return the plans, best first.
 
     Plans are ranked by the graph's score of their remedies; ties keep the agent's order, and plans that the graph does
-    not know come last. Without a diagnosis, or if the graph knows none of them, the agent's order stands. A remedy that
-    the run cannot carry out is dropped, except the agent's first plan if the graph has no candidate.
+    not know come last. Without a diagnosis, or if the graph knows none of them, the agent's order is kept. A remedy
+    that the run cannot apply is dropped, except the agent's first plan if the graph has no candidate.
     """
     remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
     feasible = [plan for plan in alternatives.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
@@ -173,7 +173,7 @@ def best_plan(alternatives: Alternatives, diagnosis: Diagnosis | None) -> tuple[
 
 
 def without_graph(messages: Sequence[UnsentMessage]) -> list[Vote | AgentStatus | Alert]:
-    """Return the messages as they are published if no graph is asked."""
+    """Return the messages to publish when there is no knowledge graph."""
     resolved: list[Vote | AgentStatus | Alert] = []
     for message in messages:
         match message:

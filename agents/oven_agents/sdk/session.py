@@ -1,4 +1,4 @@
-"""One agent in one run, as a pure fold: events in, votes, alerts and statuses out. The host adds the bus."""
+"""The session of one agent in one run. It turns events into votes, alerts and statuses. The host adds the bus."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ HEARTBEAT_TICKS = 10
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that the log already has: on an open ballot, or rejected a moment ago."""
 PATIENCE = 20
-"""Consecutive windows on which an agent may raise before it is no longer asked."""
+"""Consecutive windows on which an agent may raise before the session stops asking it."""
 
 
 class Session:
     """The state of one agent in one run.
 
-    Call `absorb` with any number of events, then `react` once. So a slow agent skips windows instead of queuing
-    them."""
+    Call `absorb` with any number of events, then `react` once. This way a slow agent skips windows instead of
+    queuing them."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Session:
 
     @property
     def awaited(self) -> AgentStatus | None:
-        """In lockstep, the status that the mesh waits for; otherwise None. Repeat it if there is no reaction, because
+        """The status that the mesh waits for in lockstep; otherwise None. Repeat it if there is no reaction, because
         the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
             return None
@@ -204,7 +204,7 @@ class Session:
 
     @property
     def run(self) -> RunStarted | None:
-        """The run's newest announcement; None before the first."""
+        """The run's newest announcement, or None before the first."""
         return self._run
 
     @property
@@ -338,7 +338,7 @@ class Session:
         return [], [vote for vote, why in obstacles if not why], notice
 
     def _obstacle(self, votes: Sequence[Vote], tick: int) -> str:
-        """Return why the first redundant vote would only fill the log now; empty if there is none."""
+        """Return why the first redundant vote is withheld, or an empty string if there is none."""
         return next((why for vote in votes if (why := self._is_redundant(vote, tick))), "")
 
     def _notice_status(self, notice: Notice | None) -> list[AgentStatus]:
@@ -353,7 +353,7 @@ class Session:
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
     def _is_redundant(self, vote: Vote, tick: int) -> str:
-        """Return why a proposal would only fill the log now; empty if it would not.
+        """Return why a proposal is redundant now, or an empty string if it is not.
 
         An actuator cools down after a change, and after this agent's own proposal was rejected or became advice.
         Another agent's rejected proposal does not count."""
@@ -394,7 +394,7 @@ class Session:
 
 
 def _held_back(votes: Sequence[Vote], why: str) -> Notice | None:
-    """Return a notice that the votes are withheld and why; None if they are cast or already in the log."""
+    """Return a notice with the reason for withholding the votes, or None if they are cast or already logged."""
     if not why or why == ALREADY_LOGGED:
         return None
     changes = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)

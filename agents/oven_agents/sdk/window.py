@@ -1,4 +1,4 @@
-"""The window that an agent votes on: recent observations, knobs, receipts and open ballots of one run. Read-only."""
+"""An agent's read-only view of a run: recent observations, knobs, receipts and open ballots."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Window:
     open_ballots: Mapping[str, BallotOpened]
     """Open ballots by actuator."""
     commanded: Set[str] = frozenset()
-    """Ids of decisions that an operator set or approved."""
+    """Ids of decisions that an operator made or approved."""
     new_ticks: int = 1
     """Ticks since the agent's last window, at least 1. An agent that lags behind a fast run skips ticks."""
     earlier: Sequence[tuple[int, int, float]] = ()

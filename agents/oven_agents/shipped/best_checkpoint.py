@@ -1,4 +1,4 @@
-"""Rolls back to the best held-out reading when quality is worse beyond noise, whatever the cause."""
+"""Rolls back to the best held-out reading when quality has fallen by more than noise, whatever the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detects stated confidence that no longer matches how often the policy is right, beyond chance."""
+"""Detects a policy whose stated confidence no longer matches its accuracy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CalibrationDrift(Agent):
     is drawn from the confidences themselves. At 250 answers it is 0.06 for spread confidences and 0.02 for equal ones,
     so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned errors).
 
-    Actions: raises an alert as long as the drift lasts. It offers four plans: a larger weight λ for the calibration
+    Actions: raises an alert for as long as the drift lasts. It offers four plans: a larger weight λ for the calibration
     term in the reward; a rollback to the last calibrated tick at half the learning rate; a larger β, because the
     reference is calibrated if its training made it so; and a lower learning rate. With λ or a rollback, it is confident
     enough to act alone, because the error is certain and both undo it directly.

@@ -1,4 +1,4 @@
-"""Keeps every level of difficulty that can still be learnt in the data mixture."""
+"""Keeps every difficulty level that the policy can still learn in the data mixture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Curriculum(Agent):
     Bernoulli reward, from which a group-relative advantage learns (learnability: Rutherford et al. 2024, arXiv
     2408.15099). An unknown level counts as p = ½. Every level keeps a floor, so that forgetting is seen. A level whose
     prerequisite still fails gets only its floor, because skills are learnt in an order (Skill-it, Chen et al. 2023,
-    arXiv 2307.14430). The prior service's graph is asked for prerequisites by the levels' names. If it knows none or
+    arXiv 2307.14430). The agent looks up prerequisites in the knowledge graph by the levels' names. If it knows none or
     does not answer, each level is a prerequisite of the next in the announced order, and the vote says so.
 
     False alarms: a level fails only if the lower confidence bound of its reward (Wilson 1927, one-sided 90 %, one trial

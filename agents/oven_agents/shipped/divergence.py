@@ -1,5 +1,5 @@
-"""Detects a damaged run and proposes ways back: a loss that jumps, creeps up or is not a number, weights that moved by
-themselves, a gradient that passed the clip."""
+"""Detects a diverging run and proposes a remedy. The signs are a loss that jumps, creeps up or is not finite, weights
+that moved without a matching update, and a huge gradient that the clip did not catch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detects a policy that drifts: away from a frontier model's answers, or ever faster from its reference."""
+"""Detects policy drift, away from a frontier model's answers or at a growing rate from the reference model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BETA, SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
 class Drift(Agent):
     """Signals: the frontier calibrator's change against step 0 (docs/judging.md). The bits per byte of a frontier
     model's answers, or the divergence from it, have grown by more than LARGE or FAR, and grew at each of the newest
-    READINGS. The texts are fixed and never trained on, so a reading has no noise, and growth is distance of the policy.
+    READINGS. The texts are fixed and never trained on, so a reading has no noise, and growth means drift.
     Without a frontier model: a KL to the reference that triples within 15 ticks, and answers that shrink below 0.6 of
     their length (oven_agents.stats.symptoms).
 

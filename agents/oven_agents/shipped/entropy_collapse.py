@@ -1,4 +1,4 @@
-"""Detects a policy, or its stated confidence, that has lost its spread, compared with chance."""
+"""Detects collapsed entropy in a policy, and constant rewards or stated confidences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposes that a run whose held-out quality is past its best ends with the weights of its best reading."""
+"""Proposes to end a run with the weights of its best held-out reading once quality has fallen."""
 
 from __future__ import annotations
 

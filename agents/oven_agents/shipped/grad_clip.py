@@ -1,4 +1,4 @@
-"""Sets the gradient clip so that it cuts outliers and nothing else."""
+"""Sets the gradient clip so that it only affects outliers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class GradClip(Agent):
     options = dict.fromkeys(("few", "sure"), SHARE)
 
     WINDOW = 60
-    """Newest ticks whose norms are read. The false alarms above hold for this value."""
+    """Number of newest ticks to read norms from. The false alarm rates above apply to this value."""
     LATELY = 20
-    """Newest ticks for a drift. They are compared with the rest of WINDOW."""
+    """Newest ticks for detecting a drift. They are compared with the rest of WINDOW."""
     OUTLIER = 5.0
     """Multiple of the median from which a norm is an outlier: 0.0006 of norms with a log-normal spread of 0.5."""
     OFTEN = 3
-    """Outliers within WINDOW from which they recur. Fewer happen by chance, and a single one is left to divergence."""
+    """Minimum outliers within WINDOW. Fewer occur by chance, and the divergence agent handles a single one."""
     FEW = 0.15
     """Share of all norms, 0 to 1, above which they are not outliers, because the median is that of steps with no
     signal."""
@@ -63,7 +63,7 @@ class GradClip(Agent):
     GAIN = 0.02
     """Forecast gain of the objective, in its unit; small, because the change prevents and repairs nothing."""
     HORIZON = 40
-    """Ticks in which the forecast is judged: long enough for outliers that come three times in 60 to recur."""
+    """Ticks until the forecast is judged: long enough for outliers that occur three times in 60 to recur."""
 
     def vote(self, window: Window) -> Vote | None:
         since = window.last_change_tick(CLIP, SCALE)

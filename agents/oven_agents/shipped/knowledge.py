@@ -1,4 +1,4 @@
-"""Lowers the weight of the loss term from a knowledge graph's token scores in the course of a run."""
+"""Lowers the weight of the knowledge graph's loss term in stages during a run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
 PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
-"""(progress at which a stage begins, share of the first weight), the latest first. A run that starts at 0.5 gets the
-values of the system that this agent comes from."""
+"""(progress at which a stage begins, share of the initial weight), latest stage first. A run that starts at 0.5 gets
+the values of the system that this agent is based on."""
 
 
 class Knowledge(Agent):
@@ -37,7 +37,7 @@ class Knowledge(Agent):
     options = dict.fromkeys(("gain",), SHARE)
 
     LEAST = 0.05
-    """Share of the first weight by which a stage must differ from the present weight. Less would only fill the log."""
+    """Minimum change in a stage, as a share of the initial weight. Smaller changes would only fill the log."""
     GAIN = 0.005
     """Forecast gain, as a share of the metric's newest value. In 300 steps a constant weight cost about one
     hundredth."""

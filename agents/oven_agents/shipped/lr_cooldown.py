@@ -1,4 +1,4 @@
-"""Points out late in a run that a constant learning rate could come down for the last part."""
+"""Suggests a learning rate cooldown late in a run that uses a constant rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 
 
 class LrCooldown(Agent):
-    """Signals: a rate that has stood still, no matter who set it, when the run passes LATE.
+    """Signals: a learning rate that is constant, no matter who set it, when the run passes LATE.
 
     Actions: a notice to people, and a vote for any proposal to lower the rate from then on. A constant rate keeps the
     weights at a distance from the minimum because of its noise; a cooldown over the last fifth of a run recovers that

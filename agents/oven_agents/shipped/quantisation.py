@@ -1,4 +1,4 @@
-"""Turns on quantisation-aware training late in a run whose weights will be served rounded."""
+"""Turns on quantisation-aware training late in a run whose weights will be quantised for serving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowers the weight of a judge that changed, or that the policy has learnt to please against the others."""
+"""Lowers the weight of a judge that changed, or that the policy has learnt to exploit."""
 
 from __future__ import annotations
 

@@ -15,26 +15,26 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 JUDGES = "committee.*"
-"""The model that judges as each member. Another model has other means."""
+"""The model behind each committee member. A different model has different mean scores."""
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
 class RewardWeights(Agent):
-    """Signals: the newest two held-out readings are below the best one, while a member's mean score since then is above
-    its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for falls (Gao et
-    al. 2022, arXiv 2210.10760). An ensemble of judges delays that and does not prevent it, because all share some flaws
-    (Eisenstein et al. 2023, arXiv 2312.09244). The agent reads evaluations since the weights, a judge, the mixture or
-    the policy were last set.
+    """Signals: the newest two held-out readings are below the best one, while a member's mean score has risen since
+    then. An over-optimised proxy reward keeps rising while true quality falls (Gao et al. 2022, arXiv 2210.10760). An
+    ensemble of judges delays this but does not prevent it, because all judges share some flaws (Eisenstein et al. 2023,
+    arXiv 2312.09244). The agent reads evaluations since the last change of the reward weights, a judge, the mixture or
+    the policy (a rollback, for example).
 
-    Actions: a member that rose has lost touch with quality, and one that fell saw the loss. Every member with weight
-    that rose gives half of its share to those that fell.
+    Actions: moves half of the weight of each member whose scores rose to the members whose scores fell. A rising
+    member no longer tracks quality, and a falling one noticed the loss.
 
-    False alarms: a member has moved only beyond SIGMAS standard errors. While held-out quality is flat, the agent is
-    silent: a proxy that rises to its ceiling over a plateau is what successful training looks like. A rise from another
-    knob looks the same.
+    False alarms: a member counts as moved only beyond SIGMAS standard errors. The agent is silent while held-out
+    quality is flat, because in successful training a proxy also rises to its ceiling over a plateau. A rise caused by
+    another knob looks the same.
 
-    Limits: it is silent without a held-out metric and without a member that saw the loss; if all members are fooled,
-    none fell. It never gives weight back by itself.
+    Limits: the agent needs a held-out metric and at least one member whose scores fell. If all members are fooled, it
+    is silent. It never restores weight by itself.
     """
 
     needs = ("rewards/*/mean",)
@@ -43,23 +43,23 @@ class RewardWeights(Agent):
     options = dict.fromkeys(("sure", "moved", "kept", "worth"), SHARE)
 
     EVALUATIONS = 4
-    """Held-out readings since the last change: two that fell, and two for the best one."""
+    """Minimum held-out readings since the last change: two that fell, and two to find the best one."""
     FALL = 0.05
-    """Share of the best reading by which the newest two must be below it, so that it is not evaluation noise."""
+    """Minimum fall of the newest two readings, as a share of the best one. Smaller falls may be evaluation noise."""
     CLEAR_FALL = 0.1
-    """Share of the best reading by which both must be below it for the agent to be sure: twice FALL."""
+    """Fall of both readings, as a share of the best one, that makes the agent sure: twice FALL."""
     SURE = 0.8
-    """Confidence at a clear fall. Below that it is a rule of thumb, which needs a second agent."""
+    """Confidence at a clear fall. A smaller fall is only a rule of thumb, and its vote needs a second agent."""
     MOVED = 0.02
-    """Smallest change of a member's mean score, on a scale of 0 to 1. Smaller ones may be certain and mean nothing."""
+    """Minimum change of a member's mean score, from 0 to 1. Smaller changes may be significant but do not matter."""
     SIGMAS = 3.0
-    """Standard errors beyond which a member's score has moved. Several members are tested at once."""
+    """Standard errors that count as a move. The threshold is high because several members are tested at once."""
     LEAST = 5
-    """Steps on either side of the best reading, for a mean and its error."""
+    """Minimum steps before and after the best reading, so that the mean has an error estimate."""
     KEPT = 0.5
-    """Share of its weight, 0 to 1, that a fooled member keeps, because weight does not return by itself."""
+    """Share of its weight, 0 to 1, that a fooled member keeps. It is not 0, because weight never returns by itself."""
     WORTH = 0.05
-    """Smallest mass of the weights to move. Below it the change would not show."""
+    """Minimum total weight to move. A smaller change would have no visible effect."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -69,7 +69,7 @@ class RewardWeights(Agent):
         measured = {metric.name for metric in run.metrics}
         measured |= {
             f"rewards/{spec.name.removeprefix('committee.')}/mean" for spec in run.actuators
-        }  # also of late comers
+        }  # includes members that joined late
         members = next(spec.choices for spec in run.actuators if spec.name == WEIGHTS)
         unseen = [member for member in members if f"rewards/{member}/mean" not in measured]
         return f"the run publishes no mean score of {', '.join(unseen)}" if unseen else None
@@ -81,7 +81,7 @@ class RewardWeights(Agent):
         sign = -1.0 if metric.better == "down" else 1.0
         evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
-        # Asked when an evaluation came in, and not again until the next: its answer would be the same.
+        # Vote only on the tick of a new evaluation: until the next one, the answer would be the same.
         if len(evaluations) < self.EVALUATIONS or evaluations[-1][0] != window.tick:
             return None
         best_at, best = max(evaluations[:-2], key=lambda reading: reading[1])
@@ -121,8 +121,8 @@ class RewardWeights(Agent):
         )
 
     def _change(self, window: Window, member: str, since: int, best_at: int) -> float | None:
-        """Return how far a member's mean score moved from before the best evaluation to the newer half of the time
-        after it; 0 within noise, None if too little was measured."""
+        """Return the change of a member's mean score from before the best evaluation to the newer half of the ticks
+        after it. Return 0 for noise, and None for too few measurements."""
         name = f"rewards/{member}/mean"
         middle = (best_at + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_at and name in o.metrics]

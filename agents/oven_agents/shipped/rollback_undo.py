@@ -1,4 +1,4 @@
-"""Checks whether a rollback helped, and undoes one that did not."""
+"""Checks whether a rollback helped, and undoes it if it did not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loosens a KL anchor that is too tight, tightens one that is too loose, and undoes changes that did not help."""
+"""Adjusts the KL penalty towards a teacher: loosens or tightens it, and undoes changes that did not help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowers a weight decay that pulls harder than the gradient, or that pushes outwards."""
+"""Lowers a weight decay that outweighs the gradient, or that has the wrong sign."""
 
 from __future__ import annotations
 

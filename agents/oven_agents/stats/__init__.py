@@ -1,1 +1,1 @@
-"""Statistics of a window that several agents share."""
+"""Statistics over an agent's window, shared by several agents."""

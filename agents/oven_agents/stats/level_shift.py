@@ -1,4 +1,4 @@
-"""The newest values of a series against those before them: the shift, and its standard error."""
+"""Measures how far the newest values of a series have shifted from earlier ones, with a standard error."""
 
 from __future__ import annotations
 

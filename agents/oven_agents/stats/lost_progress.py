@@ -1,4 +1,4 @@
-"""Progress that a run made and lost again: a collapsed reward, a loss that rose back."""
+"""Detects lost progress: a reward that collapsed, or a loss that rose back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics by which a run is judged, and which direction is better, as the run announced them."""
+"""Finds the metrics by which a run is judged, and their better direction, in the run's announcement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the optimizer's gauges: the length of its steps, the cause of this length, and their direction."""
+"""Reads the optimizer's gauges to find the length of its steps, their direction, and the cause of long steps."""
 
 from __future__ import annotations
 

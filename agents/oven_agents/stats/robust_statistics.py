@@ -1,4 +1,4 @@
-"""Statistics that one outlier cannot change much. Plain Python: an agent's process imports no numpy."""
+"""Outlier-resistant statistics in plain Python, because agent processes do not import numpy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Symptoms of a policy that is trained by its own completions, each a pure function of the series that show it.
+"""Detects symptoms of trouble in a policy trained on its own completions. Each is a pure function of its series.
 
-Each symptom has a margin between its beginning and its end (oven_agents.stats.symptoms). If a gauge has no natural
+Each symptom starts and ends at different thresholds (hysteresis). If a gauge has no natural
 scale, bounds are relative to its first values in the window of 512 ticks. docs/benchmarks.md has the accuracy on
 simulated runs.
 """

@@ -1,6 +1,6 @@
-"""The length of the optimizer's steps relative to the weights. FITTING was measured on two of our models and differs
-between models by several times. So it only bounds how far a rate is raised, and long steps only lower a rate if the
-loss agrees."""
+"""Compares the length of the optimizer's steps with the norm of the weights. FITTING was measured on two of our models
+and differs by several times between models. So it only limits increases of the learning rate, and long steps lower the
+rate only if the loss agrees."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.optimizer_gauges import LATELY, LENGTH, RATE, ROLLBACK, SCALE, WEIGHTS
 
 FITTING = 0.013
-"""Relative length of a step just after warm-up at tuned rates, of both models (docs/experiments.md): eighty such steps
-in one direction are as long as the weights."""
+"""Relative step length just after warm-up at a tuned learning rate, for both models (docs/experiments.md). Eighty such
+steps in one direction are as long as the weights."""
 LONGEST = 2 * FITTING
-"""Relative length above which a step is too long: a rate 2.5 times too high (EXPONENT). A lower bound would more often
-hit rates that fit another model."""
+"""Relative length above which a step is too long. The rate is then 2.5 times too high (EXPONENT). A lower threshold
+would more often flag rates that suit another model."""
 EXPONENT = 4 / 3
-"""Exponent of the length in the rate: three times the rate made steps 2.2 times as long, ten times 4.7 and 5.5, thirty
-times 11 and 14 (the two models). At a higher rate successive gradients agree less, and Adam's steps shrink."""
+"""Exponent that converts the relative step length into the learning rate. 3 times the rate made steps 2.2 times as
+long, 10 times 4.7 and 5.5, 30 times 11 and 14 (two models). Successive gradients agree less and Adam's steps shrink."""
 IN_A_ROW = 3
-"""Steps in a row that must be too long; a single one may be due to its batch."""
+"""Minimum consecutive steps that are too long. A single one may be due to its batch."""
 SAME = 1.3
-"""Factor within which two rates count as the same, so that a slow schedule does not separate them."""
+"""Maximum ratio of two rates that count as the same, so that a slow schedule does not separate them."""
 ENOUGH = 5
-"""Fewest earlier steps at the same rate to compare with."""
+"""Minimum earlier steps at the same rate for a comparison."""
 TWICE = 2.0
-"""Growth over earlier steps at the same rate from which the cause is lost moments or a damaged update."""
+"""Growth over earlier steps at the same rate that points to lost moments or a damaged update."""
 GROWN = 4
-"""Factor by which weights may have grown since the rate was changed; steps below LONGEST / GROWN are not checked."""
+"""Largest expected growth of the weights since the last rate change. Steps below LONGEST / GROWN are not checked."""
 RISING = 1.005
-"""Growth of the rate per tick above which it is still in warm-up."""
+"""Growth of the rate per tick above which warm-up is still in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlong:
     onset: int
-    """The first tick of a row of steps above LONGEST."""
+    """First tick of the streak of steps above LONGEST."""
     length: float
-    """The longest of them."""
+    """Relative length of the longest step in the streak."""
 
     @property
     def excess(self) -> float:
@@ -48,8 +48,8 @@ class Overlong:
 
 
 def overlong(window: Window) -> Overlong | None:
-    """Return the newest row of steps that are too long since the rate was last changed. None during warm-up, when the
-    final rate is unknown; if the length is not measured; and if steps at this rate were half as long before."""
+    """Return the newest streak of overlong steps since the last rate change. Return None during warm-up (the final
+    rate is unknown), if the length is not measured, or if steps at this rate used to be half as long or less."""
     if _warming(window) or max(window.series(LENGTH, last=LATELY), default=0.0) <= LONGEST / GROWN:
         return None  # most ticks end here
     lengths = _lengths(window)
@@ -68,7 +68,7 @@ def overlong(window: Window) -> Overlong | None:
 
 
 def _fitted(window: Window, now: Overlong) -> bool:
-    """Return whether earlier steps at the same rate were TWICE as short."""
+    """Return whether the longest step is more than TWICE the median of earlier steps at the same rate."""
     since = window.last_change_tick(SCALE)
     rates, lengths = (dict(window.surviving_series(metric, after=since)) for metric in (RATE, LENGTH))
     newest = next(reversed(rates.values()), math.inf)
@@ -81,15 +81,15 @@ def _fitted(window: Window, now: Overlong) -> bool:
 
 
 def room(window: Window) -> float:
-    """Return the factor by which the rate may be raised until steps are FITTING; infinite if their length is not
-    measured. In proportion and not with EXPONENT, because the next check corrects the rest."""
+    """Return the factor that raises the rate until steps reach FITTING, or infinity if their length is not measured.
+    The factor is proportional and ignores EXPONENT, because the next check corrects the rest."""
     lengths = [length for _, length in _lengths(window)[-IN_A_ROW:]]
     return FITTING / max(lengths) if lengths and max(lengths) > 0 else math.inf
 
 
 def _lengths(window: Window) -> list[tuple[int, float]]:
-    """Return (tick, length over the weights' norm when the rate was last changed). A rate that is too high makes the
-    weights grow, which hides the length relative to the present norm; that is used if their norm is not measured."""
+    """Return (tick, step length divided by the weights' norm at the last rate change). The current norm would hide long
+    steps, because a rate that is too high makes the weights grow. It is used only if the norm is not measured."""
     since = window.last_change_tick(SCALE, ROLLBACK)
     norms = dict(window.surviving_series(WEIGHTS, after=since))
     first = next((norm for norm in norms.values() if norm > 0 and math.isfinite(norm)), 1.0)

@@ -1,5 +1,5 @@
-"""The interface of a recipe, an entry point of the group `oven.recipes`. Importing a recipe needs no torch; training
-does."""
+"""The interface of a recipe, an entry point of the group `oven.recipes`. Importing a recipe needs no torch, but
+training does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_runs.settings import resolution
 
 @dataclass(frozen=True)
 class Order:
-    """A request of `up` to a recipe."""
+    """A request from `up` to a recipe."""
 
     start: str
     seed: int
@@ -32,7 +32,7 @@ class Order:
 
 
 class Recipe(resolution.Recipe, Protocol):
-    """Names, settings and starts for the stack, and the training."""
+    """A recipe: its names, settings and starts for the stack, and its training."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class RecipeSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run. `label` describes the planted fault of a drill; otherwise it is empty."""
+    """The start of a run. In a drill, `label` describes the planted fault; otherwise it is empty."""
 
     name: str
     learning_rate: float

@@ -1,4 +1,4 @@
-"""The learner's process under `oven-controller up`: the recipe that the run folder's config.json names."""
+"""The learner process of `oven-controller up`. It runs the recipe that config.json in the run folder names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silence libraries that print into a recipe's or a command's output."""
+"""Silence libraries that print into the output of recipes and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a recipe's training in its process: attach it, resume from checkpoints, and end it cleanly on SIGTERM."""
+"""Run a recipe's training in its process: attach it, resume from checkpoints, and stop it cleanly on SIGTERM."""
 
 from __future__ import annotations
 

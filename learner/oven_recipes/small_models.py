@@ -1,4 +1,4 @@
-"""Parts of the recipes' small models: a Llama, batches of targets, and steps of a supervised stage."""
+"""Building blocks of the recipes' small models: a Llama, batches of targets, and a supervised training loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IGNORED = -100  # cross_entropy's default ignore_index
 
 
 class Sizes(Protocol):
-    """Sizes of a Llama: hidden states, the feed-forward layer, blocks, and attention heads."""
+    """Sizes of a Llama: its hidden states and feed-forward layer, and its numbers of blocks and attention heads."""
 
     @property
     def hidden(self) -> int: ...

@@ -1,4 +1,4 @@
-"""Cached weights, so that a second run starts at once. A damaged entry counts as missing."""
+"""A cache of weights, so that a second run starts at once. A damaged entry counts as missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bake()`: train a model under the controller with one call."""
+"""Train a model under the controller with one call, `bake()`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A local member: scores how close an answer is to the local teacher's own, by sentence vectors.
+"""A local committee member that compares answers with the local teacher's own answer, by sentence vectors.
 
-It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It does not know which
-answer is right: one better than the teacher's is also far from it. So its weight is small.
+It detects noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which
+answer is right: an answer better than the teacher's also gets a low score. So give it a small weight.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MAX_TOKENS = 256
 
 
 class DraftVerifier:
-    """A rule: (cos + 1) / 2 of the vectors of an answer and the teacher's greedy draft, 0 to 1.
+    """A rule that scores similarity to the teacher's greedy draft: (cos + 1) / 2 of sentence vectors, from 0 to 1.
 
-    It abstains if the draft is empty, and until `drafts` is set before training.
+    It abstains if the draft is empty, or if `drafts` is not set yet, before training.
     """
 
     def __init__(self, encode: Encoder) -> None:
@@ -60,7 +60,7 @@ class DraftVerifier:
 
 
 class TeacherDrafts:
-    """The active teacher's greedy answers, with a cache."""
+    """A cache of the active teacher's greedy answers."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Teachers by name, all loaded on addition, so that a swap is an assignment; and the reference model of a policy:
-GRPO's reference, a teacher in its place, or the policy without its adapter."""
+"""Named teachers, which are all loaded when added, so that a swap is a mere assignment. The module also finds a
+policy's reference model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def teaching(trainer: Any, model: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Candidate(Generic[Model]):
-    """A loaded and frozen teacher in its form, before a trainer knows it."""
+    """A teacher that is loaded, frozen and placed in memory, but not yet added to a trainer."""
 
     name: str
     model: Model
@@ -70,9 +70,9 @@ class Candidate(Generic[Model]):
 
 
 class NamedTeachers(ABC, Generic[Model]):
-    """Teachers in the order of addition, weakest first. All stay loaded, so that a swap is an assignment.
+    """A registry of teachers in the order of addition, weakest first. All stay loaded, so that a swap is an assignment.
 
-    Subclasses define how a teacher is loaded (`_prepare`), how the trainer tests it (`_admit`), and which is active.
+    Subclasses define how to load a teacher (`_prepare`), how the trainer tests it (`_admit`), and which one is active.
     """
 
     def __init__(self, limit_bytes: int, offload_folder: Path | str | None) -> None:
@@ -201,10 +201,10 @@ class NamedTeachers(ABC, Generic[Model]):
 class Teachers(NamedTeachers[Any]):
     """The teachers of a TRL trainer's policy.
 
-    For a GRPOTrainer they replace its reference model, for a DistillationTrainer its `teacher_model`. The trainer's own
-    model comes first, with the name `own`. With PEFT that is the policy without its adapter, unless it has another. A
-    GRPOTrainer with beta 0 has none: add some, `swap` to the first, and set `trainer.beta`. The policy then need not be
-    on disk, from where TRL would load its reference.
+    They replace a GRPOTrainer's reference model, or a DistillationTrainer's `teacher_model`. The trainer's original
+    model comes first, with the name `own`. With PEFT that is the policy without its adapter, unless the trainer has
+    another model. A GRPOTrainer with beta 0 has none: add some, `swap` to the first, and set `trainer.beta`. The policy
+    then need not be on disk, from where TRL would load its reference.
 
     An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps; 0 means never.
     `offload_folder` is for teachers on disk. None means the system's folder for temporary files, which is in memory on

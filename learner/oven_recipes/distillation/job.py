@@ -1,4 +1,4 @@
-"""Builds the recipe's job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
+"""Build the recipe's training job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
 
 from pathlib import Path
 

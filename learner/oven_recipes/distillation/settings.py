@@ -1,5 +1,5 @@
-"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch: a launcher lists and
-checks starts before any learner starts."""
+"""The recipe's settings, one frozen model, and its named starts. Importing this module needs no torch, so a launcher
+can list and check starts before any learner starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TUNED_LEARNING_RATE = 1e-3
 
 
 class DistillationSettings(SortingSettings):
-    """Sizes and optimiser knobs; the learning rate and the first teacher come from a `Start` instead."""
+    """Sizes and optimiser settings. The learning rate and the first teacher come from a `Start` instead."""
 
     max_steps: int = Field(default=30, ge=1, le=10**9)
     prompts_per_step: int = Field(default=256, ge=1, description="prompts per step, each with one answer")
@@ -36,7 +36,7 @@ NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate and the teachers, weakest first, of which `teacher` is the one to begin with."""
+    """A learning rate and a list of teachers, weakest first. `teacher` is the initially active one."""
 
     teachers: tuple[TeacherName, ...] = ("initial", "strong")
     teacher: TeacherName = "strong"

@@ -1,4 +1,4 @@
-"""The environment `repair` in TRL's form, with calls carried out behind OpenEnv."""
+"""A TRL environment for repair tasks that sends tool calls to an OpenEnv server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MESSAGE_S: Final = 120.0
 
 
 class OpenEnvRepair(RepairTools):
-    """One connection, one attempt at a time."""
+    """A client with one connection to the server. It makes one attempt at a time."""
 
     def __init__(self, client: Any) -> None:
         """`client` is OpenEnv's, synchronous. This class has no `close`, which TRL would offer as a tool."""

@@ -1,7 +1,7 @@
-"""The environment `repair` behind OpenEnv: a server on the loopback address (extra `openenv`).
+"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`).
 
 `python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and ends when its input is closed.
-Any user of this machine may connect: it has no keys, and runs code only in the sandbox.
+Any user of this machine may connect, because the server has no keys. It only runs code in the sandbox.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ SESSIONS: Final = 1024
 
 
 class RepairAction(Action):  # type: ignore[misc]
-    """A call of a tool."""
+    """A tool call."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` is the call's own, by the tests whose outcome it changed; `solved` is for the
-    whole attempt."""
+    """The result of a call. `reward` counts the tests whose outcome this call changed; `solved` covers the whole
+    attempt."""
 
     text: str = ""
     failed: bool = False
@@ -48,7 +48,7 @@ class RepairObservation(Observation):  # type: ignore[misc]
 
 
 class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State]):  # type: ignore[misc]
-    """One attempt at a time, for one connection."""
+    """A server-side environment for one connection, with one attempt at a time."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

@@ -1,9 +1,8 @@
-"""Records TRL's rollouts in an environment as traces: the policy's states, actions and rewards at each step. An
-incomplete trace is marked.
+"""Record TRL's rollouts in an environment as traces: the policy's state, action and reward at each step.
 
-A GRPOTrainer with an `environment_factory` carries calls out and stores the messages, but hides two things: it drops a
-result that would make the completion too long, although the call was carried out, and it may cut a completion within a
-call. The recorder sees both the environment's calls and the trainer's messages, so it marks such a trace as
+A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
+a result that would make the completion too long, although the call ran. It may also cut a completion within a call. The
+recorder sees both the environment's calls and the trainer's messages, so it marks such incomplete traces as
 `truncated`. Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
 """
 
@@ -30,7 +29,7 @@ from oven_runs.traces.records import Ended, Message, Policy, Sampled, Task, Tool
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the environment carried out, and its report about the call."""
+    """A call that the environment ran, and its report about the call."""
 
     tool: str
     text: str
@@ -40,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The trainer's facts about one rollout beyond its messages."""
+    """The trainer's data about one rollout, apart from its messages."""
 
     prompt: Sequence[int]
     ids: Sequence[int]
@@ -133,10 +132,10 @@ OWN: Final = ("reset", "get_reward")
 
 
 class Recorder:
-    """Wraps an environment factory: give `environment` to the trainer as its `environment_factory`, and `reward` as one
-    of its `reward_funcs`; then `bind` it to the trainer. Any environment for TRL with a `get_reward` works. If it has
-    the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests of steps are recorded too.
-    `sink` gets each trace when it is rewarded."""
+    """A wrapper for an environment factory. Pass `environment` to the trainer as its `environment_factory` and `reward`
+    as one of its `reward_funcs`, then `bind` the recorder to the trainer. Any TRL environment with a `get_reward`
+    works. If it has the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests of steps are
+    recorded too. `sink` gets each trace when its reward is known."""
 
     def __init__(
         self,
@@ -295,7 +294,7 @@ def _recorded(cls: type[Any]) -> type[Any]:
 
 
 class _Hidden:
-    """A method that `inspect` does not recognise as one."""
+    """A method that `inspect` does not recognise as a method."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""The environment `repair` in TRL's form: `reset`, public methods as tools, `get_reward`."""
+"""The environment `repair` for TRL, with `reset`, public methods as tools, and `get_reward`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_recipes.environments.session import RepairSession, Tests, ToolResult
 
 
 class RepairTools(ABC):
-    """The tools of a policy. Subclasses decide where the calls are carried out: here, or behind OpenEnv."""
+    """The policy's tools. Subclasses run the calls in this process or on an OpenEnv server."""
 
     _fault: str | None = None
     newest_call: ToolResult | None = None
@@ -95,7 +95,7 @@ class RepairTools(ABC):
 
 
 class RepairEnvironment(RepairTools):
-    """Tools that work in this process, with tests in the sandbox. `files` returns an instance's repository."""
+    """Tools that run in this process, with tests in the sandbox. `files` returns an instance's repository."""
 
     def __init__(
         self, instances: Mapping[str, Instance], files: Callable[[Instance], Mapping[str, str]], tests: Tests

@@ -1,4 +1,4 @@
-"""Repair tasks with SWE-bench's instance fields, from a file or from a generator. No torch."""
+"""Repair tasks with SWE-bench's instance fields, from a file or a generator. Imports no torch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class Instance(BaseModel):
-    """One repair task: its repository at a commit, the problem, and the tests that decide. `files` and `solution` are
-    ours, for a repository small enough to be in the instance. Without it, the repository is a checkout."""
+    """A repair task: a repository at a commit, the problem, and the tests that decide. Unlike SWE-bench, a task may
+    include a small repository in `files`, with its `solution`. Without `files`, the repository is a checkout."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have further columns
 

@@ -1,4 +1,4 @@
-"""Source files of instances, from the instance itself or from a local clone at the instance's commit."""
+"""Read the source files of instances, from the instance itself or from a local clone at the instance's commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs named tests in the sandbox's profile `tests`, one process per run, and returns the outcome of each."""
+"""Run named tests in the sandbox's profile `tests`, one process per run, and return each test's outcome."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pyt
 
 
 class SandboxedTests:
-    """Runs tests on files and caches outcomes by tests and files. The cache is valid for tests without randomness and
-    clocks; `remember=0` disables it. Raises ConfigError if this machine has no sandbox for tests."""
+    """Runs tests on files and caches outcomes by tests and files. The cache is only valid for tests without randomness
+    or clocks, and `remember=0` disables it. Raises ConfigError if this machine has no sandbox for tests."""
 
     def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, remember: int = REMEMBERED) -> None:
         self._limits, self._remember = limits, remember

@@ -1,4 +1,4 @@
-"""An attempt at a repair: tool calls on a workspace, the reward of each call and of the attempt. No trainer."""
+"""An attempt at a repair task: tool calls on a workspace, and the rewards of each call and of the attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOUND: Final = 50
 
 
 class ToolError(Exception):
-    """A call that cannot be carried out. Its message is for the policy, and it does not end the episode."""
+    """A failed tool call. The message is for the policy, and the episode continues."""
 
 
 class Workspace:
@@ -111,7 +111,7 @@ NAMED: Final = 8
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of a call."""
+    """The result of a tool call."""
 
     text: str
     reward: float
@@ -132,9 +132,9 @@ class Tests(Protocol):
 
 
 class RepairSession:
-    """One attempt at an instance. Tests run after each edit, so that its reward is known. They use the instance's own
-    test files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start, because
-    an attempt without tests has no reward."""
+    """An attempt at an instance. Tests run after each edit, so that the edit's reward is known. They use the instance's
+    own test files, even if the policy changed them. Raises ProcessError if none of the tests exists at the start,
+    because an attempt without tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
         self.instance = instance

@@ -1,6 +1,6 @@
-"""Generated repair tasks: a module with a small function that has an injected bug or lacks a feature.
+"""Generate repair tasks: a module with a small function that has an injected bug or lacks a feature.
 
-The statement describes the function in words, so that a repair follows from text and code alone. A hash of the correct
+The statement describes the function in words, so that the text and code are enough for a repair. A hash of the correct
 code decides the split, so that every process and seed agrees on it.
 """
 
@@ -35,7 +35,7 @@ CASES: Final = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of function. Its texts name parameters as a, b and xs, and a constant as k."""
+    """A kind of function. Its texts call the parameters a, b and xs, and a constant k."""
 
     name: str
     says: str
@@ -71,7 +71,7 @@ SWAPS: Final = (
 
 @dataclass(frozen=True)
 class Function:
-    """A shape with its own names and constant."""
+    """A function: a shape with specific names and a constant."""
 
     shape: Shape
     name: str
@@ -278,7 +278,7 @@ def _test(function: Function, number: int, case: Case) -> str:
 
 
 class TrustedTests:
-    """Outcomes of generated tests, computed in this process: for code of this module only, never a policy's."""
+    """Runs generated tests in this process. Use it only for code from this module, never for a policy's code."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

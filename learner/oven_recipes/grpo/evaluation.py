@@ -1,4 +1,4 @@
-"""Greedy accuracy on held-out prompts, without a trace in the measured run."""
+"""Measure greedy accuracy on held-out prompts, without an effect on the training run."""
 
 import random
 from collections import defaultdict

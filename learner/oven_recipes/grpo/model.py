@@ -1,5 +1,5 @@
-"""The policy, a Llama small enough for one CPU core, its character tokenizer, the supervised warm-up that stands in for
-pre-training, and its teachers."""
+"""The policy, a Llama small enough for one CPU core, with its character tokenizer, its teachers, and the supervised
+warm-up that replaces pre-training."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
-"""The recipe's settings in one frozen model, and its named starts. Importing this needs no torch: a launcher lists and
-checks starts before any learner starts."""
+"""The recipe's settings, one frozen model, and its named starts. Importing this module needs no torch, so a launcher
+can list and check starts before any learner starts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TUNED_LEARNING_RATE = 2e-4
 
 
 class GrpoSettings(SortingSettings):
-    """Sizes and optimiser knobs; the learning rate and the mixture come from a `Start` instead."""
+    """Sizes and optimiser settings. The learning rate and the mixture come from a `Start` instead."""
 
     max_steps: int = Field(default=120, ge=1, le=10**9)
     prompts_per_step: int = Field(default=32, ge=1)
@@ -84,8 +84,8 @@ TeacherName = Literal["initial", "small", "strong"]
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, weights by level that sum to 1, and the anchor. A `beta` overrides the settings'; `teacher` is
-    the one to begin with wherever there is a beta."""
+    """A learning rate, weights by level that sum to 1, and the KL anchor. A `beta` overrides the setting. `teacher` is
+    the initially active teacher, used only if beta is above 0."""
 
     mixture: dict[str, float] = field(default_factory=dict)
     beta: float | None = None

@@ -1,7 +1,7 @@
-"""The task of sorting the digits of a prompt, `S5203=` -> `0235`, and the committee's rules for it. Imports no torch.
+"""The task of sorting a prompt's digits, `S5203=` -> `0235`, and the committee's rules for it. Imports no torch.
 
 The rules check that the answer is exactly right, has the form of an answer, and has the right length. Only the first
-rule has weight. The others distinguish a policy with the right form and wrong answers from one that forgot the form.
+has weight. The others separate a policy with the right form but wrong answers from one that lost the form.
 """
 
 import random
@@ -18,7 +18,7 @@ HELD_OUT_SHARE = 5  # one digit string in five is never trained on
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt, its right answer and its level's name."""
+    """A prompt, its right answer and the name of its level."""
 
     prompt: str
     answer: str

@@ -1,4 +1,4 @@
-"""The policy's tasks: sentences, and the target of the hand."""
+"""The policy's tasks: sentences, each with the hand's target position."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELD_OUT = (
 
 @dataclass(frozen=True)
 class Intent:
-    """One sentence and its meaning."""
+    """A sentence and its meaning."""
 
     text: str
     side: str

@@ -1,4 +1,4 @@
-"""Builds the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
+"""Build the recipe's trainer: warm policy, teachers, committee, held-out evaluation, and pictures."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
 
 
 class Record:
-    """Records the policy's clips at the start, and the reward of each step."""
+    """A recorder of the policy's clips at the start, and of the reward at each step."""
 
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed

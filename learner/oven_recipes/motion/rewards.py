@@ -1,4 +1,4 @@
-"""The committee's rules: the hand reaches the target, the motion is smooth, no joint turns too far."""
+"""The committee's rules: the hand must reach the target, the motion must be smooth, and no joint may turn too far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings and named starts of the motion recipe. Importing this module does not import torch."""
+"""Settings and named starts of the motion recipe. Importing this module needs no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTS = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 
 class MotionSettings(base.RecipeSettings):
-    """Sizes of the policy, warm-up and batches. A `Start` sets the learning rate and the first teacher."""
+    """Sizes of the policy, warm-up and batches. The learning rate and the first teacher come from a `Start` instead."""
 
     policy: Literal["gaussian", "diffusion"] = Field(
         default="gaussian", description="kind of the policy and both teachers; diffusion needs the extra of that name"
@@ -60,7 +60,7 @@ class MotionSettings(base.RecipeSettings):
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, the first teacher, and the weight of the KL term if it is not that of the settings."""
+    """A learning rate, the first teacher, and optionally a KL weight that overrides the setting."""
 
     teacher: TeacherName = "strong"
     beta: float | None = None

@@ -1,4 +1,4 @@
-"""A skeleton of 24 joints and its forward kinematics in torch."""
+"""A skeleton of 24 joints, and its forward kinematics in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a folder of text as sub-corpora, and split each by file into training and held-out text. No torch."""
+"""Read a folder of text as sub-corpora, and split each by file into training and held-out text. Imports no torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class File:
 
 @dataclass(frozen=True)
 class Part:
-    """One sub-corpus."""
+    """A sub-corpus."""
 
     name: str
     train: tuple[File, ...]

@@ -1,4 +1,4 @@
-"""Assemble the recipe: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
+"""Build the training job: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
 
 from __future__ import annotations
 

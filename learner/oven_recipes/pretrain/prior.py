@@ -1,8 +1,8 @@
 """Token priors: scores that scale the rows of the embedding and weight the tokens of `channel.kg`.
 
-A score is from 0 to 1. Scores come from the corpus's own frequencies, from the stack's knowledge graph, or from a file
-that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control for the
-graph.
+A score is from 0 to 1. Scores come from token frequencies in the corpus, from the stack's knowledge graph, or from a
+file that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control for
+the graph.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""All settings of the recipe in one frozen model, and its named starting points.
+"""The recipe's settings, one frozen model, and its named starts.
 
-Importing this needs no torch, so a launcher can list and check starts before it starts a learner.
+Importing this module needs no torch, so a launcher can list and check starts before it starts a learner.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _prior(prior: str) -> str:
 
 
 class PretrainSettings(base.RecipeSettings):
-    """Sizes and optimiser settings; the learning rate comes from a `Start`."""
+    """Sizes and optimiser settings. The learning rate comes from a `Start` instead."""
 
     # The text.
     corpus: Annotated[Path, AfterValidator(_folder)] | None = Field(
@@ -140,7 +140,7 @@ NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 
 @dataclass(frozen=True)
 class Start(base.Start):
-    """A learning rate, and the weight decay if it is not that of the settings."""
+    """A learning rate, and optionally a weight decay that overrides the setting."""
 
     weight_decay: float | None = None
 

@@ -1,4 +1,4 @@
-"""The corpus in tokens: a byte-level BPE trained on the spot, and its rows, cached between runs."""
+"""The tokenized corpus: a byte-level BPE trained on it, and rows of tokens, cached between runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token streams by sub-corpus, int32 [tokens]. Each file ends in `END`."""
+    """Token streams by sub-corpus, int32 [tokens]. Each file ends with `END`."""
 
     tokenizer: PreTrainedTokenizerFast
     train: dict[str, Tensor]
@@ -51,8 +51,8 @@ class Tokens:
 
 
 class Rows(Dataset[dict[str, Tensor]]):
-    """A stream in adjacent windows of `length` tokens; the rest at the end is dropped. Labels are the tokens
-    themselves: the model shifts them."""
+    """A dataset of adjacent windows of `length` tokens; the remainder is dropped. Labels equal the tokens, because the
+    model shifts them."""
 
     def __init__(self, stream: Tensor, length: int) -> None:
         self.tokens = stream[: len(stream) // length * length].view(-1, length)  # [rows, length]

@@ -1,4 +1,4 @@
-"""Run a policy's attempts at tasks side by side, without a trainer, for the warm-up and evaluations."""
+"""Run a policy's attempts at several tasks in parallel, without a trainer, for the warm-up and evaluations."""
 
 from __future__ import annotations
 

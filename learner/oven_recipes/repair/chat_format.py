@@ -1,4 +1,4 @@
-"""The policy's tokenizer, of words, digits and punctuation, and its chat template with tool calls, built in memory."""
+"""The policy's tokenizer (words, digits and punctuation) and its chat template with tool calls, built in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assemble the recipe: warm policy, tasks, trainer over the environment, recorder, evaluation."""
+"""Build the recipe's training job: warm policy, tasks, trainer with the environment, recorder, and evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All settings of the recipe in one frozen model, and its starts. No torch."""
+"""The recipe's settings, one frozen model, and its named starts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
 class RepairSettings(RecipeSettings):
-    """Sizes of the tasks, the policy, its warm-up and GRPO; the learning rate comes from a `Start`."""
+    """Sizes of the tasks, the policy, its warm-up and GRPO. The learning rate comes from a `Start` instead."""
 
     shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
         default=(), description="kinds of function; empty: all of them"

@@ -1,4 +1,4 @@
-"""The supervised warm-up: a policy learns from demonstrations until it solves a share of unseen tasks."""
+"""The supervised warm-up. A policy learns from demonstrations until it solves a given share of unseen tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SLIPS: Final = 20
 
 @dataclass(frozen=True)
 class Habits:
-    """Probabilities of the demonstrations' actions."""
+    """Probabilities of actions in demonstrations."""
 
     right: float = 0.5
     """The first edit is right; otherwise it inserts a wrong line."""
@@ -79,7 +79,7 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
 
 
 class _Attempt:
-    """A session, and the messages that led to its state."""
+    """A session, and the messages so far."""
 
     def __init__(self, session: RepairSession, prompt: str) -> None:
         self._session = session

@@ -23,7 +23,7 @@ TOKENS_LOST: Final = "tokens_lost"
 
 @dataclass
 class Completeness:
-    """Counts of complete and incomplete steps in a file. A step can have several defects, and is whole if it has none."""
+    """Counts of complete and incomplete steps in a file. A step may have several defects. It is whole without any."""
 
     traces: int = 0
     steps: int = 0

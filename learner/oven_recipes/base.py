@@ -21,13 +21,13 @@ class Order:
     start: str
     seed: int
     steps: int | None
-    """Optimizer steps; None for the recipe's default."""
+    """Number of optimizer steps. None means the recipe's default."""
     seconds: float | None
     options: dict[str, Any]
     folder: Path
     """The run's folder; checkpoints go to `checkpoints/` in it."""
     cache: Path
-    """Shared between runs."""
+    """Cache folder shared between runs."""
     resume: bool = False
 
 
@@ -43,7 +43,7 @@ class Recipe(resolution.Recipe, Protocol):
 
 
 LR_BOUNDS = (0.01, 100.0)
-"""Wide enough that an agent cannot infer from them where a drawn start lies."""
+"""Bounds of the learning-rate knob. They are so wide that an agent cannot guess a drawn start from them."""
 
 
 class RecipeSettings(BaseModel):
@@ -68,8 +68,7 @@ class Start:
 
 
 def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
-    """Return name, learning rate and label of one of the starts that differ only in the learning rate: `tuned`, or a
-    drill."""
+    """Return the name, learning rate and label of a start that only sets the learning rate: `tuned`, or a drill."""
     match text:
         case "drill:lr-low":
             return text, tuned / 10, "the learning rate is set to 1/10 of the tuned one"
@@ -79,5 +78,5 @@ def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
 
 
 def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
-    """Return the error for an unknown start, with similar names or all of `starts`."""
+    """Return the error for an unknown start. It lists similar names, or all of `starts`."""
     return ValueError(str(UnknownNameError("start", text, starts)))

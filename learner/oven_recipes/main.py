@@ -14,7 +14,7 @@ from oven_recipes.base import Order, Recipe
 
 
 def main(args: list[str]) -> int:
-    """Run the learner's process. It ends with RunEnded in the log, or with an error."""
+    """Run the learner process. It ends with RunEnded in the log, or with an error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])

@@ -20,7 +20,7 @@ class TrainedRecipe:
     default_start: str
     settings_model: type[BaseModel]
     starts: Callable[[str, int, Any], Start]
-    """Parses the name of a start, for a seed and settings."""
+    """Parses the name of a start, given a seed and settings."""
     build: str
     """`module:function` that builds the job."""
 

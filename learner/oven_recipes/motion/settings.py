@@ -54,7 +54,7 @@ class MotionSettings(base.RecipeSettings):
 
     @property
     def steps(self) -> int:
-        """Training steps of the policy."""
+        """Number of training steps of the policy."""
         return self.max_steps or STEPS[self.policy]
 
 
@@ -70,7 +70,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str) -> Start:
-    """Return the start called `text`, one of STARTS. Raises ValueError that lists the nearest names."""
+    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     match text:
         case "tuned" | "drill:lr-low":
             return Start(*base.learning_rate_start(text, LEARNING_RATE))

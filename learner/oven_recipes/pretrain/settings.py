@@ -28,7 +28,7 @@ def _folder(path: Path) -> Path:
 
 
 def _configuration(path: Path) -> Path:
-    """Return the configuration file, also if its folder was named."""
+    """Return the configuration file, given the file or its folder."""
     path = path.expanduser().absolute()
     file = path / "config.json" if path.is_dir() else path
     remedy = "give a Hugging Face config.json, or the folder that holds one"
@@ -47,7 +47,7 @@ NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
 
 
 def _prior(prior: str) -> str:
-    """Return a file's absolute path."""
+    """Return the absolute path if the prior is a file."""
     if prior in (NO_PRIOR, UNIGRAM, KG):
         return prior
     path = Path(prior).expanduser().absolute()
@@ -133,7 +133,7 @@ class PretrainSettings(base.RecipeSettings):
 
 
 LEARNING_RATE_RANGE = (1 / 30, 30.0)
-"""Factors of the tuned learning rate between which `drawn` draws log-uniformly."""
+"""Range of the start `drawn`, as factors of the tuned learning rate. The draw is log-uniform."""
 
 NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 
@@ -150,7 +150,7 @@ class Start(base.Start):
 
 
 def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
-    """Return the start called `text`; only `drawn` uses the seed."""
+    """Return the start named `text`. Only `drawn` uses the seed."""
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
             return Start(*base.learning_rate_start(text, TUNED_LEARNING_RATE))

@@ -50,12 +50,12 @@ class RepairSettings(RecipeSettings):
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 
     def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
-        """Generate tasks of this kind from one side of the split. Raises ValueError for an unknown shape."""
+        """Generate tasks with these settings from one side of the split. Raises ValueError for an unknown shape."""
         return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
 
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
-    """Return the start called `text`. Raises ValueError, naming the nearest names, for an unknown start."""
+    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
     if text not in NAMES:
         raise no_such_start(text, NAMES)
     return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

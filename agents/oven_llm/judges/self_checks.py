@@ -30,7 +30,7 @@ OLD_GROUPS: Final = 16
 APART: Final = 4
 """Scored groups between two stored ones, because groups of one batch would be alike."""
 MAX_WAITING: Final = 64
-"""Questions in the queue; further ones are dropped."""
+"""Maximum questions in the queue. Further questions are dropped."""
 TIE: Final = 1e-9
 """Scores that differ by less are a tie, whose order cannot flip."""
 ALPHA: Final = 0.001

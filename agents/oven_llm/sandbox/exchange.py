@@ -70,7 +70,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the process, and everything that runs in it."""
+        """End the process and everything that runs in it."""
 
     @abstractmethod
     def interrupt(self) -> None:

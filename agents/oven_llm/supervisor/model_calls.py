@@ -69,7 +69,7 @@ class StoppedError(Exception):
 
 
 class TimeLimit:
-    """Seconds since the run began, and their limit; None sets no limit."""
+    """Tracks the seconds since the run began and their limit; None sets no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds

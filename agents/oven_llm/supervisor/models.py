@@ -29,7 +29,7 @@ from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint
 from oven_runs.settings.language_models import ModelSettings
 
 TIMEOUT_S: Final = 120.0
-"""Seconds for one call with its retries. A long answer of a large model takes one minute."""
+"""Timeout of one call with its retries, in seconds. A large model's long answer takes one minute."""
 MAX_TOKENS: Final = 2048
 """Maximum tokens of an answer, as for Supervisor Distillation's supervisor."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")

@@ -1,6 +1,6 @@
-"""A training under the controller for scripts: run it, swap its judges and teachers, stop it.
+"""The handle of a training that a script runs under the controller: swap judges and teachers, or stop it.
 
-Swaps are operator commands: signed, logged and answered like those of the command line.
+Swaps are operator commands. They are signed, logged and answered like commands from the command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stack that a script starts for itself: `up --no-learner` as a child process, which ends with the script.
+"""Start a stack from a script: `up --no-learner` runs as a child process and ends with the script.
 
 The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack ends as on
 Ctrl-C. If the stack is killed, the script continues training.
@@ -36,7 +36,7 @@ class StackAddress:
 
 
 class OwnStack:
-    """Starts at once and is waited for only when needed, so that it starts while the script builds its trainer."""
+    """A stack in a child process. It starts in the background, so that the script can build its trainer meanwhile."""
 
     def __init__(self, settings: Mapping[str, Any], run: str | None = None, resume: bool = False) -> None:
         """`settings` are in the format of a configuration file. `run` names the run, and `resume` continues it."""

@@ -1,4 +1,4 @@
-"""Training for `bake` of anything but text: GRPO over a Policy."""
+"""Train any policy other than a text model for `bake`, with GRPO."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RENAMED = {"conditions_per_step": "prompts_per_step", "max_steps": "total_steps"
 
 
 class SteeredTrainer(PolicyTrainer):
-    """A PolicyTrainer that an Oven drives, for the run at `address`."""
+    """A PolicyTrainer under an Oven, for the run at `address`."""
 
     def __init__(self, address: StackAddress, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -85,7 +85,7 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: M
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTraining(BakeArguments):
-    """The arguments of `bake` for a Policy."""
+    """The training that `bake` runs for a Policy."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Policy):

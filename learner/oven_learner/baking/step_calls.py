@@ -1,4 +1,4 @@
-"""Run calls from other threads in the training's thread, between two steps."""
+"""Run calls from other threads in the training thread, between two steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = tuple[Callable[[], object], "Future[object]"]
 
 
 class StepCalls:
-    """A queue of calls. The calling thread waits; the training runs the calls after its current step."""
+    """A queue of calls from other threads. Each caller waits until the training thread has run its call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

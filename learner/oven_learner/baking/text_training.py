@@ -1,4 +1,4 @@
-"""Training for `bake` of text: TRL's GRPOTrainer for a causal language model."""
+"""Train a causal language model for `bake`, with TRL's GRPOTrainer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
 
 
 class AttachedTraining(TrainerCallback):
-    """An attached trainer that an Oven drives. Its callback runs after the attachment's."""
+    """An attached trainer under an Oven. The Oven's callback runs after the attachment's callback."""
 
     def __init__(self, attachment: Attachment, teachers: Teachers | None) -> None:
         self.trainer, self.teachers = attachment.trainer, teachers
@@ -119,7 +119,7 @@ class AttachedTraining(TrainerCallback):
 
 @dataclass(frozen=True, kw_only=True)
 class TextTraining(BakeArguments):
-    """The arguments of `bake` for a causal language model."""
+    """The training that `bake` runs for a causal language model."""
 
     tokenizer: Any
     beta: float | None

@@ -1,5 +1,5 @@
-"""The base class of channels (loss terms with their own weight, knob and metrics), and how trainers log and save
-them."""
+"""The base class of channels, which are extra loss terms with a weight, a knob and metrics, and their logging and
+saving."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Generated:
 
 
 class Tally(NamedTuple):
-    """The sum of a term over one micro-batch, with its gradient, and the number of items summed. Both are scalars."""
+    """A term's sum over one micro-batch, with gradient, and the number of items in the sum. Both are scalars."""
 
     total: Tensor
     number: Tensor

@@ -1,10 +1,10 @@
-"""On-policy distillation: pulls the policy towards a teacher's distribution on the policy's own completions, by the
-generalized Jensen-Shannon divergence.
+"""On-policy distillation: pull the policy towards a teacher on the policy's own completions, by the generalized
+Jensen-Shannon divergence.
 
-From a teacher with another tokenizer it is Universal Logit Distillation (Boizard et al. 2024, arXiv 2402.12030), using
-TRL 1.16's `trl.experimental.gold`. The text of a completion is cut where both tokenizers end a token. Within such a
-piece, token probabilities are multiplied. Tokens in both vocabularies are compared by divergence, and the others by the
-L1 distance of the sorted probabilities.
+A teacher with another tokenizer uses Universal Logit Distillation (Boizard et al. 2024, arXiv 2402.12030), by TRL
+1.16's `trl.experimental.gold`. Completions are split where both tokenizers end a token. Within a piece, token
+probabilities are multiplied. Tokens in both vocabularies are compared by divergence, and all others by the L1 distance
+of the sorted probabilities.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`channel.sdpo`: self-distillation towards the policy's own answers with a hint in the prompt (Hübotter et al. 2026,
-arXiv 2601.20802).
+"""The channel `channel.sdpo`: self-distillation towards the policy's own answers to prompts with hints (Hübotter et al.
+2026, arXiv 2601.20802).
 
 The wording of hints and the choice of a sibling match TRL 1.16's `SuccessfulRolloutTeacherContextBuilder`.
 """
@@ -114,7 +114,7 @@ def _hinted(prompt: Any, hints: str) -> Any:
 
 
 class MovingAverage(nn.Module):
-    """θ' ← (1 − rate)·θ' + rate·θ over a model's trainable parameters, as float32 buffers.
+    """The moving average of a model's trainable parameters, θ' ← (1 − rate)·θ' + rate·θ, in float32 buffers.
 
     For a model with an adapter only the adapter is copied. Memory: 4 bytes per trainable parameter.
     """
@@ -164,17 +164,17 @@ def _key(name: str) -> str:
 
 
 class SelfDistillation(Channel):
-    """Divergence per token between the policy and a teacher that reads the same completion after a hinted prompt. It
-    covers the completions with hints. TRL 1.16's functions (`experimental/sdpo/loss_utils`) compute it. Its SDPOTrainer
-    is not used, because it is not a GRPOTrainer and mixes its loss differently.
+    """Divergence per token between the policy and a teacher that reads the same completion after a prompt with a hint.
+    Completions without a hint are skipped. TRL 1.16's functions (`experimental/sdpo/loss_utils`) compute the term. Its
+    SDPOTrainer is not used, because it is not a GRPOTrainer and mixes its loss differently.
 
     `teacher` is "live", the current policy, or "ema", its moving average with `rate` per step. The average starts from
     the policy when the weight rises above 0. The policy's `topk` tokens are compared, plus one bucket for the rest.
     `beta` is 0 for the forward KL, 1 for the reverse, and the generalized JSD in between. `clip` bounds the importance
     ratio when completions are reused; None disables it.
 
-    Prompts, padding and tool output do not count. The trainer's temperature softens both models. Gauges are over the
-    same tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` or `clip` that is not
+    Prompts, padding and tool output do not count. The trainer's temperature softens both models. Gauges cover the same
+    tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a `topk` or `clip` that is not
     positive.
     """
 

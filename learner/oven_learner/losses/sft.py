@@ -1,4 +1,4 @@
-"""Supervised fine-tuning in addition to the policy loss: the likelihood of reference completions from the dataset."""
+"""Supervised fine-tuning during GRPO: a loss term for the likelihood of the dataset's reference completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformers' Trainer with weighted channels added to its loss, for language models on texts."""
+"""Transformers' Trainer with weighted channels in its loss, for language models on plain text."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class TextChannels:
 
 
 class ClearGradients(TrainerCallback):
-    """Clears the gradients of channels' parameters before each step. The trainer only clears the model's."""
+    """A callback that clears the gradients of the channels' parameters before each step; the trainer skips them."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters

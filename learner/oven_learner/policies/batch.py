@@ -1,4 +1,4 @@
-"""Sources of conditions, one batch of scored samples, and GRPO's objective over its steps, with TRL 1.16's defaults.
+"""Sources of conditions, batches of scored samples, and the GRPO objective with TRL 1.16's defaults.
 
 Group advantages and the KL term: Shao et al. 2024, arXiv 2402.03300. The mean over all steps: DAPO, Yu et al. 2025,
 arXiv 2503.14476. The ratio on the KL term: DeepSeek-V3.2, arXiv 2512.02556.
@@ -30,14 +30,14 @@ Tokens stay far below it. A narrow Gaussian can move by thousands in one update,
 
 @runtime_checkable
 class ConditionSource(Protocol):
-    """Supplies conditions. If it has `state_dict` and `load_state_dict`, checkpoints keep its position."""
+    """A source of conditions. If it has `state_dict` and `load_state_dict`, checkpoints save its position."""
 
     def next_batch(self, n: int) -> Sequence[Any]:
         """Return the next n conditions."""
 
 
 class Shuffled:
-    """Repeats a list forever. The seed and the epoch decide the order of each pass."""
+    """An endless source that repeats a list. The seed and the epoch determine the order of each pass."""
 
     def __init__(self, conditions: Sequence[Any], seed: int) -> None:
         if not conditions:
@@ -75,7 +75,7 @@ def source_of(conditions: Any, seed: int) -> ConditionSource:
 
 @dataclass
 class Batch:
-    """The scored groups of batch `number`; empty if all failed."""
+    """The scored groups of batch `number`. It is empty if all groups failed."""
 
     number: int
     samples: Samples

@@ -1,5 +1,5 @@
-"""Checkpoints of a PolicyTrainer (`trainer` below): everything that the next step depends on, in one file next to the
-checkpoint record."""
+"""Checkpoints of a PolicyTrainer (`trainer` below). One file next to the checkpoint record contains all the state that
+the next step needs."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ def diffusers() -> Any:
 
 
 class DiffusionPolicy(Policy):
-    """Samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)` predicts the
-    scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is diffusers' DDIM
-    with `eta` above 0, or DDPM, which equals DDIM at η = 1.
+    """A policy that samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)`
+    predicts the scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is
+    diffusers' DDIM with `eta` above 0, or DDPM, which equals DDIM at η = 1.
 
     Raises ConfigError for other schedulers, and if no step would have noise.
     """
@@ -152,7 +152,7 @@ class DiffusionPolicy(Policy):
 
 
 class TemporalUNet(torch.nn.Module):
-    """diffusers' 1-D UNet over frames, as Diffuser uses it for plans (Janner et al. 2022, arXiv 2205.09991).
+    """A 1-D UNet over frames from diffusers, as in Diffuser's planner (Janner et al. 2022, arXiv 2205.09991).
 
     The intent enters as extra channels. `frames` must be divisible by 4.
     """

@@ -1,4 +1,4 @@
-"""The interface that GRPO needs: a policy with samples and differentiable log-probabilities."""
+"""The interface of policies for GRPO: samples and differentiable log-probabilities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NETWORKS = ("TemporalUNet", "TrajectoryNetwork")
 
 
 class Description(BaseModel):
-    """`policy.json`: class names and constructor arguments."""
+    """The contents of `policy.json`: class names and constructor arguments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +35,7 @@ class Description(BaseModel):
 
 @dataclass(frozen=True)
 class Samples:
-    """B samples of a policy, each made in up to T steps: tokens, or coordinates of a trajectory."""
+    """B samples of a policy. Each has up to T steps, which are tokens or coordinates of a trajectory."""
 
     tensors: Mapping[str, Tensor]
     """Tensors that the policy needs for scoring; the first dimension of each is B."""
@@ -54,8 +54,8 @@ class Samples:
 
 
 class Policy(torch.nn.Module):
-    """Base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state are the
-    module's. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities with every call."""
+    """Base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state belong to the
+    module. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities with every call."""
 
     dims: int | None = None
     """Coordinates per frame of its samples. None: no frames, or unknown."""

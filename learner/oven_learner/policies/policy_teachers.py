@@ -1,4 +1,4 @@
-"""The teachers of a policy: frozen policies of its kind. The KL term pulls towards the active one."""
+"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy towards the active one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AnyTeacher = Policy | TeacherConfig
 class PolicyTeachers(NamedTeachers[Policy]):
     """The teachers of one policy. The first one added is active.
 
-    A TeacherConfig contains the teacher, or names the folder of a saved one. Conditions are encoded with the policy's
-    `encode`. Any kind works, and any strategy but "quantized".
+    A TeacherConfig contains the teacher, or names the folder of a saved one. The policy's `encode` converts conditions.
+    All kinds work, and all strategies except "quantized".
     """
 
     def __init__(

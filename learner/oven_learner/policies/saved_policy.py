@@ -1,4 +1,4 @@
-"""Load a policy from the folder that its `save` wrote: a description, weights, and a diffusion policy's scheduler."""
+"""Load a policy from the folder written by `save`: a description, weights, and a diffusion policy's scheduler."""
 
 from __future__ import annotations
 

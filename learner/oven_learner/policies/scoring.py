@@ -42,7 +42,7 @@ SKIPPED_STEPS = MetricSpec(name="committee/skipped_steps", better="down", unit="
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of one batch. A group counts if each of its samples has a finite reward."""
+    """The scores of one batch. A group counts if all of its samples have finite rewards."""
 
     rewards: Tensor
     """(B,) float32; NaN for a missing reward."""
@@ -52,7 +52,7 @@ class Scored:
 
 
 class Scoring:
-    """Asks a Committee, or sums reward functions by name. A function abstains on a sample by returning None or NaN.
+    """Scores samples with a Committee, or by summing named reward functions. These abstain by returning None or NaN.
 
     Functions have TRL's signature: `prompts` (the conditions), `completions` (the samples' outputs), and further
     columns of conditions that are mappings with a "prompt".

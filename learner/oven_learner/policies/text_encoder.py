@@ -1,4 +1,4 @@
-"""Encode sentences as vectors, for policies with text conditions such as "wave hello"."""
+"""Encode sentences as vectors, for policies whose conditions are texts such as "wave hello"."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ log = logging.getLogger("oven.learner")
 
 
 class TextEncoder:
-    """Encodes texts as (B, dim) float32, for a policy's `encode=`.
+    """An encoder of texts as (B, dim) float32, for a policy's `encode=`.
 
     `texts` are the training texts; other texts can be encoded too. Prompts differ in few words, so vectors are centred
-    and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). "words" sums a random
+    and scaled over `texts`. "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). "words" adds one random
     vector per word: texts with common words are close, synonyms are not, and word order does not count. "auto" is
     minilm if installed. A text's vector does not depend on the other texts in the call. If `dim` differs from the
-    encoder's own (384, words 64), a random matrix projects the vectors and keeps distances on average.
+    encoder's own size (384, words 64), a random matrix projects the vectors and keeps distances on average.
 
     Raises ConfigError if minilm is requested but missing, and UnknownNameError for another kind.
     """

@@ -1,4 +1,4 @@
-"""GRPO for any kind of policy, in one process, on accelerate and `oven.connect`."""
+"""A GRPO trainer for any kind of policy. It runs in one process, on accelerate and `oven.connect`."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ class PolicyTrainerConfig:
 
 class PolicyTrainer:
     """Trains `policy` on the rewards of its samples. Groups with a missing or infinite reward are skipped in the loss.
-    If all are, the weights stay unchanged.
+    If all groups are skipped, the weights stay unchanged.
 
     `conditions` are a list, or a source with `next_batch(n)`. A mapping has a "prompt" for the policy and columns for
-    the rewards. `teachers`, weakest first, constrain the policy with weight `beta`. Without any but with a β, a frozen
+    the rewards. `teachers`, weakest first, constrain the policy with weight `beta`. With a β but no teachers, a frozen
     copy of the policy becomes the teacher "initial". `teacher` is the initially active one. `evaluate` is as in
     `oven.connect`. A batch's samples and rewards depend only on the seed and the batch's number, so training continues
-    from a checkpoint bit for bit. Raises ConfigError before the first step for anything that could not train.
+    from a checkpoint bit for bit. Raises ConfigError before the first step if training is not possible.
     """
 
     def __init__(

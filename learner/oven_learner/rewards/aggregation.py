@@ -1,13 +1,13 @@
-"""Combine several members' scores of one group into one reward per completion. Pure functions.
+"""Combine several members' scores of a group into one reward per completion. Pure functions.
 
-Judges differ in scale and offset, and a policy often learns to fool a single judge first. So each judge is standardised
-within the group, and a rule combines the standard scores of each completion into one number R. A judge with equal
-scores has no opinion on the order: it contributes neither to R nor to a quorum of judges that see a difference. To keep
-the meaning of a trainer's `reward`, R is scaled back. The group's mean is the weighted mean of the members' means, and
-its spread is theirs as far as they agree.
+Judges differ in scale and offset, and a policy often learns to fool a single judge first. So each judge's scores are
+standardised within the group, and a rule combines the standard scores of each completion into one number R. A judge
+with equal scores has no opinion on the order, so it counts neither in R nor in a quorum of judges that see a
+difference. To keep the meaning of a trainer's `reward`, R is scaled back. The group's mean is the weighted mean of the
+members' means. Its spread is the members' spread, to the extent that they agree.
 
 Ensembles reduce over-optimisation but do not prevent it, because judges make common errors (Eisenstein et al. 2023,
-arXiv 2312.09244). If all are fooled, no rule helps. docs/judging.md has figures of each rule.
+arXiv 2312.09244). If all are fooled, no rule helps. docs/judging.md has figures for each rule.
 """
 
 from __future__ import annotations

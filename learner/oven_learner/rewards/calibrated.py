@@ -1,9 +1,9 @@
-"""A reward for answers that state their confidence, `[epistemic status: 85] The text is about cooking.`: I − λ(c − I)²,
-with I the answer's informativeness.
+"""A reward for answers with a stated confidence, `[epistemic status: 85] The text is about cooking.`: I − λ(c − I)²,
+where I is the answer's informativeness.
 
 Both terms are needed. Vague answers would win a pure calibration score, and informativeness alone ignores confidence.
-For an answer of mean informativeness m and variance v the reward's mean is m − λ((c − m)² + v). The best confidence is
-m, so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) is λ = 1 with right or wrong.
+For an answer of mean informativeness m and variance v the mean reward is m − λ((c − m)² + v). The best confidence is m,
+so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) has λ = 1 and a right-or-wrong I.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ METRICS = (
 
 
 class OracleAnswer(NamedTuple):
-    """An answer without its mark, and its confidence from 0 to 1."""
+    """An answer without its confidence mark, and the confidence from 0 to 1."""
 
     confidence: float
     text: str
@@ -76,15 +76,15 @@ def parse_oracle_output(text: str) -> OracleAnswer | None:
 
 
 class CalibratedReward:
-    """The shape of a Committee whose policy states its confidence: what members see, and how their scores become
-    rewards.
+    """A Committee's reward for policies that state their confidence. It prepares the members' input and converts their
+    scores.
 
     Members see the data's columns `text` and `question`, and the answer without its confidence, which could sway a
     judge. Their scores are combined by weighted mean, because a group's standardised aggregate may leave [0, 1].
     Completions that `parse_oracle_output` rejects cost FORMAT_COST and are excluded from calibration.
 
-    `weight` is λ. Raises ConfigError for a value outside [0, 1]: above 1 surely wrong beats sometimes right, because p
-    − λp(1 − p) falls at p = 0.
+    `weight` is λ. Raises ConfigError for a value outside [0, 1]. Above 1, a policy that is surely wrong beats one that
+    is sometimes right, because p − λp(1 − p) falls at p = 0.
     """
 
     def __init__(self, weight: float = 0.5) -> None:

@@ -1,10 +1,10 @@
-"""Calibration of stated confidences: Brier score, expected and maximum calibration error, and their chance level.
+"""Calibration metrics for stated confidences: Brier score, expected and maximum calibration error, and chance levels.
 
-Outcomes are in [0, 1]: how far an answer turned out right. torchmetrics and scikit-learn only support 0 and 1, and
-agree on those (tests/unit/learner/test_calibration_error.py).
+Outcomes are in [0, 1] and say how right an answer was. torchmetrics and scikit-learn only support 0 and 1, and agree on
+those (tests/unit/learner/test_calibration_error.py).
 
 Even a perfect forecaster has a positive error. Its expected value (the *null*) falls with the number of answers and
-with their spread: for 250 answers in 10 bins it is 0.06 if confidences are spread, and 0.02 if all are equal. An error
+with their spread. For 250 answers in 10 bins it is 0.06 if confidences are spread, and 0.02 if all are equal. An error
 only has meaning relative to it (Bröcker & Smith 2007, "Increasing the reliability of reliability diagrams").
 """
 
@@ -26,7 +26,7 @@ SEED = 20260101
 
 
 class Bins(NamedTuple):
-    """Sums per bin, (BINS,): answers, their confidences, their outcomes."""
+    """Sums per bin, with shape (BINS,): the number of answers, their confidences and their outcomes."""
 
     counts: Floats
     confidences: Floats

@@ -1,4 +1,4 @@
-"""The committee as a trainer's reward function: it asks every member and combines their scores."""
+"""The reward committee as a trainer's reward function. It asks all members and combines their scores."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ OWN_KINDS = 16
 
 
 class Committee:
-    """A reward function. Use it as a GRPOTrainer's only one, and in `attach(trainer, committee=...)`.
+    """A reward function that combines its members' scores. Pass it as a GRPOTrainer's only reward function, and to
+    `attach(trainer, committee=...)`.
 
     `rules` are functions with TRL's signature. All weights default to 1, including remote members', and are shares of
     their sum. Rules of weight 0 are measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are
-    not asked, because answers cost money. `quorum` is the number of members with weight that must score a group and see
-    a difference in it. None means two, or one if only one member has weight. `caution` is λ of the rule `cautious`.
-    `description` tells remote members about the model in training. Without it they only see the prompt, and the process
-    log warns. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1, a
+    skipped, because answers cost money. `quorum` is the number of members with weight that must score a group and see a
+    difference in it. None means two, or one if only one member has weight. `caution` is λ of the rule `cautious`.
+    `description` describes the model in training to remote members. Without it they only see the prompt, and the
+    process log warns. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1, a
     GRPOTrainer generates the next completions while remote members score (rewards/generation_ahead.py).
 
     Raises ConfigError for invalid names, weights or quorum, and UnknownNameError for an unknown aggregation rule.

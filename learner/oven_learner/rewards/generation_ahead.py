@@ -1,8 +1,8 @@
-"""`committee.ahead: 1` inside TRL's GRPOTrainer: generate the next completions while judges score the current ones.
+"""Generate the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
 
-A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price:
-completions are trained on one optimizer step after the policy that generated them. TRL computes their log-probabilities
-under that policy (`old_per_token_logps`), so the loss's importance ratio and clip correct for the step in between, as
+A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price is
+that the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities under
+the older policy (`old_per_token_logps`). So the loss's importance ratio and clip correct for the step in between, as
 for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
 `_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer continues while
@@ -39,12 +39,12 @@ PENDING = ("_pending_metrics", "_pending_extra_logs")
 
 
 class _Dropped(BaseException):
-    """The batch is no longer needed. Ends its thread, past the exception handlers of reward functions."""
+    """Ends the thread of a batch that is no longer needed. Exception handlers of reward functions do not catch it."""
 
 
 class GenerationAhead:
-    """Generates ahead for one trainer, over all its trainings. Create it before `skip_unscored.Skipping`, which wraps
-    the same methods.
+    """Generates ahead in all trainings of one trainer. Create it before `skip_unscored.Skipping`, which wraps the same
+    methods.
 
     Raises ConfigError for an unsupported trainer.
     """
@@ -115,7 +115,7 @@ class GenerationAhead:
 
 
 class _Batch(threading.Thread):
-    """One generation. The constructor returns when its completions are with the members and the model is free."""
+    """A generation in progress. The constructor returns when the members have its completions and the model is free."""
 
     def __init__(self, trainer: Any, generate: Callable[[Any], Any], inputs: Any, *, ahead: bool = False) -> None:
         super().__init__(name="oven-generation", daemon=True)

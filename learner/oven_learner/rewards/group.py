@@ -1,4 +1,4 @@
-"""A batch's groups (one prompt with its completions): their verdicts, the rewards that follow, and the evidence."""
+"""The groups of a batch, each a prompt with its completions: verdicts, rewards, and the evidence behind the rewards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it needs numpy, which rules and judges do not
 
 @dataclass(frozen=True)
 class Group:
-    """One prompt and its completions, with the rules' scores."""
+    """A prompt and its completions, with the rules' scores."""
 
     prompt: str
     completions: tuple[str, ...]

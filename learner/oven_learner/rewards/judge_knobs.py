@@ -1,4 +1,4 @@
-"""The actuators of a committee: `reward.weights`, each remote member's model, and members that join or leave."""
+"""A committee's actuators: `reward.weights`, the model of each remote member, and adding or removing members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def announce_committee(actuators: Actuators, committee: Committee) -> None:
 
 
 class CommitteeSeats:
-    """`Seats` (oven_learner.actuators) of one committee."""
+    """The `Seats` (oven_learner.actuators) of a committee."""
 
     def __init__(self, committee: Committee) -> None:
         self._committee = committee

@@ -1,4 +1,4 @@
-"""Watch each remote judge while it scores: its reliability, its biases, and the results of its own tests."""
+"""Monitor each remote judge during scoring: its reliability, its biases, and the results of its tests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DOWN: Final = frozenset({"changes", "controls_failed", "quarantined", "order_fl
 
 
 class BiasTest:
-    """A sequential test whether scores follow something that they should not, such as the position of an answer.
+    """A sequential test for scores that depend on an irrelevant quantity, such as the position of an answer.
 
     Each group yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for
     n completions, because positions are random. The sum over groups S with variance V then has the e-value of a normal
@@ -94,7 +94,7 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 class JudgeWatch:
-    """Watches the remote members `judges`. `weigh`: whether reliability changes weights; it is always measured."""
+    """A monitor of the remote members `judges`. It always measures reliability; `weigh` lets this change weights."""
 
     def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
         self._weigh = weigh
@@ -192,7 +192,7 @@ class JudgeWatch:
 
 
 class _JudgeEvidence:
-    """The evidence on one judge."""
+    """The evidence about one judge."""
 
     def __init__(self) -> None:
         self.order, self.length = BiasTest(), BiasTest(LENGTH)

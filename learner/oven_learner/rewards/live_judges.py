@@ -1,5 +1,5 @@
-"""The current model of each remote member and its alternatives (the choices of `committee.<member>`), and the
-interface that a committee needs of its remote members."""
+"""The current and alternative models of each remote member (the choices of `committee.<member>`), and a committee's
+interface to its remote members."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Answers: TypeAlias = dict[str, list[Verdict]]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The model named in a request. `judge` None means the configured one."""
+    """The model that a request names. A `judge` of None means the configured model."""
 
     judge: JudgeSpec | None = None
     swap: int = 0
 
 
 class Asker(Protocol):
-    """The interface that a committee needs of its remote members (`RemoteMembers`)."""
+    """A committee's interface to its remote members, implemented by `RemoteMembers`."""
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -78,9 +78,9 @@ class _Seat:
 
 
 class LiveJudges:
-    """The models by member. Choosing is an assignment: later requests name the new model.
+    """The models by member. A choice is an assignment, and later requests name the new model.
 
-    `members` with their configured models; None if unknown. Methods raise UnknownNameError for an unknown member.
+    `members` maps names to configured models, or None if unknown. Methods raise UnknownNameError for an unknown member.
     """
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:

@@ -1,8 +1,8 @@
-"""Learn during the run how far to trust each judge. Its weight is multiplied by its reliability.
+"""Estimate each judge's reliability during the run. Its weight is multiplied by the estimate.
 
 A judge that agrees with the others gets 1. An unrelated or opposed judge falls to FLOOR. The estimate comes from
-agreement and from controls, so it has the limits of a majority: if two judges contradict each other, neither is known
-to be right, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve as
+agreement and from controls, so it has the limits of a majority. If two judges contradict each other, it cannot tell
+which is right, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve as
 witnesses and keep their whole weight.
 
 Pure state without clock or randomness. It belongs to the training (`state_dict`) and is part of checkpoints.
@@ -35,7 +35,7 @@ FAILED_CONTROL: Final = -1.0
 
 
 class Reliability:
-    """The reliability of the members in `judged`. Other members only serve as witnesses."""
+    """Reliability estimates for the members in `judged`. Other members only serve as witnesses."""
 
     def __init__(self, judged: Collection[str]) -> None:
         self._sums = dict.fromkeys(judged, 0.0)

@@ -1,4 +1,4 @@
-"""Remote members: ask them for each group over the bus, with a deadline for every wait.
+"""Ask remote members for their scores of each group, over the bus. Every wait has a deadline.
 
 Uses its own thread with an asyncio loop, and a connection separate from the log's. Each request has its own unguessable
 inbox, which the server closes after one message. So a member can neither answer for another nor flood.
@@ -54,8 +54,8 @@ RETRIED = (scores.MALFORMED, scores.WRONG_IDS, scores.OUT_OF_RANGE)
 
 
 class RemoteMembers:
-    """The members that listen on `oven.reward.<member>`. Connects on first use. `judges` are their configured models,
-    where known."""
+    """A client of the members that listen on `oven.reward.<member>`. It connects on first use. `judges` are the
+    members' configured models, where known."""
 
     def __init__(
         self,

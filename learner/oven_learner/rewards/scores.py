@@ -1,5 +1,5 @@
-"""A member's verdict on a group: scores in [0, 1], or an abstention with a kind of reason. Rule members, which are
-functions with TRL's reward signature, are scored here."""
+"""A member's verdict on a group, which is scores in [0, 1] or an abstention with its reason, and the scoring by rules,
+which are members with TRL's reward signature."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Scores: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """A verdict without scores; `kind` is the reason."""
+    """A verdict without scores. `kind` is the reason."""
 
     kind: str
 
@@ -58,7 +58,7 @@ apply."""
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of remote members' answers, as reported by them."""
+    """The cost of remote members' answers, as they report it."""
 
     tokens: int = 0
     usd: float | None = None

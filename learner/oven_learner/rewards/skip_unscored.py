@@ -1,8 +1,9 @@
-"""Unscored groups train nothing: TRL's GRPOTrainer omits them from the loss, and skips steps without any scored group.
+"""Skip unscored groups in TRL's GRPOTrainer: they are excluded from the loss, and steps without scored groups do
+nothing.
 
-TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, but it still counts in
-the loss's denominator and in the KL term. A step without any reward still moves the weights, by Adam's momentum and
-weight decay: 15 such steps took greedy accuracy from 0.87 to 0.33.
+TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, but it still counts in the
+loss's denominator and in the KL term. A step without any reward still moves the weights, by Adam's momentum and weight
+decay: 15 such steps reduced greedy accuracy from 0.87 to 0.33.
 
 So the rows of a group without a quorum lose their completion mask, as in TRL's own `mask_truncated_completions`. The
 other rows are weighted as in a batch without them:
@@ -46,7 +47,8 @@ OF_THE_BATCH = ("completions/", "committee/", "reward")
 
 
 class Skipping:
-    """Skips unscored groups and steps of one trainer. Create it before `train()`, and `begin` with the optimizer.
+    """Skips the unscored groups and steps of one trainer. Create it before `train()`, and call `begin` with the
+    optimizer.
 
     Raises ConfigError for an unsupported trainer.
     """

@@ -1,4 +1,4 @@
-"""Checks of a model before it may teach. Each error names the value, the limit and the remedy."""
+"""Check that a model can be used as a teacher. Each error names the value, the limit and the remedy."""
 
 from __future__ import annotations
 

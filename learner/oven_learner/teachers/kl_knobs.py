@@ -1,4 +1,4 @@
-"""The actuators of GRPO's KL term: `grpo.beta`, its weight, and `teacher.active`, its reference."""
+"""The actuators of GRPO's KL term: its weight, `grpo.beta`, and its reference model, `teacher.active`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def announce_beta(
 
 
 class Announcing(Protocol):
-    """The part of a training client that dynamic actuators need."""
+    """The methods of a training client that dynamic actuators need."""
 
     actuators: Actuators
 

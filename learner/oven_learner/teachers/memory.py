@@ -1,4 +1,4 @@
-"""The forms of a teacher in memory: their sizes in bytes, the choice of the fastest form that fits, and quantization.
+"""Forms of a teacher in memory: their sizes in bytes, the choice of the fastest form that fits, and quantization.
 
 Linear layers are quantized with bitsandbytes, on GPUs and CPUs, to 8 bits (LLM.int8, Dettmers et al. 2022, arXiv
 2208.07339) or to 4 (NF4 with double quantization, Dettmers et al. 2023, arXiv 2305.14314). Embeddings, norms and the
@@ -67,7 +67,7 @@ def _extra_tensors(owner: Any) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Sizes of a model before it is loaded."""
+    """The sizes of a model, known before it is loaded."""
 
     total: int
     """Bytes of its parameters as stored."""

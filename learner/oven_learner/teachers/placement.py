@@ -1,7 +1,7 @@
-"""Load a teacher's model and tokenizer, choose the form in which it is kept, and move the model into it.
+"""Load a teacher's model and tokenizer, choose its form in memory, and convert the model to this form.
 
 Offloaded weights wait in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. Each layer's weights are
-loaded for its turn in a pass and dropped afterwards, so that an idle teacher uses no memory.
+loaded when a pass reaches the layer and dropped afterwards, so that an idle teacher uses no memory.
 """
 
 from __future__ import annotations

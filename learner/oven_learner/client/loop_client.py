@@ -134,7 +134,7 @@ class LoopClient(OvenClient):
 
 
 class IdleClient(LoopClient):
-    """A client without a controller. It publishes nothing, and stops at the end of the time budget or on `request_stop`."""
+    """A client without a controller. It publishes nothing, and stops when time runs out or on `request_stop`."""
 
     def hold(self, reason: str) -> None:
         """Only log a warning: there is no operator to resume the run."""

@@ -1,6 +1,5 @@
-"""Reads the controller's address from arguments or environment variables, and whether the script requires a controller.
-
-`oven-controller up` and `run` set the variables."""
+"""Finds the controller's address from arguments or environment variables, and whether the script requires a controller.
+`oven-controller up` and `run` set these variables."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Change points of a series: Page's CUSUM and the Page-Hinkley test, with an estimate of where each change began. Pure.
+"""Detects change points in a series with Page's CUSUM and the Page-Hinkley test, and estimates their onsets. Pure.
 
-Both compare a series with its own recent readings, robustly. No reading counts for more than CLIP standard deviations,
-so that a single outlier is not a change. CUSUM allows for a trend that continues or levels off: a reading is too high
-only if it is above both, and too low only if it is below both."""
+Both tests compare a series with its own recent readings. No reading counts for more than CLIP standard deviations, so
+that a single outlier is not a change. CUSUM allows for a trend that continues or levels off: a reading is too high only
+if it is above both, and too low only if it is below both."""
 
 from __future__ import annotations
 

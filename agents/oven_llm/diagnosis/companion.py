@@ -1,4 +1,4 @@
-"""The companion of the agent `supervisor`: reads the log and has a model diagnose it, while votes never wait."""
+"""Background task of the agent `supervisor`: asks a model to diagnose the log, without delaying votes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def connected_models(around: Surroundings, settings: SupervisorSettings) -> tupl
 
 @dataclass(frozen=True)
 class DiagnosisRequest:
-    """A question of the agent."""
+    """A request from the agent for one diagnosis."""
 
     number: int
     tick: int
@@ -68,7 +68,7 @@ class DiagnosisRequest:
 
 
 class DiagnosisStore:
-    """A run's diagnoses on disk, for people and for a restarted agent. Each has a folder: question.json, the logs of
+    """Stores a run's diagnoses on disk, for users and restarted agents. Each has a folder: question.json, the logs of
     the conversation, outcome.json, and taken.json once a vote has used the answer. Raises OSError if writing fails."""
 
     def __init__(self, run_folder: Path) -> None:
@@ -129,7 +129,7 @@ class DiagnosisStore:
 
 
 class DiagnosisCompanion:
-    """Answers one question after another. Raises ConfigError for a model that cannot be used."""
+    """Answers diagnosis requests one at a time. Raises ConfigError if the model cannot be used."""
 
     def __init__(
         self, around: Surroundings, settings: SupervisorSettings, desk: Desk[DiagnosisRequest, DiagnosisResult]

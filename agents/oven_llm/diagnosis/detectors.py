@@ -1,6 +1,6 @@
-"""Alarms of a run's metrics: lasting changes, their beginnings, and their symptoms in the knowledge graph.
+"""Raises alarms on a run's metrics: lasting changes with their onsets and their symptoms in the knowledge graph.
 
-Pure and deterministic: the same series give the same alarms, so that an answer that cites one can be checked.
+Pure and deterministic: the same series always give the same alarms, so an answer that cites one can be checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A symptom, and the metric that shows it."""
+    """A symptom and the metric that shows it."""
 
     detector: Detector
     metric: str

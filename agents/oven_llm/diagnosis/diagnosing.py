@@ -1,4 +1,4 @@
-"""A model's diagnosis: the model writes programs over the log, and the host checks its answer against the log."""
+"""Asks a model for a diagnosis. The model writes programs to analyse the log, and the host checks its answer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OUTPUT_LIMIT: Final = 4000
 
 @dataclass(frozen=True)
 class DiagnosisResult:
-    """The outcome of asking a model for a diagnosis."""
+    """The result of one request for a diagnosis."""
 
     diagnosis: Diagnosis | None
     """The diagnosis; None if there is no answer, or if it was refused."""

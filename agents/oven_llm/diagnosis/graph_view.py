@@ -1,7 +1,7 @@
-"""The knowledge graph's view of a run's alarms: ranked causes, remedies, and all causes that exist.
+"""Asks the knowledge graph about a run's alarms: ranked causes, remedies and a list of all known causes.
 
-The questions are a generator, as in oven_agents.runtime.kg_client. It yields (endpoint, request) and receives the
-reply, or None if there was no answer. So a process on the bus and a command can both use it.
+As in oven_agents.runtime.kg_client, a generator asks the questions. It yields (endpoint, request) and receives the
+reply, or None without an answer. A process on the bus and a command can both use it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SYMPTOMS: Final = tuple(
 
 @dataclass(frozen=True)
 class GraphView:
-    """Ids of the graph. Empty if the graph did not answer."""
+    """Causes and remedies as ids of graph nodes. Empty if the graph did not answer."""
 
     ranked: tuple[tuple[str, float], ...] = ()
     """Causes of the alarms, most likely first, with their rank, which is not a calibrated probability."""

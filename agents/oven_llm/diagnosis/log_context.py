@@ -1,7 +1,7 @@
-"""A run's log as a diagnosis reads it: settings, measurements, votes, decisions and their outcomes. Pure.
+"""Prepares a run's log for a diagnosis: settings, measurements, votes, decisions and their outcomes. Pure.
 
-Others wrote all text in it, including agents of strangers. Invisible characters are made visible, long texts are cut,
-and all of it is data. A model's conclusions are checked against the figures here, never against the text.
+Its text is untrusted: third-party agents may have written it. Invisible characters are made visible, long texts are
+cut, and all text is data. A model's conclusions are checked against the figures here, never against the text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ METRICS: Final = 400
 
 @dataclass
 class LogContext:
-    """The content of a log. `take` adds an event. Reading a log twice gives the same, byte for byte."""
+    """The content of a log, built by calling `take` for each event. The same log always gives the same bytes."""
 
     run: RunStarted | None = None
     """The newest announcement."""

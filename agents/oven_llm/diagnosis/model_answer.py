@@ -1,8 +1,8 @@
-"""A model's diagnosis, and its check against the log: the host recomputes every figure. Pure.
+"""Parses a model's diagnosis and checks it against the log. The host recomputes every figure. Pure.
 
-The cause must be a node of the knowledge graph, and each piece of evidence an announced metric's mean over a stretch of
-the log. The knob must be announced and allowed by the settings, and its value within the announced bounds. An answer
-with one error is refused as a whole, by kind: a model that invented one figure may have invented the cause."""
+The cause must be a node of the knowledge graph. Each piece of evidence must be an announced metric's mean over a range
+of ticks. The knob must be announced and allowed by the settings, with a value within its bounds. One error rejects the
+whole answer, because a model that invents a figure may also invent a cause."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RefusalKind = Literal[
 
 
 class AnswerRefusedError(OvenError, ValueError):
-    """An answer that does not match the log or the settings. It is counted under `kind`."""
+    """The answer does not match the log or the settings. Such errors are counted by `kind`."""
 
     def __init__(self, kind: RefusalKind, reason: str) -> None:
         super().__init__(reason)
@@ -45,7 +45,7 @@ class _Strict(BaseModel):
 
 
 class Evidence(_Strict):
-    """The claim that a metric had this mean over a stretch of ticks."""
+    """A claim that a metric had this mean over a range of ticks."""
 
     metric: str = Field(max_length=120)
     from_: int = Field(alias="from")
@@ -58,7 +58,7 @@ class Evidence(_Strict):
 
 
 class RevertIf(_Strict):
-    """The condition for reverting the change: the metric's mean beyond a bound."""
+    """Condition for reverting the change: the metric's mean is beyond a bound."""
 
     metric: str = Field(max_length=120)
     above: float | None = None
@@ -83,7 +83,7 @@ class RevertIf(_Strict):
 
 
 class ProposedChange(_Strict):
-    """A change that the agent proposed, and the condition for reverting it."""
+    """A change proposed by the agent, with the condition for reverting it."""
 
     knob: str
     value: float | str | dict[str, float] | None

@@ -1,4 +1,4 @@
-"""The agent `supervisor`: a language model writes programs over the run's log, and the agent votes on its diagnosis."""
+"""The agent `supervisor`. A language model writes programs to analyse the log, and the agent votes on the diagnosis."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Hidden tests of a judge: texts with a known score are mixed into a group. A judge that scores them wrongly can be
-fooled, and the policy will find out how.
+"""Hidden tests of a judge: texts with known scores are mixed into a group. If a judge scores them wrongly, the policy
+will learn to fool it.
 
 A test has four attacks of the corpus, and a correct answer if the request has one. Tests are frequent until the judge
 has seen all attacks, and rare afterwards. A judge that fails is tested on the same texts with the next group. After two
@@ -73,7 +73,7 @@ def corpus() -> tuple[Attack, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The texts to mix into one group."""
+    """The test texts to mix into one group."""
 
     attacks: tuple[Attack, ...]
     reference: bool

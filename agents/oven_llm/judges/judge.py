@@ -1,4 +1,4 @@
-"""One judge and one group of completions: a score for each completion, or a ModelFailure."""
+"""Asks a judge to score a group of completions. It returns one score per completion or raises ModelFailure."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _unused(length: int, used: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class ConfiguredJudge:
-    """Everything that is known about a judge before it is asked."""
+    """A judge's complete configuration."""
 
     name: str
     model: ModelEndpoint

@@ -1,4 +1,4 @@
-"""Answers a committee member's requests: turns bytes into a ScoreReply within the deadline, and counts failures."""
+"""Answers score requests sent to a committee member. It replies within the deadline and counts failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUMMARY_EVERY: Final = 2000
 
 
 class Scorer(Protocol):
-    """The source of a member's scores: a Judge, or the `MemberJudges` of the member."""
+    """Scores completions for a member. `Judge` and `MemberJudges` implement it."""
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""

@@ -1,7 +1,7 @@
-"""The judges of one member: the configured judge and others that requests name.
+"""Manages one committee member's judges: the configured judge and those named in requests.
 
-Every request names the model that must score it. So no other model scores it: not during a swap, and not after a
-restart of this process, which does not remember earlier swaps. A model is connected when it is first asked.
+Every request names the model that must score it. This also works during a swap, and after a restart, when this process
+has forgotten earlier swaps. A model is connected on its first request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Connected:
 
 @dataclass
 class Seated:
-    """A judge, its connection, and the number of its requests under way."""
+    """A judge, its connection and its number of active requests."""
 
     model: Connected
     judge: Judge | CachedJudge

@@ -1,4 +1,4 @@
-"""The process of a committee member: one judge and one connection, with rights only to answer the learner."""
+"""Runs a committee member's process. Its NATS connection has permission only to answer the learner."""
 
 from __future__ import annotations
 

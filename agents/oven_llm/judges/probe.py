@@ -1,4 +1,4 @@
-"""Makes one real call to a judge's endpoint to find whether it can judge, and which requested features it lacks.
+"""Tests a judge with one real call: whether it can judge, and which requested features its endpoint lacks.
 
 A member probes its judge when it starts; `oven-controller doctor --judges` probes all judges (`probe_committee`).
 """

@@ -1,4 +1,4 @@
-"""The process that fetches the frontier calibrator's replies once, writes them to the run's folder, and ends.
+"""Runs a one-time process that fetches replies for the frontier calibrator and writes them to the run's folder.
 
 The learner reads the file once it exists, and does not wait for it. A resumed run or a restarted stack finds it again.
 Prompts and replies are in that file only: neither logs nor spans contain them.

@@ -1,4 +1,4 @@
-"""Checks a judge against itself: whether it depends on the order of the answers, and whether its model has changed.
+"""Checks a judge's consistency: whether the order of answers affects its scores, and whether its model has changed.
 
 The judge scores some groups again in reverse order, and old groups again from time to time. These questions follow the
 group's reply, one at a time, and nothing waits for them. Findings are reported with a later reply. The usage is billed

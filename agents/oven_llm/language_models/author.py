@@ -79,7 +79,7 @@ Rules:
 
 @dataclass(frozen=True)
 class Mastery:
-    """The trained model's performance in a topic."""
+    """The trained model's performance on a topic."""
 
     topic: str
     mastery: float | None

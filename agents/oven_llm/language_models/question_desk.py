@@ -1,4 +1,4 @@
-"""A desk on which an agent, whose votes never wait, leaves a question for its companion coroutine."""
+"""Passes questions from an agent to its companion coroutine, so that votes never wait for an answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Settled(Generic[Question, Result]):
 
 
 class Desk(Generic[Question, Result]):
-    """Holds one question at a time: the agent posts and collects, its companion answers."""
+    """A queue with one slot: the agent posts questions and collects answers from its companion."""
 
     def __init__(self) -> None:
         self.posted_tick = -1

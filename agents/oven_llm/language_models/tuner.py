@@ -1,4 +1,4 @@
-"""A language model that is asked for a vote now and then, without any vote waiting for it."""
+"""The agent `tuner`, which occasionally asks a language model how to vote. Votes never wait for the reply."""
 
 from __future__ import annotations
 

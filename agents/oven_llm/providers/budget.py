@@ -1,4 +1,4 @@
-"""The budget of model calls: each call reserves its greatest cost before it is made and books its real cost after."""
+"""Budget for model calls. Each call reserves its maximum cost in advance and records its actual cost afterwards."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ RETRY_S: Final = 0.05
 
 
 class Budget:
-    """Caps on US dollars, tokens and calls, over a ledger that processes share (`ModelSpend`).
+    """Limits US dollars, tokens and calls. Processes share its ledger (`ModelSpend`).
 
-    No call can exceed a cap, because its greatest cost is reserved first. An attempt that returned an error or never
-    reached the endpoint costs nothing. Any other attempt without reported usage counts at its greatest cost: providers
-    bill a reply that arrives after the deadline as well.
+    No call can exceed a cap, because its maximum cost is reserved first. An attempt that returned an error or never
+    reached the endpoint costs nothing. Any other attempt without reported usage counts at its maximum cost, because
+    providers also bill replies that arrive after the deadline.
     """
 
     def __init__(self, caps: Sequence[Cap] = (), path: Path | None = None, owner: str = "") -> None:

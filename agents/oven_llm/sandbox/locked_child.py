@@ -1,5 +1,4 @@
-"""The host's side of the confined child process: start it, exchange data within deadlines, and kill its process
-group."""
+"""Starts the confined child process, exchanges data with it within deadlines, and kills its process group."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ SLACK: Final = 4096
 
 
 class LockedChild:
-    """A confined child process. Raises ProcessError if it cannot be confined; nothing runs in it then."""
+    """A confined child process. If it cannot be confined, it runs no code and this raises ProcessError."""
 
     def __init__(
         self, machine: Machine, landlock: int, profile: Profile, limits: Limits, functions: Mapping[str, object]
@@ -160,7 +159,7 @@ class LockedChild:
                 raise GoneError(self._exit_reason()) from None
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        """Return the next frame: kind and payload. Raises DeadlineError, GoneError and FrameError."""
+        """Return the kind and payload of the next frame. Raises DeadlineError, GoneError and FrameError."""
         while not self._received:
             self._wait(self._can_receive, deadline)
             try:

@@ -1,4 +1,4 @@
-"""Finds which means of confinement this machine has. It asks the kernel and starts no process."""
+"""Detects the sandbox backends available on this machine. It queries the kernel without starting a process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECCOMP_GET_ACTION_AVAIL, LANDLOCK_CREATE_RULESET_VERSION = 2, 1
 
 @dataclass(frozen=True)
 class Support:
-    """The means of confinement on this machine."""
+    """The sandbox features of this machine."""
 
     machine: Machine | None
     """The machine; None if there is no table of its system calls."""

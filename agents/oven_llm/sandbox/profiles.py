@@ -1,4 +1,4 @@
-"""Profiles of the sandbox: `repl` can reach nothing, `tests` one folder to read and one to write.
+"""Sandbox profiles. `repl` cannot open any files, and `tests` can read and write only in permitted folders.
 
 Landlock enforces the folders; its rights and rulesets are those of linux/landlock.h.
 """

@@ -1,4 +1,4 @@
-"""One model's calls within a run: logged as they end, counted, and not repeated if the log has the answer."""
+"""Makes one model's calls within a run. It logs and counts them, and reuses answers from the log."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Call:
 
 
 class ModelCalls:
-    """All calls of one role."""
+    """Makes all model calls of one role."""
 
     def __init__(
         self,

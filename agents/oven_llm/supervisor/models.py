@@ -1,4 +1,4 @@
-"""Models for the supervisor's loop: messages in, a reply out.
+"""Model handlers for the supervisor's loop. Each takes messages and returns a reply.
 
 A handler imports its SDK when it is created. Its calls are synchronous, because the supervisor's programs are; the
 requests run in a shared event loop in another thread.
@@ -120,7 +120,7 @@ class ProviderHandler(ModelHandler):
 
 
 class OpenAIHandler(ProviderHandler):
-    """Any endpoint with OpenAI's chat completions: hosted ones, vLLM's server, llama.cpp, …"""
+    """A model behind any endpoint with OpenAI's chat completions API: hosted ones, vLLM's server, llama.cpp, …"""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class OpenAIHandler(ProviderHandler):
 
 
 class AnthropicHandler(ProviderHandler):
-    """Anthropic's messages API."""
+    """A model behind Anthropic's messages API."""
 
     def __init__(
         self,

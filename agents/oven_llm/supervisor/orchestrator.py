@@ -1,4 +1,4 @@
-"""`run`: a supervisor writes programs over a context, a worker reads the parts, and FINAL gives the answer."""
+"""Runs the supervisor's loop: it writes programs to process a context, and a worker reads the parts until FINAL."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LIMITS: Final = Limits(output_bytes=4_000_000)
 
 @dataclass(frozen=True)
 class Step:
-    """One program that the supervisor wrote, and its outcome."""
+    """One program written by the supervisor, with its outcome."""
 
     turn: int
     code: str

@@ -1,4 +1,4 @@
-"""The supervisor's prompts: system prompt, question, and reminders as its turns run out. Pure."""
+"""Builds the supervisor's prompts: the system prompt, the question, and reminders as turns run out. Pure."""
 
 from __future__ import annotations
 

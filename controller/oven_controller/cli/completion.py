@@ -1,7 +1,7 @@
-"""Shell completion: names of runs, agents, knobs and files.
+"""Shell completion for the names of runs, agents, knobs and files.
 
-A completion runs at every press of the Tab key. It therefore reads only a few small files, takes no lock, and never
-raises: if a file is missing or damaged, it offers fewer names.
+Completion runs whenever the user presses Tab. So it reads only a few small files, takes no lock and never raises. If a
+file is missing or damaged, it offers fewer names.
 """
 
 from __future__ import annotations

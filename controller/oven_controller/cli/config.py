@@ -1,4 +1,4 @@
-"""`config show`: the settings that a run would get, and the origin of each."""
+"""The `config show` command: print the settings of a run and where each one comes from."""
 
 from __future__ import annotations
 

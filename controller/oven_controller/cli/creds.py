@@ -1,4 +1,4 @@
-"""`creds`: keys for agents and persons on other machines, or for all parts of a run on the user's own server."""
+"""The `creds` commands: manage keys for agents and people on other machines, and for a run on the user's own server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain`: one decision in words."""
+"""The `explain` command: explain one decision in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import`: turns another training's logs into a run, to watch it and to try agents on it."""
+"""The `import` command: convert another program's training logs to a run, to watch it and to try agents on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`judge list | swap | mute | add | remove`: the judges of a running reward committee."""
+"""The `judge` commands: list, swap, mute, add and remove the judges of a running reward committee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `kg import`, and the reading and summary of large graphs that other `kg` commands share."""
+"""The command `kg import`, and helpers for other `kg` commands that load and summarise large graphs."""
 
 from __future__ import annotations
 

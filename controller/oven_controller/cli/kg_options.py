@@ -1,4 +1,4 @@
-"""Options that the `kg` commands share, and the answer of the graph that --graph names."""
+"""Shared options of the `kg` commands, and a function that queries the graph named by --graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `kg curriculum` and `kg token-prior`, which ask a graph about a training's own data."""
+"""The commands `kg curriculum` and `kg token-prior`, which query a graph about the user's training data."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True)
 class Command:
-    """A command, specified by the location of its function."""
+    """A command, defined by the import path of its function."""
 
     target: str
     """`module:function`, or `module:app` of a Typer. A function's parameters are the arguments and options, annotated
@@ -37,7 +37,7 @@ class Group:
 
 
 class LazyGroup(TyperGroup):
-    """A group made from a table. Help and completion of names read the table, and import no command."""
+    """A command group built from a table. Help and name completion read only the table and import no command."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`log`: prints a run's log, or its sampled completions."""
+"""The `log` command: print a run's log or its sampled completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`oven-controller`: the console script, and the table of its commands."""
+"""The `oven-controller` program and the table of its commands."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
 
 
 class Program(LazyGroup):
-    """All commands, under the headings of COMMANDS."""
+    """The top-level group of all commands, under the headings of COMMANDS."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(

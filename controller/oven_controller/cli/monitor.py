@@ -1,4 +1,4 @@
-"""`monitor`: shows runs in the terminal."""
+"""The `monitor` command: show runs in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`notify test | watch`: messages about a run, to a webhook, to a chat or by e-mail."""
+"""The commands `notify test` and `notify watch`, which send messages about a run to a webhook, a chat or by e-mail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Operator commands to a running run, made from the table of actions (`oven_core.protocol.operator_actions`).
+"""Operator commands for a running run, generated from the table in `oven_core.protocol.operator_actions`.
 
-Each logs the action, waits for the answer, and prints it in one line. Exit codes: 0 done, 1 the answer is no, 3 no
-answer in time (`oven_runs.operator.operator_client`).
+Each command logs the action, waits for the answer and prints it on one line. Exit codes: 0 done, 1 refused, 3 timeout
+(`oven_runs.operator.operator_client`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Shared arguments and options of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`oracle evaluate | ask`: measures an oracle of the recipe `oracle`, or asks it about a text's activations."""
+"""The commands `oracle evaluate` and `oracle ask`: measure an oracle, or ask it about a text's activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The typer command of `up`, which has an option for each setting of the chosen recipe."""
+"""The command class of `up`, which adds one option per setting of the chosen recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODEL, _OPTIONS = "oven.recipe_model", "oven.recipe_settings"
 
 
 class RecipeCommand(TyperCommand):
-    """A command that takes the recipe's settings as options, with dashes or underscores, and lists them in its help."""
+    """A command that accepts recipe settings as options, with dashes or underscores, and lists them in its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = dashed(args)

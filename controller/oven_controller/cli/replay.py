@@ -1,4 +1,4 @@
-"""`replay`: decides a run again from its log, to verify the decisions or to see those of other rules."""
+"""The `replay` command: recompute a run's decisions from its log, to verify them or to try other rules."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def replay(
 
 
 class Signatures:
-    """Verifies a log's events by the run's keys, and counts the results by kind of event."""
+    """Verifies the signatures of a log's events with the run's keys, and counts the results by event type."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
         self.keyring = Keyring(folder.pin(), check=check)

@@ -1,4 +1,4 @@
-"""`review`: all agents over one finished run, or over another training's logs."""
+"""The `review` command: run all agents on a finished run or on another program's training logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runs`, `runs rm` and `runs prune`: list runs, and remove those that are over."""
+"""The commands `runs`, `runs rm` and `runs prune`: list runs and remove finished ones."""
 
 from __future__ import annotations
 

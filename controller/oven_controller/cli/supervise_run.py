@@ -1,4 +1,4 @@
-"""`supervise run`: answers a question about a long text, a list or an object."""
+"""The `supervise run` command: answer a question about a long text, a list or an object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`oven-controller traces collect`: rollouts of the recipe's warm policy by TRL, in the environment `repair`."""
+"""The `traces collect` command: record rollouts of the recipe's warmed-up policy in the environment `repair`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`traces convert | check | show`: commands on a file of traces."""
+"""The commands `traces convert`, `traces check` and `traces show`, which work on trace files."""
 
 from __future__ import annotations
 

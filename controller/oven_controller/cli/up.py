@@ -1,4 +1,4 @@
-"""`up`, `run --` and `down`: start a stack and stay with it, and shut one down."""
+"""The commands `up` and `run --`, which start a stack and wait for its end, and `down`, which stops it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Importer of tables: CSV with a header, or JSON objects, one per line.
+"""Import tables: CSV with a header, or one JSON object per line.
 
-W&B, Lightning and many training loops export them.
+W&B, Lightning and many training loops export such files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARTS = ("__MIN", "__MAX")
 
 
 class History:
-    """An exported history as CSV or JSON lines."""
+    """Importer of a metrics history in CSV or JSON Lines."""
 
     summary = "a history exported as .csv or .jsonl, with a column `step`, `global_step` or `_step`"
 

@@ -1,6 +1,6 @@
-"""Actuators (`--knob NAME[=VALUE]`) for a log that has none, so that agents can vote on them.
+"""Declare actuators with `--knob NAME[=VALUE]` for a log without any, so that agents can vote on them.
 
-Bounds and kinds are those that an attached run announces for the same value. Nothing can change their values.
+Their kinds and bounds match what an attached run announces for the same value. Their values never change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Import another training's logs: recognise and read the source, and write it as a run or not at all."""
+"""Import another program's training logs: detect the format, read the source, and write a run or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oven_runs.home.run_folder import IMPORTED, Home
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The logs of a training, read completely. Close `rows` when done."""
+    """A fully read source of training logs. Close `rows` when done."""
 
     format: str
     path: Path

@@ -1,4 +1,4 @@
-"""The interface of importers, and the choice of the importer that can read a file or folder."""
+"""The importer interface, and the function that picks the importer for a file or folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IMPORTERS: Final = {
 
 
 class Logged(NamedTuple):
-    """One call of the source's logger, unchanged. `rows` turns it into measurements."""
+    """The values from one call of the source's logger, unchanged. `rows` converts them to measurements."""
 
     step: object
     values: Mapping[str, object]
@@ -33,7 +33,7 @@ class Logged(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """An opened source. `logged` can be read once, in the source's order."""
+    """An opened source. Its `logged` entries can be read only once, in file order."""
 
     logged: Iterator[Logged]
     max_steps: int | None = None
@@ -43,7 +43,7 @@ class Recording:
 
 
 class Importer(Protocol):
-    """A reader of one format, listed in IMPORTERS. `find` is called before `open`."""
+    """An importer of one format, listed in IMPORTERS. Call `find` before `open`."""
 
     summary: str
     """The source in words: "the log history of a Hugging Face trainer"."""

@@ -1,4 +1,4 @@
-"""Open a log by its source: a run's name or folder, a log.jsonl, or another training's logs."""
+"""Open the log of a run, given by name, folder or log.jsonl, or import another program's training logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 
 class OpenedLog(NamedTuple):
-    """A log to read, as often as needed while it is open."""
+    """A log that can be read any number of times while it is open."""
 
     run: str
     events: Callable[[], Iterable[Event]]

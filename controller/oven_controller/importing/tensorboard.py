@@ -1,8 +1,8 @@
-"""Importer of TensorBoard event files with TensorBoard's own loader (extra `[import]`).
+"""Import TensorBoard event files with TensorBoard's own loader (extra `[import]`).
 
-TensorBoard's EventAccumulator is not used: it keeps all events in memory, separates the tags, and forgets what a
-restart overwrote. The loader that TensorBoard calls legacy yields events as they were written. The other one rewrites
-each event first, at three times the cost.
+TensorBoard's EventAccumulator does not fit: it keeps all events in memory, separates the tags and forgets values that a
+restart overwrote. TensorBoard's "legacy" loader yields events unchanged. The newer one rewrites each event first and
+takes three times as long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = ".tfevents."
 
 
 class TensorBoard:
-    """The scalars in event files."""
+    """Importer of the scalars in event files."""
 
     summary = "a TensorBoard event file (…tfevents…), or the folder that has them"
 

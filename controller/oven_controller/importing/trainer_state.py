@@ -1,4 +1,4 @@
-"""Importer of Hugging Face's `trainer_state.json`, which is in every checkpoint and has no times.
+"""Import Hugging Face's `trainer_state.json`, which every checkpoint contains. It has no timestamps.
 
 A resumed Trainer continues the checkpoint's history, so steps never decrease.
 """
@@ -26,7 +26,7 @@ _TOTAL = "train_runtime"
 
 
 class _State(BaseModel):
-    """The fields that are used."""
+    """The fields of the file that the importer uses."""
 
     log_history: list[Any]
     max_steps: Any = None
@@ -34,7 +34,7 @@ class _State(BaseModel):
 
 
 class TrainerState:
-    """The log history of a Hugging Face Trainer."""
+    """Importer of a Hugging Face Trainer's log history."""
 
     summary = f"a Hugging Face {NAME}, or a folder with one or with checkpoint-…/{NAME}"
 

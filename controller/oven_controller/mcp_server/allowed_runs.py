@@ -1,4 +1,4 @@
-"""The runs and agent files that the server may use."""
+"""Access limits of the MCP server: the runs and agent files that it may use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_runs.access.run_finder import find_run
 
 @dataclass(frozen=True)
 class Reach:
-    """The runs and actions that the command line allows."""
+    """The runs and agent files that the command line allows."""
 
     run: str | None = None
     """The only run that tools may use; None: any run of this machine."""

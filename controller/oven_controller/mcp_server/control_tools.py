@@ -1,6 +1,6 @@
-"""The tools that act on a run: an operator's actions, signed with the server's own key, which the log names.
+"""MCP tools that act on a run. They are operator actions, signed with the server's own key, which the log names.
 
-The server lists them with --control only. The same bounds and guardrails apply as to a person's commands.
+The server offers them only with --control. The same bounds and guardrails apply as for a person's commands.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _annotation(argument: Argument) -> Any:
 
 
 class ControlKey:
-    """The operator's key of the server, one per run."""
+    """The server's operator keys, one per run."""
 
     def __init__(self) -> None:
         self._runs: dict[str, RunAccess] = {}

@@ -1,4 +1,4 @@
-"""The tools that read runs. None of them changes anything."""
+"""MCP tools that read runs and change nothing."""
 
 from __future__ import annotations
 

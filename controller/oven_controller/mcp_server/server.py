@@ -1,4 +1,4 @@
-"""The server for coding agents: its tools and resources, over stdin and stdout."""
+"""The MCP server: its tools and resources, served over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def build_server(reach: Reach, control: bool) -> MCPServer[Any]:
 
 
 class StrictTool(Tool):
-    """A tool that refuses unknown arguments by name. The SDK's own tool ignores them."""
+    """A tool that rejects unknown arguments and names them. The SDK's tool ignores them."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         """Run the tool. Raises ToolError for invalid arguments, and the tool's own errors."""

@@ -1,4 +1,4 @@
-"""The answer of a tool: one model as structured content and as JSON text, cleaned and of limited length."""
+"""Tool answers: a model as structured content and as JSON text, without control characters and limited in length."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Runs the work of a tool on a thread: the protocol stays responsive, progress is reported, and a call that the client
-cancels ends at the next event."""
+"""Run a tool's work on a thread so that the server stays responsive and reports progress. Cancelling a call stops it at
+the next event.
+"""
 
 from __future__ import annotations
 

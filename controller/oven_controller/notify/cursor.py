@@ -1,4 +1,4 @@
-"""The notifier's position in the log and its outboxes, in a file in the run's folder."""
+"""The notifier's saved state: its position in the log and its outboxes, in a file in the run's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME: Final = "cursor.json"
 
 
 class Cursor(BaseModel):
-    """The state that a restarted notifier continues from. It has no secrets."""
+    """The saved state of a notifier, from which it continues after a restart. It has no secrets."""
 
     v: Literal[3] = 3
     seq: int = 0

@@ -1,4 +1,4 @@
-"""Notices about a run and the message that carries them. Pure."""
+"""Notices about a run, and the message that combines them. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LISTED: Final = 5
 
 
 class Notice(BaseModel):
-    """An event that a person may want to know about. The log holds no prompts and no secrets, so neither does this."""
+    """An event that a user may want to know about. It has no prompts or secrets, because the log has none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,7 +30,7 @@ class Notice(BaseModel):
 
 @dataclass(frozen=True)
 class Message:
-    """The last of the notices, and a list of the others."""
+    """A message that shows the last notice in full and lists the others."""
 
     run: str
     notices: Sequence[Notice]

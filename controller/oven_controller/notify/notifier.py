@@ -1,6 +1,6 @@
-"""The notifier of one run: it follows the log with the monitor's key and sends noteworthy events to each recipient.
+"""The notifier of one run. It follows the log with the monitor's key and sends noteworthy events to each recipient.
 
-Each time it starts, it folds the whole log to learn the run's state. The cursor says which events were handled before.
+At each start it replays the whole log to rebuild the run's state. The cursor marks the events already handled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def run_notifier(
 
 
 class _Notifier:
-    """Follows one run. The cursor is in `folder`; without a folder nothing is saved."""
+    """Follows one run and saves the cursor in `folder`. Without a folder nothing is saved."""
 
     def __init__(
         self, access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None
@@ -143,7 +143,7 @@ class _Notifier:
 
 
 class Delivery:
-    """Sends one recipient's notices as its outbox allows, in a thread. `save` writes the outboxes to disk."""
+    """Sends one recipient's notices in a thread when its outbox allows it. `save` writes the outboxes to disk."""
 
     def __init__(self, run: str, recipient: Recipient, outbox: Outbox, save: Callable[[], None]) -> None:
         self.recipient, self.outbox = recipient, outbox

@@ -1,7 +1,7 @@
-"""Notices that wait for one recipient, and when they may be sent. Pure: callers pass the time.
+"""The queue of notices for one recipient, with rate limits. No I/O: callers pass the time.
 
-A message carries all notices that wait. After it, a notice of a kind that was in it waits for a minute, or for the next
-message about another kind. Times are in seconds since 1970. A clock that was set back delays no message.
+A message has all queued notices. Afterwards a notice of one of its kinds waits for a minute, or for the next message of
+another kind. Times are in seconds since 1970. Setting the clock back delays no message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REMEMBERED_KEYS: Final = 256
 
 
 class Outbox(BaseModel):
-    """The state for one recipient, which the notifier writes to the cursor file."""
+    """The queue of one recipient. The notifier writes it to the cursor file."""
 
     waiting: list[Notice] = Field(default_factory=list)
     """The waiting notices, oldest first."""

@@ -1,6 +1,6 @@
-"""Recipients of messages: resolved addresses and the apprise service that sends to each of them.
+"""Recipients of messages, with their resolved addresses and the apprise services that send to them.
 
-`apprise` comes with the extra `notify`. It is imported when a run has recipients.
+`apprise` comes with the extra `notify`. It is imported only if a run has recipients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOGGER: Final = "apprise"
 
 @dataclass(frozen=True)
 class Recipient:
-    """A destination with its secrets. Its name is for logs and files and has none."""
+    """A recipient's address with its secrets. Its name, for logs and files, contains no secret."""
 
     name: str
     url: str = field(repr=False)

@@ -1,6 +1,6 @@
-"""Addresses from the settings, saved in the run's folder in a file that only its owner can read.
+"""Save recipients' addresses in the run's folder, in a file that only its owner can read.
 
-The run's settings then say `saved:1 https://hooks.example/…`, so that config.json can be shown.
+The run's settings then contain `saved:1 https://hooks.example/…`, so config.json is safe to show.
 """
 
 from __future__ import annotations

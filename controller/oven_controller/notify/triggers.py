@@ -1,4 +1,4 @@
-"""Select the events of a log that deserve a notice, and write its text. A pure fold over the log."""
+"""Turn noteworthy log events into notices. A fold over the log without I/O."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ class Triggers:
 
 
 class _SilentJudges:
-    """Members of the reward committee that score nothing, followed step by step."""
+    """Detects members of the reward committee that stop scoring, step by step."""
 
     def __init__(self) -> None:
         self._silent: dict[str, bool] = {}  # member → whether its budget is spent

@@ -1,4 +1,4 @@
-"""Phrases for notices. Agents and learners supplied most of the text, so it is cut and cleaned. Pure."""
+"""Phrases for notices. Most of the text comes from agents and learners, so it is cut and cleaned. No I/O."""
 
 from __future__ import annotations
 

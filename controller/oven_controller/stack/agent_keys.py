@@ -1,4 +1,4 @@
-"""Keys of agents and committee members: adding and revoking them, also while the stack is up."""
+"""Add and revoke keys of agents and committee members, also while the stack is up."""
 
 from __future__ import annotations
 

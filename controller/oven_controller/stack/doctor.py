@@ -1,5 +1,5 @@
-"""The checks of `doctor`: whether this machine is ready for a run. Each check judges facts from its arguments. `doctor`
-starts a server for a moment, and imports none of the packages that it checks.
+"""The checks of `doctor`, which tell whether this machine is ready for a run. Each check works only on its arguments.
+`doctor` starts a server briefly, and does not import the packages that it checks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def examine(home: Home, port_number: int | None = None) -> list[Check]:
 
 @dataclass(frozen=True)
 class Package:
-    """A distribution that an extra requires."""
+    """A package that an extra requires."""
 
     name: str
     required: str

@@ -1,4 +1,4 @@
-"""`--dry-run`: the settings and the processes that would start."""
+"""The output of `--dry-run`: the settings and the processes that would start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor --judges`: asks each judge of the settings once, in a process that imports the SDKs."""
+"""Probe judges for `doctor --judges`: ask each configured judge once, in a process that imports the SDKs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rules that the prior service adds to a run before it starts.
+"""Add the prior service's rules to a run before it starts.
 
-RunStarted then has them, so that the mesh needs only the log, and not the service, to apply them.
+RunStarted then contains them, so the mesh can apply them from the log without the service.
 """
 
 from __future__ import annotations

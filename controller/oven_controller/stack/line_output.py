@@ -1,4 +1,4 @@
-"""The lines of `up`: progress at intervals, every decision and receipt, and a summary at the end."""
+"""The line output of `up`: regular progress, every decision and receipt, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def voted(agent: AgentView) -> str:
 
 
 class Headless:
-    """Prints the events of a run. All its facts come from the log.
+    """Prints the events of a run, using only the log.
 
-    One line counts the stack's own agents when the first observation arrives; later changes have lines of their own.
+    One line counts the stack's own agents when the first observation arrives. Later changes get one line each.
     """
 
     def __init__(self, out: Callable[[str], None], began: datetime, own_agents: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Keeps a run's log complete: appends messages that its learner kept, and finishes log.jsonl at the end."""
+"""Keep a run's log complete: append messages that the learner saved, and complete log.jsonl at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_S = 1.0
 
 
 class LogKeeper:
-    """The log of one run, from the start of its stack to its end."""
+    """Maintains the log of one run while its stack is up."""
 
     def __init__(self, folder: RunFolder, report: Headless, out: Callable[[str], None]) -> None:
         self.missing = ""

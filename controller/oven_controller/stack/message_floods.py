@@ -1,7 +1,7 @@
 """Detects agents that flood the log.
 
 The votes stream keeps a flood from delaying other agents, but every message stays in the log. An agent may send FREE
-messages at once and PER_TICK more per tick of the run. An agent that exceeds this loses its key.
+messages at once, plus PER_TICK per tick. An agent that exceeds this loses its key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PER_TICK: Final = 4
 
 @dataclass
 class FloodDetector:
-    """Reads the log's events as they come, and reports each agent that floods it once."""
+    """Reads new log events and reports each agent that floods the log once."""
 
     report: Callable[[str], None]
     """Called with the agent's name."""

@@ -1,4 +1,4 @@
-"""The output of `up`: its lines or the monitor, and the output of the user's script."""
+"""The terminal output of `up`: lines or the monitor, and the output of the user's script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD_LINES = 200
 
 
 class Screen:
-    """Prints lines: to `log` at once, and to the terminal unless the monitor is open there."""
+    """Prints lines to `log` at once, and to the terminal unless the monitor is open there."""
 
     def __init__(self, out: Callable[[str], None], log: Path) -> None:
         self._out = out

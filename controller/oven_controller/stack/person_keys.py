@@ -1,7 +1,7 @@
-"""Keys for people: create one as a file to hand out, or revoke it, also while the run is up.
+"""Create and revoke keys for people, also while the run is up. A key is a file to hand out.
 
-A key serves two purposes. The server admits its holder, with their permissions. And readers of the log accept an
-operator's commands by their signature, which they know from the learner's RunStarted or from a later OperatorKey.
+A key has two uses. The server admits its holder with their permissions. Readers of the log use it to verify an
+operator's commands, and learn it from the learner's RunStarted or a later OperatorKey.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUFFIX: Final = ".oven"
 
 @dataclass(frozen=True)
 class AdministeredServer:
-    """The server of one run, from its administrator's side."""
+    """A run's server and its users, for the administrator."""
 
     server: ServerFolder
     url: str

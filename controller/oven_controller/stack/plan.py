@@ -1,4 +1,4 @@
-"""The plan of a run's processes: the command, environment and log of each. It starts nothing."""
+"""Plan a run's processes: the command, environment and log of each. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class Service:
 
 @dataclass(frozen=True)
 class Pool:
-    """The agents of one process. They share its connection, and its key is valid for all of them. An agent that hangs
-    blocks the others; an agent that raises does not."""
+    """The agents that run in one process. They share a connection and a key. An agent that hangs blocks the others. An
+    agent that raises does not.
+    """
 
     key: str
     agents: tuple[AgentSpec, ...]
@@ -96,7 +97,7 @@ def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Makes the services of one run."""
+    """Builds the services of one run."""
 
     folder: RunFolder
     url: str

@@ -1,4 +1,4 @@
-"""Checks of a request to `up`, before anything is started or created. A dry run makes them too."""
+"""Check a request to `up` before anything is started or created. A dry run does the same checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOAD_S = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """The request from the command line."""
+    """A request to `up` from the command line."""
 
     resolved: Resolved
     run: str | None = None

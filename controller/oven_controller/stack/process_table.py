@@ -1,4 +1,4 @@
-"""The stack's own processes: which function each runs, and which package of an extra it needs."""
+"""The table of the stack's own processes: the function of each, and the optional package that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts a run's processes one after another, each when the previous one is ready, and ends them cleanly."""
+"""Start a run's processes one after another, each when the previous one is ready, and shut them down cleanly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from oven_runs.server.embedded import EmbeddedServer
 
 
 class Members:
-    """Starts and ends committee members as the log's new events say, one change at a time."""
+    """Starts and ends committee members in response to log events, one change at a time."""
 
     def __init__(self, processes: Processes, tell: Callable[[str], None]) -> None:
         """`tell` prints a line."""
@@ -92,11 +92,11 @@ POLL_S = 0.05
 
 
 class Stopped(Exception):
-    """The user stopped the stack while it was starting."""
+    """Raised when the user stops the stack during its start."""
 
 
 class Processes:
-    """The processes of a run. All but the learner are restarted if they die; the learner's end is the run's end."""
+    """The processes of a run. The run ends with the learner. Every other process is restarted if it dies."""
 
     def __init__(
         self,

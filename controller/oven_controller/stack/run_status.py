@@ -1,4 +1,4 @@
-"""The status of a run, as `status --json` prints it, from its log and, if it is on this machine, from its folder."""
+"""The status of a run, read from its log and, on the same machine, its folder. `status --json` prints it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`agent run`: runs one agent next to a stack, until either ends.
+"""Run one agent next to a stack until either ends, for `agent run`.
 
-The agent ends with the stack or on a signal to this process, even if its code hangs, and so do its child processes.
+The agent and its child processes end with the stack or on a signal to this process, even if the agent hangs.
 """
 
 from __future__ import annotations

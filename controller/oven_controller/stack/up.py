@@ -1,4 +1,4 @@
-"""`up` and `run --`: runs one stack, from its folder to its summary."""
+"""Run one stack for `up` and `run --`, from the creation of its folder to the summary."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def up(request: Request, home: Home, out: Out) -> int:
 
 
 class _Stack:
-    """One stack: its server, processes, log and output."""
+    """A running stack, with its server, processes, log and output."""
 
     def __init__(self, request: Request, folder: RunFolder, screen: Screen) -> None:
         self.request = request

@@ -19,10 +19,10 @@ KILLED_S = 5.0
 
 
 class Child:
-    """A running child process. For a `foreign` program, which cannot watch the pipe, a guard process does.
+    """A running child process. A `foreign` program cannot watch the pipe, so a guard process watches it instead.
 
-    Each child leads its own session. So Ctrl-C in the terminal reaches only the parent, which ends its children in
-    order.
+    Each child leads its own session. So Ctrl-C in the terminal reaches only the parent, which then stops its children
+    in order.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, pipe: int, foreign: bool) -> None:

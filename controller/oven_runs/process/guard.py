@@ -1,4 +1,4 @@
-"""Guard of a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
+"""Guard a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
 
 When the pipe behind FD closes, because its writer ended (even by kill -9), the command's process group gets SIGTERM
 and, after a grace, SIGKILL. The guard passes signals on to the group; SIGUSR1 kills it. It imports almost only the

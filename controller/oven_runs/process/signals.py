@@ -1,7 +1,7 @@
-"""Signals of `up`: the first SIGINT, SIGTERM or SIGHUP ends the run in order, the second one at once.
+"""Signal handling of `up`: the first SIGINT, SIGTERM or SIGHUP ends the run cleanly, the second one at once.
 
-The handlers are Python's and not the event loop's, and a thread ends an `up` that hangs after the second signal. The
-event loop itself may hang, for example in writing a line to a pipe without a reader.
+The handlers are Python's instead of the event loop's, because the loop may hang, for example when it writes to a pipe
+without a reader. A thread kills an `up` that hangs after the second signal.
 """
 
 from __future__ import annotations

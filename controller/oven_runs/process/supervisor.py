@@ -1,7 +1,7 @@
-"""Supervision of a process: if it dies, report that, wait (exponential back-off), and restart it.
+"""Supervise a process: if it dies, report that, wait with exponential backoff, and restart it.
 
-A new process continues where the old one was, because the state is in the log: the mesh replays it, agents ask for its
-history, the server has it on disk. The prior service and committee members have no state.
+The new process continues from the log: the mesh replays it, agents request its history and the server has it on disk.
+The prior service and committee members are stateless.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oven_runs.process.child import WRONG_SETTING, Child, end_of, short
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delays before restarts, in seconds. After a life of at least `well_s` the delay begins at `first_s` again."""
+    """Delays before restarts, in seconds. After a life of `well_s` or more, the delay starts at `first_s` again."""
 
     first_s: float = 0.25
     factor: float = 2.0
@@ -40,7 +40,7 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Restartable:
-    """Instructions for starting one process."""
+    """How to start a process, and when it is ready."""
 
     name: str
     start: Callable[[], Awaitable[Child]]
@@ -51,7 +51,7 @@ class Restartable:
 
 
 class Supervised:
-    """A process from its first start to `end`, with any number of restarts. `child` is the current or last one."""
+    """A process that is restarted as needed until `end`. `child` is the current or last one."""
 
     def __init__(
         self,

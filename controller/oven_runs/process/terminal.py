@@ -1,4 +1,4 @@
-"""Runs a child process, the monitor, in the terminal's foreground.
+"""Run a child process (the monitor) in the terminal's foreground.
 
 The child leads its own process group, which becomes the terminal's foreground group. So Ctrl-C reaches only the child
 and not the stack, even when the terminal is not in raw mode because the child is still importing or has crashed. The
@@ -35,7 +35,7 @@ def has_terminal() -> bool:
 
 
 class Foreground:
-    """A running child that has the terminal. `wait` restores the terminal, however the child ends."""
+    """A running child that owns the terminal. `wait` restores the terminal, no matter how the child ends."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int, modes: list[Any] | None) -> None:
         self._process = process

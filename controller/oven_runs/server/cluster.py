@@ -1,4 +1,4 @@
-"""Configuration of a cluster of nats-servers for one run, with the same users on each.
+"""Configure a cluster of nats-servers for one run, with the same users on each.
 
 Three servers keep three copies of the log (`stream_replicas`), and continue while two of them can reach each other.
 """
@@ -19,7 +19,7 @@ ROUTE_OFFSET = 2000
 
 @dataclass(frozen=True)
 class Node:
-    """One server. `routes`: its peers' addresses, if they are not their `host` and `route_port`."""
+    """A server of the cluster. `routes` has its peers' addresses if they differ from their `host` and `route_port`."""
 
     host: str
     port: int

@@ -1,6 +1,6 @@
 """The embedded nats-server: the real binary on loopback with JetStream, and its configuration.
 
-A server that other machines can reach uses the same configuration, with users and preferably with TLS.
+A server that other machines can reach uses the same configuration with users, and preferably TLS.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUBSCRIPTIONS = 1024
 
 
 class User(BaseModel):
-    """An entry of users.json: a key that may connect. It has public keys only."""
+    """An entry in users.json: a key that may connect. It contains only public keys."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -192,7 +192,7 @@ def save_conf(path: Path, conf: dict[str, Any]) -> None:
 
 
 class EmbeddedServer:
-    """A running server."""
+    """A running nats-server of a run."""
 
     def __init__(self, folder: ServerFolder, port: int, child: Child) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Options of an agent, which a run can set: the agent's numeric class attributes that have a docstring.
+"""Options of an agent. Each numeric class attribute with a docstring is an option that a run can set.
 
 The attribute `CUT` is the option `cut`. This module imports no agents; callers pass the class.
 """
@@ -25,7 +25,7 @@ HEADINGS: Final = ("Signals", "Actions", "False alarms", "Limits")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option with its bounds, which are inclusive."""
+    """An option with inclusive bounds."""
 
     name: str
     default: Number

@@ -1,4 +1,4 @@
-"""The agents of a run by its settings, with their rules and options."""
+"""Select a run's agents from its settings, with their rules and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks committee members against providers, keys, rubrics and rules. Sends no request."""
+"""Check committee members against providers, keys, rubrics and rules, without sending any request."""
 
 from __future__ import annotations
 

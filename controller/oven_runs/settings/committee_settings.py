@@ -15,7 +15,7 @@ each."""
 
 
 class BudgetSettings(BaseModel):
-    """Caps on spending for language models in a run, across restarts and resumes; None: no cap."""
+    """Spending caps for language models in a run, across restarts and resumes. None means no cap."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,7 +42,7 @@ MOST_LOGPROBS = 20
 
 
 class MemberSettings(BaseModel):
-    """A member of the reward committee next to the script's own rules: a judge, a rule, or the verifier."""
+    """A member of the reward committee in addition to the script's own rules: a judge, a rule, or the verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -111,8 +111,9 @@ _OPTIONAL: dict[MemberKind, tuple[str, ...]] = {
 
 
 class FrontierSettings(BaseModel):
-    """The frontier calibrator: a frontier model answers fixed prompts once, and every few steps the policy is compared
-    with its answers. The comparison never enters a reward or a loss."""
+    """The frontier calibrator. A frontier model answers fixed prompts once, and every few steps the policy is compared
+    with its answers. The comparison never affects a reward or a loss.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -156,7 +157,7 @@ class FrontierSettings(BaseModel):
 
 
 class CommitteeSettings(BaseModel):
-    """The members that score completions in addition to the recipe's own rules, and how their scores are combined."""
+    """Members that score completions in addition to the recipe's own rules, and the rule that combines their scores."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

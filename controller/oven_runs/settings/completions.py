@@ -1,4 +1,4 @@
-"""Settings of sampled completions: how often they are taken, how many, and how they are redacted."""
+"""Settings for sampled completions: how often to sample, how many, and how to redact them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OF_RECIPES = 10
 
 
 class CompletionsSettings(BaseModel):
-    """Sampled prompts and completions for operators and monitors, in their own stream, never in the log."""
+    """Settings for sampled prompts and completions, which go to operators and monitors but never to the log."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""The catalogue of providers: each one's API, the variable with its key, and what its models support.
+"""The provider catalogue: each provider's API, its key variable and the features of its models.
 
 `judge_providers.yaml` is the packaged catalogue. `up`, `--dry-run` and `doctor` check settings against it, and the
 processes that call models follow it.
@@ -51,7 +51,7 @@ class Price(BaseModel):
 
 
 class ModelException(BaseModel):
-    """Differences of one model from its provider's other models."""
+    """Settings of one model that differ from its provider's defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -62,8 +62,9 @@ class ModelException(BaseModel):
 
 
 class ProviderEntry(BaseModel):
-    """One provider. `models` has exceptions by a model's name or by a pattern with * and ?. A name precedes a pattern,
-    and a longer pattern precedes a shorter one."""
+    """A provider. `models` maps a model's name, or a pattern with * and ?, to exceptions. A name takes precedence over
+    a pattern, and a longer pattern over a shorter one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -90,7 +91,7 @@ class ProviderEntry(BaseModel):
 
 @dataclass(frozen=True)
 class ModelEndpoint:
-    """One model at one address, with everything that the settings and the catalogue say about it."""
+    """A model at an address, with its settings and catalogue entries combined."""
 
     provider: str
     model: str

@@ -1,4 +1,4 @@
-"""Layers of settings from files, variables and options, merged so that a value or an error can name its source."""
+"""Merge settings from files, environment variables and options. Each value and error can name its source."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Settings of notifications: the recipients of messages, their kinds, and their minimum severity.
+"""Notification settings: the recipients, and the kinds and minimum severity of messages.
 
-An address is secret, because anyone who has a webhook's address can post to it. So a dump of these settings
-(config.json, `config show`, a dry run) only contains the address's scheme and host, and an error names the setting
-without its value.
+An address is secret, because anyone with a webhook's address can post to it. So dumps of these settings (config.json,
+`config show`, dry runs) contain only the scheme and host. Errors name the setting without its value.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def shown(url: str) -> str:
 
 
 class RecipientSettings(BaseModel):
-    """A recipient of messages. In a settings file it can also be the address alone."""
+    """A recipient of messages. In a settings file, the address alone is enough."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -117,7 +116,7 @@ class RecipientSettings(BaseModel):
 
 
 class NotifySettings(BaseModel):
-    """The messages of a run, and their recipients."""
+    """Settings for a run's messages and their recipients."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

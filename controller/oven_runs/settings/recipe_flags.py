@@ -1,4 +1,4 @@
-"""A recipe's settings as flags of `up`: the flags' names, and a layer of settings for each flag that is used."""
+"""Command-line flags for a recipe's settings: flag names, and one settings layer per flag used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strict YAML loader for files that people write: it rejects what is ambiguous, such as duplicate keys."""
+"""A strict YAML loader for user-written files. It rejects ambiguous input such as duplicate keys."""
 
 from __future__ import annotations
 

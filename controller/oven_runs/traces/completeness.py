@@ -23,7 +23,7 @@ TOKENS_LOST: Final = "tokens_lost"
 
 @dataclass
 class Completeness:
-    """Counts over a file. A step may be counted under several kinds; it is whole if it is under none."""
+    """Counts of complete and incomplete steps in a file. A step may have several defects. It is whole without any."""
 
     traces: int = 0
     steps: int = 0

@@ -1,4 +1,4 @@
-"""JSON lines files of traces: read as a stream that names each bad line, written whole, or appended to."""
+"""Read, write and append to JSON Lines files of traces. Reading is lazy and reports each bad line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN: Final = 200
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that holds no trace, and why. `number` counts from 1."""
+    """A line without a valid trace, and the reason. `number` counts from 1."""
 
     number: int
     fault: Fault

@@ -1,4 +1,4 @@
-"""The record of an agent's attempt at a task: a trace and its steps, a line of a JSON lines file."""
+"""The record of an agent's attempt at a task: a trace with its steps, stored as one line of a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Base of the records. Unknown fields are errors: our files have none, and a format reads other files."""
+    """Base class of the records. Unknown fields are errors, because formats convert the files of other programs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,7 +31,7 @@ class ToolCall(Record):
 
 
 class Message(Record):
-    """A chat message. It holds text only; formats count other parts as lost."""
+    """A chat message with text only. Formats count other parts as lost."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
@@ -45,7 +45,7 @@ class Message(Record):
 
 
 class Tool(Record):
-    """A tool that was offered to the policy. `parameters` is a JSON schema."""
+    """A tool that the policy could call. `parameters` is a JSON schema."""
 
     name: str
     description: str = ""
@@ -53,7 +53,7 @@ class Tool(Record):
 
 
 class Sampled(Record):
-    """The tokens of an action as they were sampled."""
+    """The sampled tokens of an action."""
 
     ids: tuple[int, ...]
     logprobs: tuple[Real, ...] | None = None
@@ -63,7 +63,7 @@ class Sampled(Record):
 
 
 class Task(Record):
-    """The task that the trace attempts. All attempts at one task have the same id."""
+    """The task of a trace. All attempts at one task have the same id."""
 
     id: str
     prompt: str = ""
@@ -77,7 +77,7 @@ class Task(Record):
 
 
 class Policy(Record):
-    """The policy that acted. `step` is the training step of its weights. `vocabulary` names the tokenizer of
+    """The policy that produced a trace. `step` is the training step of its weights. `vocabulary` names the tokenizer of
     `Sampled.ids`: ids of another tokenizer must not be trained on."""
 
     model: str = ""
@@ -86,7 +86,7 @@ class Policy(Record):
 
 
 class TraceStep(Record):
-    """One action at one state. The state is every message before it (`Trace.state`), unless `state` replaces it."""
+    """An action in a state. The state is all earlier messages (`Trace.state`), unless `state` replaces them."""
 
     state: tuple[Message, ...] | None = None
     """The whole context, if it was rewritten before this step. The states after it extend this one."""

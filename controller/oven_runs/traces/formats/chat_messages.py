@@ -1,4 +1,4 @@
-"""Converts chat messages between the project's records, OpenAI's API and Hugging Face's chat templates."""
+"""Convert chat messages between the project's records, OpenAI's API and Hugging Face's chat templates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROLE_ALIASES = {"developer": "system", "function": "tool"}
 
 
 class NotReadable(ValueError):
-    """A row does not have the expected form. The message says where."""
+    """Raised when a row does not have the expected form. The message says where."""
 
 
 def to_chat(message: Message) -> dict[str, Any]:

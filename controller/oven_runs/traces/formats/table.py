@@ -1,4 +1,4 @@
-"""The five formats of trace files by name, and how a file's format is recognised."""
+"""The table of the five trace formats, and format detection."""
 
 from __future__ import annotations
 

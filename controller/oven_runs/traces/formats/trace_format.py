@@ -1,4 +1,4 @@
-"""A format of trace files: how it recognises, reads and writes a file, and what it loses."""
+"""The interface of trace formats: detect, read and write files, and list the fields that a format loses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READING_ERRORS: Final = (NotReadable, ValidationError, RecursionError, Attribute
 
 @dataclass(frozen=True)
 class TraceFormat(ABC):
-    """A format, as in the table of formats."""
+    """A trace format."""
 
     about: str
     """A description in one line."""
@@ -49,7 +49,7 @@ class TraceFormat(ABC):
 
 @dataclass(frozen=True)
 class LineFormat(TraceFormat):
-    """A format with one JSON object per line."""
+    """A trace format with one JSON object per line."""
 
     recognises: Callable[[Row], bool]
     """Whether a file whose first row is this one has this format."""

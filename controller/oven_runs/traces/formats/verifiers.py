@@ -1,4 +1,4 @@
-"""verifiers' and prime-rl's `traces.jsonl` (verifiers 0.4, TRACE_VERSION 1): one episode per line, with its traces.
+"""The `traces.jsonl` format of verifiers 0.4 and prime-rl (TRACE_VERSION 1), with one episode and its traces per line.
 
 A trace is a graph of messages in which each message names its parent. A rewritten context starts a new branch. A
 sampled message is an action. Rewards have names and weights, and belong to the whole trace.

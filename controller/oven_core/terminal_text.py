@@ -19,7 +19,7 @@ def clean(text: str) -> str:
 
 
 def say(*lines: str, flush: bool = False) -> None:
-    """Print lines with text from elsewhere. Commands print everything from a log by this function."""
+    """Print lines with untrusted text. Commands print everything from a log through this function."""
     for line in lines:
         print(clean(line), flush=flush)
 

@@ -20,7 +20,7 @@ from oven_core.mesh.value_merge import WeightedVote, heaviest, sides_of
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, TallyLine, Vote
 
 MAX_HORIZON = 10
-"""× rules.outcome_ticks: no agent can put off its judgement beyond it."""
+"""Maximum horizon in multiples of rules.outcome_ticks, so that no agent can postpone its judgement further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Stake:
     stance: Literal["propose", "for", "against"]
     confidence: float
     expected: float
-    """The size of the change that the agent itself promised of the judging metric; 0 if it promised none."""
+    """The size of the change in the judging metric that the agent itself promised; 0 if it promised none."""
     shadow: bool
     carried: bool
     """Whether its vote had weight in the decision."""
@@ -45,7 +45,7 @@ class Forecast:
 
     target: str
     sign: int
-    """1 where up is better, −1 where down is."""
+    """1 if higher is better, −1 if lower is better."""
     expected: float
     """The change that the leading proposal promised; 0 if it named another metric or none."""
     horizon: int

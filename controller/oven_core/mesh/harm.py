@@ -20,13 +20,13 @@ from oven_core.mesh.measurements import Measurements, effect, sound
 from oven_core.mesh.reputation import Stance
 
 CLEAR: Final = 4.0
-"""Standard errors. Every measurement is tested, so two would be reached by chance."""
+"""Threshold in standard errors. Every measurement is tested, so chance alone would exceed a threshold of two."""
 FALLING: Final = 2.0
 """Standard errors below the earlier measurements from which a target counts as falling."""
 MIN_FALL: Final = 0.02
-"""Share of the level that a fall has to reach: a constant level has no noise to compare with."""
+"""Minimum fall as a share of the level, because a constant level has no noise to compare with."""
 PATIENCE: Final = 5
-"""Horizons for which a level is searched in the past."""
+"""Number of horizons to look back for a level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class HarmWatch:
                 del self._watched[target]
 
     def charges(self, measured: Measurements, tick: int) -> list[Charge]:
-        """Return the clear harm that shows now. A target that was harmed, or well for two horizons, is dropped."""
+        """Return the clear harm visible now. A target that was harmed, or healthy for two horizons, is dropped."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
             after, over = measured.between(target, watched.since, tick), tick - watched.since >= 2 * watched.horizon

@@ -40,7 +40,7 @@ class _Rollback:
     left_step: float
     """The step at which the rollback happened."""
     restored_step: float
-    """The step to which it went back."""
+    """The step that it restored."""
     harm: bool = False
 
 
@@ -50,7 +50,7 @@ class RollbackLimits:
 
     _rollbacks: list[_Rollback] = field(default_factory=list)
     _best: tuple[float, int] | None = None
-    """The best held-out reading, higher is better, and its tick."""
+    """The best held-out reading (higher is better) and its tick."""
     _offsets: list[tuple[int, int]] = field(default_factory=list)
     """(tick, step − tick) wherever the difference changed."""
     _furthest: float = 0.0
@@ -101,13 +101,13 @@ class RollbackLimits:
         return self._furthest <= rollback.left_step + (rollback.left_step - rollback.restored_step)
 
     def _step_at(self, tick: int) -> int:
-        """The step of that tick's observation, or of the one before it."""
+        """Return the step of that tick's observation, or of the one before it."""
         index = bisect_right(self._offsets, (tick, 2**62)) - 1
         return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
 
 
 _Argument: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""A proposal's value, rationale and evidence, by which a repetition is recognised."""
+"""A proposal's value, rationale and evidence, which identify a repeated proposal."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class VoteLimits:
     _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
 
     def exceeded(self, agent: str, tick: int, rules: Rules) -> bool:
-        """Count a vote; return whether it is one too many of the agent in this tick."""
+        """Count a vote; return whether the agent exceeds its limit for this tick."""
         if tick != self._tick:
             self._tick, self._votes = tick, Counter()
         self._votes[agent] += 1

@@ -72,7 +72,7 @@ def advice(decision_id: str, ticks: int) -> str:
 
 
 def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
-    """Apply the guardrails again, because much may have happened since the votes."""
+    """Approve advice. The guardrails are applied again, because the run may have changed since the votes."""
     advised = _advised(state, command)
     if advised is None:
         return Reply(False, _nothing_open(state, command, "approve"))
@@ -194,7 +194,7 @@ def _nothing_open(state: State, command: OperatorCommand, action: str) -> str:
 
 
 def _fitting(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """`value` in the actuator's form and within its bounds, or the fault."""
+    """Return `value` in the actuator's form and within its bounds, or the fault."""
     fitted = shaped(spec, value)
     return fitted if isinstance(fitted, Fault) else outside(spec, fitted) or fitted
 

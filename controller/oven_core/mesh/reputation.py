@@ -81,7 +81,7 @@ def merit(stance: Stance, confidence: float, y: float) -> float:
 
 
 def earned(reputation: float) -> float:
-    """Return a reputation as it counts. One from `RunStarted` may be any number."""
+    """Return the effective reputation. A reputation from `RunStarted` may be any number."""
     return reputation if math.isfinite(reputation) and reputation > 0 else 0.0
 
 

@@ -172,7 +172,7 @@ def _weight(reputation: float, confidence: float) -> float:
 
 
 def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
-    """Return the part of the reason about agents whose votes count for no veto and no quorum."""
+    """Return the part of the reason about agents whose votes cannot veto and do not count for the quorum."""
     if not lines:
         return ""
     shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])

@@ -43,9 +43,9 @@ log = logging.getLogger("oven.mesh")
 
 RETRY_S = 0.25
 REPLY_BYTES = 512 * 1024
-"""Half of the server's payload limit. A batch ends early so that it arrives."""
+"""Maximum bytes of a reply: half of the server's payload limit. Larger batches end early."""
 WAITING = 64
-"""Requests that may wait. The service drops more, and their senders ask again."""
+"""Maximum waiting requests. The service drops further ones, and their senders retry."""
 
 
 def main(args: list[str]) -> int:
@@ -159,7 +159,7 @@ def _same_code(started: RunStarted) -> bool:
 
 
 def _has_mesh_key(bus: Bus, started: RunStarted) -> bool:
-    """Whether this replica's signature counts. Otherwise it would publish again and again."""
+    """Whether this replica's signature is valid for the run. Otherwise it would publish again and again."""
     if started.keys and (bus.signer is None or started.keys.get(MESH) != bus.signer.public):
         log.error(
             "this replica's key is not the mesh's key of the run; it reads and publishes nothing. Give it the mesh.nk "
@@ -197,7 +197,7 @@ class _Traces:
         self._contexts = tracing.Contexts()
 
     def note(self, event: Event, outputs: list[Output]) -> None:
-        """Add what the event caused to its trace, also while the log is replayed."""
+        """Add the event's effects to its trace, also during a replay of the log."""
         for output in outputs if event.traceparent else ():
             if isinstance(output.message, BallotOpened | Decision):
                 self._contexts.add(output.message.id, event.traceparent)
@@ -209,7 +209,7 @@ class _Traces:
         return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
 
     def span(self, message: Message) -> Span:
-        """A span for the tally of a decision."""
+        """Open a span for the tally of a decision."""
         if not isinstance(message, Decision):
             return tracing.OFF
         attributes: dict[str, Attribute] = {
@@ -256,7 +256,7 @@ async def serve_completions(bus: Bus, run: str) -> None:
 
 
 def _answering(bus: Bus, read: Callable[[bytes], Awaitable[Message]]) -> Callable[[Msg], Awaitable[None]]:
-    """A handler that answers a request with what `read` makes of its body. Its log lines quote no body."""
+    """Return a handler that answers a request with the result of `read` for its body. It never logs a body."""
 
     async def answer(message: Msg) -> None:
         if not message.reply.startswith("_INBOX_."):

@@ -86,7 +86,7 @@ class Keyring:
         return keyring
 
     def verify(self, event: Event) -> Event:
-        """Return the event if it counts, else the event with a Malformed body that says why not."""
+        """Return the event if it is valid, else the event with a Malformed body that has the reason."""
         if isinstance(event.body, Malformed):
             return event
         kind = names.kind(event.subject)

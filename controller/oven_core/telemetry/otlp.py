@@ -22,7 +22,7 @@ log = logging.getLogger("oven.telemetry")
 
 PATH = "/v1/traces"
 ATTRIBUTE_CHARACTERS = 256
-"""Longest attribute, because agents choose, for example, the actuator's name in a vote."""
+"""Maximum length of an attribute. Agents choose some of them, such as the actuator's name in a vote."""
 LOOK_S = 0.02
 """Seconds between checks for a failing collector while waiting."""
 
@@ -88,7 +88,7 @@ class Tracing:
             log.warning("%d of %d spans did not reach %s", lost, self._ended, self._exporter.url)
 
     def _within(self, limit_s: float, call: Callable[[], object]) -> None:
-        """Run a call of the SDK, which waits as long as the exporter retries, in a thread until the limit."""
+        """Run an SDK call in a thread until the limit, because it blocks while the exporter retries."""
 
         def run() -> None:
             with _quietly():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "OVEN_OTLP"
 FLUSH_S = 2.0
-"""Seconds that the end waits for a slow collector."""
+"""Seconds to wait for a slow collector at shutdown."""
 MAX_CONTEXTS = 1024
 
 OFF = Span()

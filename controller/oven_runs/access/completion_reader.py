@@ -18,7 +18,7 @@ from oven_runs.access.run_finder import local_folder
 
 ANSWER_S = 5.0
 Ask = Callable[[int, int], Awaitable[CompletionsBatch]]
-"""(sequence, limit) → the newest groups after the sequence."""
+"""Fetches the newest groups after a sequence: (sequence, limit) → batch."""
 
 
 async def newest(access: RunAccess, most: int) -> list[StoredGroup]:

@@ -26,13 +26,13 @@ FOLDER: Final = "authored"
 """Folder inside the run's folder. Only its owner may read it."""
 TOPICS, PROMPTS = "topics.json", "prompts.jsonl"
 CHARACTERS: Final = 4000
-"""Limit of a prompt: about a thousand tokens, more than prompts in the usual data sets for GRPO have."""
+"""Maximum characters of a prompt: about a thousand tokens, longer than prompts in the usual data sets for GRPO."""
 LINE_BYTES: Final = 32_768
-"""Limit of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
+"""Maximum bytes of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
 READ_BYTES: Final = 262_144
-"""Limit per step boundary, which takes a millisecond. The rest waits for the next step."""
+"""Maximum bytes per step boundary, which take a millisecond. The rest waits for the next step."""
 TOPIC_BYTES: Final = 1 << 20
-"""Limit of `topics.json`."""
+"""Maximum bytes of `topics.json`."""
 
 _INVISIBLE = re.compile(
     "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # controls except for tab and line breaks
@@ -76,9 +76,9 @@ class Batch:
 
     prompts: tuple[AuthoredPrompt, ...]
     malformed: int
-    """Lines that are not an AuthoredPrompt."""
+    """Number of lines that are not an AuthoredPrompt."""
     too_long: int
-    """Lines over LINE_BYTES, or prompts over CHARACTERS. A line over READ_BYTES is skipped in pieces, each counted."""
+    """Number of lines over LINE_BYTES or prompts over CHARACTERS. Each piece of a line over READ_BYTES counts."""
     offset: int
     """Byte offset of the next read."""
 

@@ -24,14 +24,14 @@ class Mirror:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seq = 0
-        """Sequence of the last event taken."""
+        """Sequence of the last event passed to `take`."""
         self.fault = ""
         self.aside: Path | None = None
         """The old file that differed from the store, under its new name."""
         self.differs = 0
-        """Sequence of the first event in which it differed."""
+        """Sequence of the first event that differed."""
         self.beyond = 0
-        """Events in the file that did not come from the log."""
+        """Number of events in the file that are not in the log."""
         self._unwritten = bytearray()
         self._end = 0  # offset after the last valid line on the disk
         self._existing: BinaryIO | None = None
@@ -95,7 +95,7 @@ class Mirror:
             self._file = -1
 
     def _exists(self, seq: int, line: bytes) -> bool:
-        """Whether the existing file has this line. After its end, or its first difference, lines are written."""
+        """Whether the existing file has this line. Lines are written from its end or its first difference on."""
         assert self._existing is not None
         for existing in self._existing:
             if not existing.endswith(b"\n"):
@@ -138,7 +138,7 @@ class Mirror:
 
 
 def _seq(line: bytes) -> int:
-    """The sequence of a line's event; for any other line a number larger than all sequences."""
+    """Return the sequence of a line's event; for any other line a number larger than all sequences."""
     try:
         return int(line[: line.index(b",")].rpartition(b" ")[2])
     except ValueError:

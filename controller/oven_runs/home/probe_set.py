@@ -20,11 +20,11 @@ from oven_core.files import read_file, write_atomic
 
 FOLDER = "probes"
 MOST_PROMPTS = 512
-"""Limit of a set: the policy is measured on all of them each time, and the provider charges for each."""
+"""Maximum prompts in a set. Each measurement of the policy uses all of them, and the provider charges for each."""
 PROMPTS_BYTES = 8 << 20
-"""Limit of a file of prompts."""
+"""Maximum bytes of a file of prompts."""
 SET_BYTES = 256 << 20
-"""Limit of a stored set. 512 answers of 1,024 tokens with 20 alternatives each take a tenth of it."""
+"""Maximum bytes of a stored set. 512 answers of 1,024 tokens with 20 alternatives each take a tenth of it."""
 
 
 class Alternative(BaseModel):

@@ -29,7 +29,7 @@ LATEST = "latest"
 START = "start"
 """The beginning of the script, without a checkpoint."""
 IN_A_ROW = 3
-"""Restarts without progress after which a person has to look."""
+"""Number of restarts without progress after which a person has to intervene."""
 
 
 class Relaunch(BaseModel):
@@ -78,7 +78,7 @@ class LearnerRelaunch:
     """Counts the learner's restarts in one stack. Call `again` each time the learner exits."""
 
     def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:
-        """`resume_command`: with which a person can continue later. `tell` receives lines for people."""
+        """`resume_command` is the command to continue later. `tell` receives lines for people."""
         self._folder, self._resume_command, self._tell = folder, resume_command, tell
         self._training, self._in_a_row, self._furthest = "", 0, -1
         self._handled = self._read()  # from an earlier stack; the first learner continues from it

@@ -24,7 +24,7 @@ class ListedRun(BaseModel):
 
 
 def listed_runs(home: Home, skip: Skip = ignore) -> list[ListedRun]:
-    """Return every run of the home, newest first. `skip` is that of Home.runs."""
+    """Return every run of the home, newest first. `skip` is passed to Home.runs."""
     return [
         ListedRun(
             run=folder.run,

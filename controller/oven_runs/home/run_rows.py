@@ -31,14 +31,14 @@ from oven_runs.log.run_row import RunRow, finite, summarized
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
-"""Bytes per call. Reading them takes about 20 ms, so that a monitor can react to keys in between."""
+"""Maximum bytes read per call. They take about 20 ms, so that a monitor can react to keys in between."""
 NEWEST: Final = 20
-"""Observations from whose times the pace is computed."""
+"""Number of observations for computing the pace."""
 CACHE: Final = "run-rows.json"
 NO_START: Final = "its log does not contain the start of a run"
 _TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
 _HEAD: Final = 600
-"""A line's type is within this many bytes: identity and signature, which come before it, have at most 256 each."""
+"""Number of bytes within which a line's type appears. The identity and signature before it have at most 256 each."""
 
 
 class LogDigest:
@@ -58,7 +58,7 @@ class LogDigest:
         self.complete = False
         """Whether the whole file was read. Until then, counts cover part of it."""
         self.unread = 0
-        """Lines that could not be read."""
+        """Number of unreadable lines."""
         self.times: deque[datetime] = deque(maxlen=NEWEST)
         """Times of the newest observations."""
         self._offset = 0
@@ -213,6 +213,6 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
 
 
 def _version(path: Path) -> tuple[int, int]:
-    """Size and modification time in ns."""
+    """Return the file's size and its modification time in ns."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns

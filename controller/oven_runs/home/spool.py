@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 NAME: Final = "spool.jsonl"
 HEAD_BYTES: Final = 256
-"""Length of the padded first line. Rewriting it takes no space on the disk."""
+"""Length of the padded first line in bytes. Rewriting it needs no extra disk space."""
 RESERVED_BYTES: Final = 1 << 20
-"""Disk space reserved while the learner runs: room for about 3,000 observations if the disk is full at the end."""
+"""Bytes reserved on the disk while the learner runs: about 3,000 observations in case the disk is full at the end."""
 RETRY_S: Final = 0.05
 _DATA: Final = b', "data": '
 
@@ -83,7 +83,7 @@ class SpoolContent:
 
     messages: tuple[SpooledMessage, ...] = ()
     lost: int = 0
-    """Messages that should be in it but are not intact."""
+    """Number of messages that should be in it but are not intact."""
     unknown: bool = False
     """Whether the learner died, by SIGKILL or with its machine, before it could write how many messages were unsent."""
 
@@ -229,7 +229,7 @@ def look(folder: Path, run: str) -> SpoolContent:
 
 
 def lost_for_good(folder: Path, run: str) -> int:
-    """Return how many messages were lost from spools that are gone."""
+    """Return the number of messages that earlier spools lost."""
     return sum(_read(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
 
 

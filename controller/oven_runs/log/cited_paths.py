@@ -40,7 +40,7 @@ class CitedPath(BaseModel):
 
     @property
     def text(self) -> str:
-        """The path on one line."""
+        """Format the path on one line."""
         arrow = "←" if self.backwards else "→"
         parts = [self.nodes[0]]
         for relation, node in zip(self.relations, self.nodes[1:], strict=True):
@@ -48,7 +48,7 @@ class CitedPath(BaseModel):
         return " ".join(parts)
 
     def drawn(self) -> list[str]:
-        """Return one line per node, and between two nodes a line with an arrow, the relation and its edge."""
+        """Format the path as one line per node, with a line for the arrow, relation and edge between two nodes."""
         arrow = "↑" if self.backwards else "↓"
         lines = [self.nodes[0]]
         for i, (relation, node) in enumerate(zip(self.relations, self.nodes[1:], strict=True)):

@@ -12,7 +12,7 @@ from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
 
 WEIGHTS = "reward.weights"
 SCORED = "committee/skipped_groups"
-"""A metric of every step that the committee scored."""
+"""A metric that appears in every step scored by the committee."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class CommitteeView:
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Member → its models. A removed member, whose only choice is OFF, is left out."""
+        """Return the models of each member. A removed member, whose only choice is OFF, is omitted."""
         specs = self.started.actuators if self.started is not None else ()
         return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name) and spec.choices != (OFF,)}
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """The weight of every member, including rules; empty if the run announces none."""
+        """Return the weight of every member, including rules; empty if the run announces none."""
         weights = self.knobs.get(WEIGHTS)
         return weights if isinstance(weights, Mapping) else {}
 

@@ -156,7 +156,7 @@ class OpenLoop:
         return outputs
 
     def _note(self, seq: int, body: LogMessage) -> None:
-        """Remember an output of the recording's mesh, and which computed ballot is the same."""
+        """Record an output of the recording's mesh, and match its ballot with the computed one."""
         if isinstance(body, Decision):
             self.logged.append((seq, body))
             self._decided[body.id] = body
@@ -168,7 +168,7 @@ class OpenLoop:
                     self._ids[body.id] = own.id
 
     def _translated(self, body: LogMessage) -> LogMessage | None:
-        """The message with this mesh's ids; None for a receipt of a decision that it did not make."""
+        """Return the message with this mesh's ids; None for a receipt of a decision that it did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:
@@ -189,7 +189,7 @@ class OpenLoop:
         return body
 
     def _own_decision(self, logged_id: str) -> Decision | None:
-        """This mesh's decision with the same effect as a logged one."""
+        """Return this mesh's decision with the same effect as a logged one."""
         logged = self._decided.get(logged_id)
         if logged is None:
             return None
@@ -208,7 +208,7 @@ def _effect(decision: Decision) -> tuple[object, ...]:
 
 
 def _by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
-    """Decisions by tick, actuator and their number among those."""
+    """Return the decisions by tick, actuator and index among decisions with the same two."""
     by_key: dict[tuple[int, str, int], Decision] = {}
     counts: Counter[tuple[int, str]] = Counter()
     for decision in decisions:

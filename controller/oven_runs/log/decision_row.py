@@ -87,7 +87,7 @@ class DecisionFilter:
     since: Since = BEGINNING
     actuator: str = ""
     agent: str = ""
-    """An agent that voted on it, or the agent or operator that proposed it."""
+    """An agent that voted on the decision, or its proposer (an agent or operator)."""
     verdict: str = ""
 
     def matches(self, explanation: Explanation, newest: datetime | None) -> bool:

@@ -31,7 +31,7 @@ class OtherRuling(BaseModel):
     )
 
     def lines(self) -> list[str]:
-        """Return the answer as lines for people."""
+        """Format the comparison as lines of text."""
         decided_by = ", ".join(f"rules.{name} = {value}" for name, value in self.rules.items())
         what = "the same" if self.same else decision_text(self.decision)
         out = [f"with {decided_by}: {what}"]
@@ -65,7 +65,7 @@ class ExplanationReport(BaseModel):
 
 
 def report(run: str, explanation: Explanation, ruling: OtherRuling | None = None) -> ExplanationReport:
-    """Return the explanation as one message."""
+    """Convert an explanation to its JSON report."""
     return ExplanationReport(
         run=run,
         who=explanation.proposer,

@@ -17,7 +17,7 @@ from oven_runs.log.query_start import BEGINNING, Since
 SYMPTOM: Final = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""
 MOST_SYMPTOMS: Final = 64
-"""Symptoms that one question may have (`DiagnoseRequest.symptoms`)."""
+"""Maximum symptoms in one request (`DiagnoseRequest.symptoms`)."""
 
 
 class NamedSymptom(BaseModel):

@@ -23,7 +23,7 @@ class Since:
 
     @classmethod
     def read(cls, text: str | None) -> Since:
-        """Parse a step or a time. Raises ConfigError."""
+        """Parse a step ("120") or a duration ("30m"). Raises ConfigError."""
         if not text:
             return cls()
         if text.isascii() and text.isdigit() and len(text) <= 15:
@@ -33,7 +33,7 @@ class Since:
         raise ConfigError(f"since {text[:40]!r} is neither a step nor a time; write {FORMS}")
 
     def includes(self, step: int, time: datetime, newest: datetime | None) -> bool:
-        """Whether this step and time are after the start. `newest`: the time of the newest event."""
+        """Whether this step or time is at or after the start. `newest` is the time of the newest event."""
         if self.step is not None:
             return step >= self.step
         if self.seconds is not None and newest is not None:

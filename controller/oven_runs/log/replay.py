@@ -18,8 +18,8 @@ from oven_core.protocol.messages import VERSION, Decision
 from oven_core.protocol.subjects import kinds_by
 
 GROUND: Final = kinds_by("learner", "mesh")
-"""Kinds of messages that a replay needs. One of these in another schema version means that another version of the
-program wrote the log. The mesh skips such messages of agents and operators, and so does a replay."""
+"""The kinds of messages that a replay needs. If one has another schema version, another version of the program wrote
+the log. The mesh skips such messages of agents and operators, and so does a replay."""
 
 
 @dataclass(frozen=True, slots=True)

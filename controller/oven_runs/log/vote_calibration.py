@@ -57,7 +57,7 @@ class Calibration:
 
 
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """Return the claims about scored outcomes, in their order, including those of shadow agents."""
+    """Return the claims about scored outcomes in the same order, including shadow agents' claims."""
     return [
         Claim(line.agent, claimed(line.stance, line.confidence), outcome.beat)
         for outcome in outcomes

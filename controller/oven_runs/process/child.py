@@ -103,7 +103,7 @@ class Child:
             self._process.send_signal(number)
 
     async def end(self, grace_s: float = 5.0) -> int:
-        """Send SIGTERM. After the grace period, send SIGKILL to its group, then to its session. Return the exit code."""
+        """Send SIGTERM, and after the grace period SIGKILL to its group, then to its session. Return the exit code."""
         self.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):

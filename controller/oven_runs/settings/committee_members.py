@@ -83,7 +83,7 @@ def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
 
 
 def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> MemberSettings:
-    """Return a judge that is about to join a committee, with the checks of `with_checked_members`. Raises ConfigError."""
+    """Return a judge that will join a committee, with the checks of `with_checked_members`. Raises ConfigError."""
     try:
         member = MemberSettings.model_validate(fields)
     except ValidationError as error:

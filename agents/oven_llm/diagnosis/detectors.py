@@ -1,6 +1,6 @@
-"""Alarms of a run's metrics: lasting changes, their beginnings, and their symptoms in the knowledge graph.
+"""Raises alarms on a run's metrics: lasting changes with their onsets and their symptoms in the knowledge graph.
 
-Pure and deterministic: the same series give the same alarms, so that an answer that cites one can be checked.
+Pure and deterministic: the same series always give the same alarms, so an answer that cites one can be checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNEXPLAINED: Final = 3.0
 """Minimum change of the weights' norm that no update explains, as a multiple of the largest update around it. A step
 changes a norm by at most its own length, and decoupled decay adds less than that."""
 WINDOW: Final = 30
-"""Earlier readings that give a spike's level."""
+"""Number of earlier readings that define the level below a spike."""
 CANDIDATES: Final = 8
 """Number of largest readings to check for spikes. A level that has risen for good has more of them."""
 WORSE: Final = 0.03
@@ -47,7 +47,7 @@ MOST: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A symptom, and the metric that shows it."""
+    """A symptom and the metric that shows it."""
 
     detector: Detector
     metric: str
@@ -295,9 +295,9 @@ GAUGES: Final = (
     Gauge(metric="frontier/*", up="frontier_drift", size=3.0, factor=1.2),
 )
 JUDGES: Final = "rewards/*/mean"
-"""Metrics that are compared with one another: the means of single reward functions."""
+"""Metrics to compare with one another: the mean of each reward function."""
 LEVELS: Final = "reward/*"
-"""Metrics of one difficulty level each."""
+"""Metrics with one difficulty level each."""
 
 
 def gauges_of(metric: str) -> tuple[Gauge, ...]:

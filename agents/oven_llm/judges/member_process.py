@@ -1,4 +1,4 @@
-"""The process of a committee member: one judge and one connection, with rights only to answer the learner."""
+"""Runs a committee member's process. Its NATS connection has permission only to answer the learner."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def judge(
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """The judge of this name; with `spec`, it asks that model instead of the configured one. Raises ConfigError if
-    `config` cannot be read or the judge cannot be configured, and UnknownNameError if there is no such member."""
+    """Return the judge with this name. With `spec`, it uses that model instead. Raises ConfigError if `config` cannot
+    be read or the judge cannot be configured, and UnknownNameError if there is no such member."""
     committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
@@ -104,7 +104,7 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
 
 
 def committee_settings(config: Path) -> CommitteeSettings:
-    """The committee's settings. Raises ConfigError if `config` cannot be read."""
+    """Return the committee's settings. Raises ConfigError if `config` cannot be read."""
     try:
         return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Checks a judge against itself: whether it depends on the order of the answers, and whether its model has changed.
+"""Checks a judge's consistency: whether the order of answers affects its scores, and whether its model has changed.
 
 The judge scores some groups again in reverse order, and old groups again from time to time. These questions follow the
 group's reply, one at a time, and nothing waits for them. Findings are reported with a later reply. The usage is billed
@@ -30,7 +30,7 @@ OLD_GROUPS: Final = 16
 APART: Final = 4
 """Scored groups between two stored ones, because groups of one batch would be alike."""
 MAX_WAITING: Final = 64
-"""Questions in the queue; further ones are dropped."""
+"""Maximum questions in the queue. Further questions are dropped."""
 TIE: Final = 1e-9
 """Scores that differ by less are a tie, whose order cannot flip."""
 ALPHA: Final = 0.001

@@ -1,4 +1,4 @@
-"""A run's window in figures, for a model's prompt: metrics, knobs and changes, but no prompts or completions."""
+"""Summarises recent metrics, knobs and changes for a model's prompt. It contains no training prompts or completions."""
 
 from __future__ import annotations
 

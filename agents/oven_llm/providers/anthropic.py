@@ -1,4 +1,4 @@
-"""Anthropic's messages API: no log-probabilities, the system prompt apart from the turns."""
+"""Client for Anthropic's messages API. It returns no log-probabilities and takes the system prompt separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, which many servers offer: OpenAI, DeepSeek, xAI, vLLM, llama.cpp and others."""
+"""Client for OpenAI's chat completions API, which DeepSeek, xAI, vLLM, llama.cpp and others also implement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model at an address: terms, timeouts and the budget, over the requests of one API."""
+"""A remote language model: negotiates features, applies timeouts and charges the budget."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ModelApi(Protocol):
 
 
 class RemoteModel:
-    """A `LanguageModel` that an API serves. If there is a budget, calls are charged to `account`."""
+    """A `LanguageModel` behind an API. If there is a budget, calls are charged to `account`."""
 
     def __init__(
         self,

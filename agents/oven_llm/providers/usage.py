@@ -1,4 +1,4 @@
-"""Usage and cost of calls to models: tokens, US dollars, HTTP attempts and their faults."""
+"""Tracks the usage of model calls: tokens, cost in US dollars, HTTP attempts and failures."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from typing import Any
 from oven_core.errors import ConfigError, ProcessError
 
 READY_S = 120.0
-"""Timeout until the stack waits for its learner."""
+"""Timeout in seconds until the stack is ready for its learner."""
 GRACE_S = 30.0
-"""Timeout for the shutdown, including the copy of the log."""
+"""Timeout of the shutdown in seconds, including the copy of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class OwnStack:
         )
 
     def address(self) -> StackAddress:
-        """Wait until the stack is ready for a learner. Raises ConfigError or ProcessError with its output if it ends
-        instead."""
+        """Wait until the stack is ready for a learner. If it ends instead, raises ConfigError or ProcessError with its
+        output."""
         if self._address is None:
             announced = json.loads(self._first_line())
             self._address = StackAddress(announced["run"], Path(announced["folder"]), announced["environment"])
@@ -105,7 +105,7 @@ class OwnStack:
 
 
 def _summary(out: str) -> str:
-    """Return the summary from the output of `up --json`: one object at the start, one at the end."""
+    """Return the summary from the output of `up --json`, which prints an object at the start and one at the end."""
     for line in reversed(out.splitlines()):
         with contextlib.suppress(json.JSONDecodeError):
             return "\n".join(json.loads(line).get("summary", ()))
@@ -114,7 +114,7 @@ def _summary(out: str) -> str:
 
 @contextlib.contextmanager
 def within(address: StackAddress) -> Iterator[None]:
-    """Use the stack's environment in this process while the context lasts, for attached trainers and judges."""
+    """Set the stack's environment in this process during the context, for attached trainers and judges."""
     before = {name: os.environ.get(name) for name in address.environment}
     os.environ.update(address.environment)
     try:

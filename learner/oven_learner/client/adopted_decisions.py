@@ -1,4 +1,4 @@
-"""Adopted decisions in the learner, from their arrival to their receipts.
+"""Applies adopted decisions in the learner and publishes their receipts.
 
 Each decision waits for its tick and is applied between two steps. Its receipt follows at once, or when a step has shown
 whether the new setting is used. A plan is applied whole or not at all: settings first, because they can be reverted,
@@ -25,7 +25,7 @@ log = logging.getLogger("oven.learner")
 
 @dataclass(slots=True)
 class PendingReceipt:
-    """A receipt that waits until a step has shown whether the change is used. Without a proof it only keeps its place
+    """A receipt that waits until a step has shown whether the change is used. Without a proof, it only keeps its place
     in the order of receipts."""
 
     decision: Decision

@@ -1,5 +1,4 @@
-"""Announcements of actuators that were added or changed while training: requested once, then published on every
-rank."""
+"""Announces actuators that were added or changed during training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learner's end of the controller: the training thread calls `observe` and `poll`, the link does the rest."""
+"""The learner's client for the controller. The training thread calls `observe` and `poll`; the link does the rest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EndReason = Literal["completed", "stopped", "failed"]
 class OvenClient:
     """The client of one run. Call `start` once, `observe` and `poll` after each optimizer step, and `close` at the end.
 
-    A failing bus raises neither out of `observe` nor out of `poll`. A wrong setup raises out of `start`. All ranks call
+    `observe` and `poll` never raise because of a failing bus. `start` raises if the setup is wrong. All ranks call
     these methods at the same steps; if one rank dies, the calls raise on the others.
     """
 

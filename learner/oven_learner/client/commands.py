@@ -1,4 +1,4 @@
-"""Carries out commands of operators and of the learner itself. Each is obeyed once and answered by a receipt.
+"""Executes commands from operators and from the learner itself, each once, and answers them with receipts.
 
 Hold, resume and stop need no mesh: the learner obeys them directly. Other commands offer a model to a committee member,
 or add or remove a member. Rank 0 probes the model while training continues. The outcome takes effect at a step
@@ -35,7 +35,7 @@ EXPIRED = Applied("expired", reason="the run ended first")
 
 @dataclass(frozen=True, slots=True)
 class ProbedOffer:
-    """A command about judges whose probe is over, and why it is refused; empty if it is not."""
+    """A command about judges after its probe, with the reason for a refusal (empty if accepted)."""
 
     command: OperatorCommand
     refusal: str = ""

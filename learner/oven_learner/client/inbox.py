@@ -1,4 +1,4 @@
-"""Passes orders from the log and the learner's own requests to every rank, between two steps."""
+"""Broadcasts decisions and commands from the log, and the learner's own requests, to every rank between two steps."""
 
 from __future__ import annotations
 

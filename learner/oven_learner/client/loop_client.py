@@ -1,4 +1,4 @@
-"""The client of the user's own training loop, and its stand-in without a controller."""
+"""The client for a custom training loop, and a stand-in that works without a controller."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class LoopClient(OvenClient):
 
 
 class IdleClient(LoopClient):
-    """The client without a controller. It publishes nothing, and stops for a spent time budget or `request_stop`."""
+    """A client without a controller. It publishes nothing, and stops when time runs out or on `request_stop`."""
 
     def hold(self, reason: str) -> None:
         """Only log a warning: there is no operator to resume the run."""

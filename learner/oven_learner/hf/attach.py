@@ -1,4 +1,4 @@
-"""`oven.attach(trainer)`: the one line that plugs a Hugging Face or TRL trainer into the controller."""
+"""`oven.attach(trainer)`: connect a Hugging Face or TRL trainer to the controller with one line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMITTEE = "committee"
 
 
 class IdleAttachment(Attachment):
-    """Stands in for an attachment without a controller. It is not a callback, and the trainer is unchanged."""
+    """A stand-in for an attachment without a controller. It is not a callback, and the trainer is unchanged."""
 
     def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
         self.trainer = trainer

@@ -1,4 +1,4 @@
-"""The callback of an attached trainer: it talks to the controller and calls each feature at its moments of a step."""
+"""The trainer callback that `attach` adds. It talks to the controller and calls the hooks during each step."""
 
 from __future__ import annotations
 

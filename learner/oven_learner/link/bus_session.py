@@ -27,8 +27,8 @@ HANGING_TURNS = 20
 class BusSession:
     """Connects the writer and the reader until everything is sent.
 
-    nats-py never reconnects in this session: a connection that is lost, silent or stuck is closed, and a new one is
-    opened. It is then unknown whether the log has the message in flight, and the writer checks.
+    nats-py never reconnects in this session. A lost, silent or stuck connection is closed, and a new one is opened.
+    The writer then checks whether the log has the message in flight.
     """
 
     def __init__(

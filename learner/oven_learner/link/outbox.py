@@ -1,6 +1,6 @@
-"""The learner's messages that the log has not confirmed: in order, bounded, and handed out a few at a time.
+"""A bounded, ordered queue of the learner's messages that the log has not confirmed. It returns a few at a time.
 
-A message is built as soon as possible, so that the queue holds bytes, whose size is known.
+Messages are built as soon as possible, so that the queue contains bytes and knows their size.
 """
 
 from __future__ import annotations

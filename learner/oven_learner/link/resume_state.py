@@ -1,4 +1,4 @@
-"""The state that a run's earlier incarnations left in the log, from which a restarted learner continues."""
+"""Reads the state of a run's earlier incarnations from the log, so that a restarted learner can continue."""
 
 from __future__ import annotations
 

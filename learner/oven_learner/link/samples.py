@@ -1,8 +1,8 @@
-"""Sampled completions on their way from the training thread to the bus: bounded; the oldest are dropped first.
+"""A bounded queue of sampled completions from the training thread to the bus. It drops the oldest samples first.
 
-The training thread appends to a deque. The relay, which looks for messages anyway, wakes a thread that converts the
-samples (text, redaction, cuts). Finished samples go into the pipe only when no message of the log waits for it. So
-neither a slow redaction nor a full pipe delays a message of the log, or the training.
+The training thread appends to a deque. The relay, which polls for messages anyway, wakes a thread that converts the
+samples (text, redaction, truncation). Converted samples enter the pipe only when no log message is waiting. So neither
+slow redaction nor a full pipe delays log messages or training.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ChannelTrainer(GRPOTrainer):
         return loss
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Return the micro-batch's mean divided by the number of micro-batches in a step."""
+        """Return the micro-batch's mean of the term, divided by the number of micro-batches per step."""
         tally = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
         record(self, channel, tally, mode)

@@ -14,7 +14,7 @@ from oven_learner.losses.channel import Channel, Generated, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 
 CARRIED = "oven_reference"
-"""Key in TRL's batch: each row's reference, a text or None."""
+"""Key in TRL's batch for each row's reference, a text or None."""
 IGNORED = -100  # cross_entropy's default ignore_index
 
 

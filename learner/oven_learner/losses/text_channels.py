@@ -15,7 +15,7 @@ from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.text_trainer import HIDDEN, IGNORED, LOGITS
 
 WIDTH = 2
-"""The head's inner width in multiples of the model's width. It then has a third of a transformer layer's weights."""
+"""Inner width of the head in multiples of the model's width. It then has a third of a transformer layer's weights."""
 AFTER = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Model settings that change logits after the output layer (Gemma, Cohere, Granite)."""
 SPREAD = 0.02

@@ -70,7 +70,7 @@ class DiffusionPolicy(Policy):
         self._deviations = [eta * self._sigma(time) for time in self._times]
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample trajectories, (F, D) float32 each. The whole chain is kept for later scoring."""
+        """Sample trajectories, (F, D) float32 each. The samples include the whole chain for later scoring."""
         with torch.no_grad():
             intents = self._intents(conditions).repeat_interleave(n, dim=0)
             x = torch.randn(len(intents), self.frames, self.dims).to(intents)
@@ -85,7 +85,7 @@ class DiffusionPolicy(Policy):
         return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return (B, steps F D): the log-density of each coordinate, by denoising step; 0 for steps without noise."""
+        """Return each coordinate's log-density by denoising step, (B, steps F D); 0 for steps without noise."""
         if "chain" not in samples.tensors:
             raise ConfigError(
                 "these samples have no denoising chain, and a diffusion policy only scores whole chains; "

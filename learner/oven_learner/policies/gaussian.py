@@ -64,7 +64,7 @@ class GaussianTrajectory(Policy):
         return Samples({"trajectory": drawn}, torch.ones_like(drawn).flatten(1), list(drawn.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return (B, F D): the log-density of each coordinate, frame by frame."""
+        """Return each coordinate's log-density, frame by frame, (B, F D)."""
         if "trajectory" not in samples.tensors:
             raise ConfigError(
                 f"these samples have {', '.join(samples.tensors)} but no trajectory sampled in one step; a Gaussian "
@@ -86,8 +86,8 @@ class TrajectoryNetwork(torch.nn.Module):
     def __init__(
         self, intent_dim: int, frames: int, dims: int, *, hidden: int = 128, waves: int = 8, log_deviation: float = -1.5
     ) -> None:
-        """`waves`: number of cosines over the trajectory that encode a frame's time. The fastest has `waves` / 2
-        periods, which sets the smoothness of the initial means. `log_deviation`: initial value."""
+        """`waves` is the number of cosines over the trajectory that encode a frame's time. The fastest has `waves` / 2
+        periods, which sets the smoothness of the initial means. `log_deviation` is the initial value."""
         super().__init__()
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves}
         """The constructor arguments, for saving."""

@@ -35,8 +35,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
         limit_bytes: int = LIMIT_BYTES,
         offload_folder: Path | str | None = None,
     ) -> None:
-        """`conditions`: the first is used to test new teachers. `limit_bytes`: limit for all teachers together.
-        `offload_folder`: for weights on disk; None means the system's folder for temporary files."""
+        """`conditions`: the first is used to test new teachers. `limit_bytes` limits the size of all teachers together.
+        `offload_folder` is for weights on disk; None means the system's folder for temporary files."""
         super().__init__(limit_bytes, offload_folder)
         self._policy = policy
         self._conditions = conditions[:1]
@@ -44,7 +44,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     @property
     def active(self) -> str:
-        """Name of the active teacher; empty if there is none."""
+        """Name of the active teacher. Empty if there is none."""
         return self._active
 
     def swap(self, name: str) -> None:

@@ -28,7 +28,7 @@ REMEDY = "give a folder that a policy's `save` wrote"
 
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}
 NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork}
-"""The only classes that are created, whatever the folder contains."""
+"""The only classes that are ever created, regardless of the folder's contents."""
 
 
 def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> Policy:

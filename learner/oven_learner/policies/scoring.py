@@ -45,10 +45,10 @@ class Scored:
     """The scores of one batch. A group counts if all of its samples have finite rewards."""
 
     rewards: Tensor
-    """(B,) float32; NaN for a missing reward."""
+    """Rewards, (B,) float32. NaN for a missing reward."""
     metrics: dict[str, float]
     why: dict[str, int]
-    """Reason for a missing reward → count, as far as known."""
+    """Number of missing rewards for each known reason."""
 
 
 class Scoring:
@@ -65,7 +65,7 @@ class Scoring:
         self.committee = rewards if isinstance(rewards, Committee) else None
         self._functions = {} if isinstance(rewards, Committee) else rewards
         self.columns: dict[str, Tensor] = {}
-        """Function → its rewards of the last batch, (B,); empty with a committee."""
+        """Each function's rewards of the last batch, (B,). Empty with a committee."""
         if self.committee is not None:
             if self.committee.ahead:
                 raise ConfigError("committee.ahead: 1 is for a GRPOTrainer, and this is a PolicyTrainer: set it to 0")

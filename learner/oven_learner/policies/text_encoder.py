@@ -27,7 +27,7 @@ LENGTH = math.sqrt(WORD_DIM)
 suits both. In warm-ups of the motion recipe's strong teacher, 384 coordinates of deviation 1 reached held-out rewards
 of 0.28 and 0.30 (seeds 1 and 2). This length reached 0.54 and 0.52."""
 KEPT = 4096
-"""Size of the vector cache; 1.5 kB per entry."""
+"""Maximum number of cached vectors, of 1.5 kB each."""
 
 log = logging.getLogger("oven.learner")
 
@@ -63,7 +63,7 @@ class TextEncoder:
         self._projection: Tensor | None = None
         vectors = self(list(dict.fromkeys(texts)))  # (B, the encoder's)
         self.dim = dim or vectors.shape[1]
-        """Size of a vector: a policy network's `intent_dim`."""
+        """Size of a vector, for a policy network's `intent_dim`."""
         if self.kind == "minilm":
             self._mean = vectors.mean(0) if len(vectors) > 1 else 0.0
             self._scale = LENGTH / float((vectors - self._mean).square().sum(1).mean().sqrt())
@@ -96,7 +96,7 @@ def _words(text: str) -> Tensor:
 
 @lru_cache(KEPT)
 def _sentence(text: str) -> Tensor:
-    """Return the mean over tokens, with length 1, as in the model's card.
+    """Return the mean over tokens, normalised to length 1, as in the model's card.
 
     Texts are encoded one at a time, because in a batch the last digits depend on the other texts.
     """

@@ -33,7 +33,7 @@ STEPS_AHEAD = MetricSpec(
     unit="optimizer steps between the policy that wrote these completions and the one that trains on them",
 )
 REPLACED = ("num_tokens",)
-"""TRL metrics with one value, instead of one per generation since the last log."""
+"""TRL metrics with a single value, instead of one per generation since the last log."""
 PENDING = ("_pending_metrics", "_pending_extra_logs")
 """Attributes in which TRL stores values that reward functions log, until the rewards arrive."""
 
@@ -68,16 +68,16 @@ class GenerationAhead:
             self._made = None
 
     def take(self) -> dict[str, float]:
-        """Return the metrics of the step that ends."""
+        """Return the metrics of the step that is ending."""
         value, self._steps_ahead = self._steps_ahead, None
         return {} if value is None else {STEPS_AHEAD.name: value}
 
     def begin(self) -> None:
-        """Start of a training: forget an earlier one's rows."""
+        """Start a training and forget the rows of an earlier one."""
         self.drop()
         self._iterator: Any = None
         self._present: list[Any] = []
-        """The rows of the current step, a list per micro-batch."""
+        """The rows of the current step, one list per micro-batch."""
         self._next: list[Any] = []
         """The rows of the next step's first micro-batch."""
 
@@ -108,7 +108,7 @@ class GenerationAhead:
         return batch.finish()
 
     def _following(self, inputs: Any) -> Any | None:
-        """Return the next step's rows; None if unknown, or if there is no next step."""
+        """Return the next step's rows, or None if they are unknown or there is no next step."""
         state = self._trainer.state
         is_next = bool(self._next and self._present) and self._present[0] is inputs
         return self._next[0] if is_next and state.global_step + 1 < state.max_steps else None
@@ -157,7 +157,7 @@ class _Batch(threading.Thread):
             self._over.set()
 
     def waiting(self, ask: Callable[[], Answer]) -> Answer:
-        """Wait for `ask` in this thread, while the trainer continues."""
+        """Wait for `ask` in this thread while the trainer continues."""
         self._asking.set()
         answer = ask()
         self._due.wait()
@@ -183,7 +183,7 @@ class _Batch(threading.Thread):
 
 
 def _measured(trainer: Any) -> list[dict[str, list[Any]]]:
-    """Return where TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
+    """Return the dicts in which TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
     return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING)]
 
 

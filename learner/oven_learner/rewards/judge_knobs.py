@@ -45,7 +45,7 @@ class CommitteeSeats:
         return (*_announce_weights(actuators, self._committee), *self._announced(actuators, member))
 
     def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
-        """Remove a member; the others share its weight. Its actuator stays, with OFF as the only choice."""
+        """Remove a member. The others share its weight. Its actuator stays, with OFF as the only choice."""
         self._committee.remove_member(member)
         return (*_announce_weights(actuators, self._committee), *self._announced(actuators, member))
 

@@ -32,8 +32,8 @@ from oven_core.errors import ConfigError
 from oven_learner.rewards.committee import Committee
 
 SCORED, RAISED = "oven_scored", "oven_raised"
-"""Keys in TRL's batch, only if a group was skipped: which rows are scored, [B] bool, and the factor on the loss, a
-scalar."""
+"""Keys in TRL's batch, present only if a group was skipped: which rows are scored, [B] bool, and the factor on the
+loss, a scalar."""
 BY_TOKENS = ("dapo", "cispo", "vespo")
 BY_ROWS = ("grpo", "sapo", "luspo", "dr_grpo")
 BY_MICRO_BATCH = ("bnpo",)
@@ -74,7 +74,7 @@ class Skipping:
         logging.getLogger("trl.trainer.grpo_trainer").addFilter(_no_prompts)
 
     def begin(self) -> None:
-        """Start of training, after accelerate has wrapped the optimizer."""
+        """Start a training, after accelerate has wrapped the optimizer."""
         optimizer = self._trainer.optimizer
         self._scored, self._in_a_row, self._skipped = False, 0, False
         if not hasattr(optimizer.step, "oven_skips"):
@@ -166,7 +166,7 @@ class Skipping:
             optimizer.scaler.update()  # clipping has unscaled the gradients, which a scaler allows once per update
 
     def _anywhere(self, scored: bool) -> bool:
-        """Whether the flag is set on any rank, so that either all ranks step or none."""
+        """Whether the flag is set on any rank, so that either all ranks step or none does."""
         accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return scored

@@ -70,9 +70,9 @@ class Footprint:
     """The sizes of a model, known before it is loaded."""
 
     total: int
-    """Bytes of its parameters as stored."""
+    """Bytes of the parameters as stored."""
     linear: int
-    """Bytes of the quantizable weights among them."""
+    """Bytes of the quantizable weights."""
     weights: int
     """Number of quantizable weights."""
 
@@ -84,8 +84,8 @@ class Footprint:
 
 
 def cheapest_needed(footprint: Footprint, room: int, *, quantizable: bool) -> Form:
-    """Return the first of resident, 8 bits, 4 bits and offload that fits in `room` bytes. `quantizable`: bitsandbytes
-    is available."""
+    """Return the first of resident, 8 bits, 4 bits and offload that fits in `room` bytes. `quantizable` says whether
+    bitsandbytes is available."""
     forms: tuple[Form, ...] = ("resident", "8 bits", "4 bits") if quantizable else ("resident",)
     return next((form for form in forms if footprint.bytes_as(form) <= room), "offload")
 
@@ -98,8 +98,8 @@ def free_bytes(device: torch.device) -> int:
 
 
 def return_freed() -> None:
-    """Return freed memory to the system. glibc otherwise keeps the weights of a quantized or offloaded model. A no-op
-    elsewhere."""
+    """Return freed memory to the system. Otherwise glibc keeps the memory of a model's weights after it was quantized
+    or offloaded. Without glibc this does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -172,7 +172,7 @@ def footprint(model: nn.Module) -> Footprint:
 
 
 def _heads(model: Any) -> list[str]:
-    """Return the names of the output head; empty for a model without a vocabulary."""
+    """Return the names of the output head, or an empty list for a model without a vocabulary."""
     if not hasattr(model, "get_output_embeddings"):
         return []
     head = model.get_output_embeddings()

@@ -185,8 +185,8 @@ def _write(path: Path, tensor: torch.Tensor) -> None:
 
 
 def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *, quantizable: bool = True) -> Form:
-    """Return the form for the config's strategy. For "hybrid" it depends on the free memory of `device` and on the
-    `bytes_left` for teachers. Raises TeacherRefusedError if the model cannot be found."""
+    """Return the form for the config's strategy. For "hybrid" it depends on the free memory of `device` and on
+    `bytes_left`, the budget for teachers. Raises TeacherRefusedError if the model cannot be found."""
     if config.strategy == "quantized":
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":
@@ -202,7 +202,7 @@ def chosen_form(config: TeacherConfig, device: torch.device, bytes_left: int, *,
 def place_model(
     model: torch.nn.Module, device: torch.device, form: Form, folder: Path | None, *, head_stays: bool = False
 ) -> None:
-    """Freeze `model`, and move its weights into the form. `folder` and `head_stays`: see `offload`."""
+    """Freeze `model`, and convert its weights to the form. For `folder` and `head_stays` see `offload`."""
     model.eval()
     model.requires_grad_(False)
     if form in BITS:

@@ -1,8 +1,8 @@
-"""Shows completions of TRL's online trainers: every few steps, passes some groups to the client.
+"""Sends some completion groups of TRL's online trainers to the client every few steps.
 
-TRL itself keeps the prompts, completions, rewards and advantages of its newest generation, of all ranks and as plain
-numbers (`_logs`), so that nothing is read from the device. Only rank 0 does this. The training thread picks the rows of
-a group; everything else is done in another thread. Written for TRL 1.16.
+TRL keeps the prompts, completions, rewards and advantages of its newest generation in `_logs`, for all ranks and as
+plain numbers. So nothing is read from the device. Only rank 0 sends samples. The training thread picks the rows of a
+group, and another thread does everything else. Written for TRL 1.16.
 """
 
 from __future__ import annotations

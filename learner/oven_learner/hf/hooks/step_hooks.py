@@ -1,4 +1,4 @@
-"""The moments of an attached trainer's step, and small features that act at them."""
+"""The hook interface for an attached trainer's steps, and several small hooks."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class RewardFaults(StepHook):
 
 
 class Repeated(StepHook):
-    """The share of a step's rows that the run has read before.
+    """Publishes the fraction of a step's rows that the run has read before.
 
     It is measured only for a `Mixture`, whose order is known, and if training is on the rows themselves. A repeated
     prompt gets new answers, from which training learns again. Rows are counted after training on them, because the

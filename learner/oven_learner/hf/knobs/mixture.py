@@ -4,7 +4,7 @@
     trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
     oven.attach(trainer, mixture=mixture)
 
-A skip together with a rollback is the remedy for a bad stretch of data (PaLM; Chowdhery et al. 2022, arXiv 2204.02311,
+A skip combined with a rollback avoids a bad stretch of data (PaLM; Chowdhery et al. 2022, arXiv 2204.02311,
 section 5.1: 200 to 500 batches). A batch of a `Mixture` is a function of its position, so that a skip is a number in a
 checkpoint, and a resumed run draws the same rows. A rollback in place moves neither the data nor a skip. A rollback by
 restart restores both to the checkpoint.

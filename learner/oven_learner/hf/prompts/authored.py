@@ -1,6 +1,6 @@
-"""Prompts that an author wrote for a source: which are accepted, and the share of draws that goes to them, by chunk.
+"""Decides which authored prompts a source accepts, and which share of the draws they get in each chunk.
 
-At the initial share of 0, every draw and every random number is the same as without them.
+At the initial share of 0, every draw and every random number is the same as without authored prompts.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class AuthoredPrompts:
 
 
 class Admission:
-    """Decides which texts are refused. `own`: the prompts of the data. `held_out`: those that the run is measured
-    on."""
+    """Decides which texts are refused. `own` contains the prompts in the data, `held_out` the prompts for
+    evaluation."""
 
     def __init__(self, own: Sequence[str], held_out: Iterable[str]) -> None:
         self._own = {key_of(text) for text in own}

@@ -1,4 +1,4 @@
-"""Prompts that were added during training: their slots among the rows, and the chunks that may draw them."""
+"""Manages prompts added during training: their row slots, and the chunks that may draw them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PromptSource`: the prompts of a training, by topic. More can be added while it runs.
+"""`PromptSource`: training prompts by topic. More can be added during the run.
 
     source = oven.PromptSource({"sums": "sums.jsonl", "proofs": [...]}, weights={"sums": 3, "proofs": 1}, seed=0)
     trainer = GRPOTrainer(train_dataset=source.dataset, ...)

@@ -84,7 +84,7 @@ def _print_event(event: Event, as_json: bool, flush: bool = False) -> None:
 
 
 def readable(event: Event) -> str:
-    """Format an event as one line: sequence, time, type, author if the subject names one, and non-empty fields."""
+    """Format an event as one line: sequence, time, type, author if the subject names one, and non-default fields."""
     body = event.body
     if isinstance(body, Malformed):
         return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")

@@ -1,4 +1,4 @@
-"""CPU cores and priority of the stack's processes next to the training. Imports only the standard library.
+"""CPU affinity and priority of the stack's processes, so that they do not slow the training. Standard library only.
 
 Some schedulers pack waking processes onto busy cores. On two cores, a training step then took a tenth longer if the
 stack could use every core instead of only the other half (docs/experiments.md). A trainer that leaves its half idle,
@@ -28,7 +28,7 @@ _STAT = Path("/proc/stat")
 
 @dataclass(frozen=True)
 class CoreSplit:
-    """The cores that this process may use, split into those of the training and those of the stack."""
+    """The cores that this process may use, split between the training and the stack."""
 
     training: frozenset[int]
     stack: frozenset[int]

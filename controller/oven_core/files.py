@@ -1,4 +1,4 @@
-"""Files: written atomically, so that no reader sees a part, and read within limits if a user names them."""
+"""Helpers to write files atomically, so that no reader sees part of one, and to read users' files with a size limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-ins by entry points: agents, recipes, rewards and loaders of graphs. Listing their names imports none."""
+"""Load plug-ins (agents, recipes, rewards, graph loaders) from entry points. Listing plug-ins does not import them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for a terminal: wrapped, and without characters that control it. Agents and learners write most of it."""
+"""Print text safely: wrap lines, and strip terminal control characters from texts that agents and learners wrote."""
 
 from __future__ import annotations
 

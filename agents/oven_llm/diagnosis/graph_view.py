@@ -74,7 +74,7 @@ def viewing(alarms: Sequence[Alarm], run: RunStarted) -> Asking:
 
 
 def by_detectors(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return the diagnosis without a model: the graph's first cause, since the first of the alarms around the strongest
+    """Return a diagnosis without a model: the graph's top cause, with the onset of the first alarm near the strongest
     one. It requests no change."""
     if not log.alarms or not view.ranked:
         return Diagnosis(NONE, (), "", None, None, 0.5)
@@ -85,7 +85,7 @@ def by_detectors(log: LogContext, view: GraphView) -> Diagnosis:
 
 
 def _first(alarms: Sequence[Alarm]) -> Alarm:
-    """Return the earliest alarm among those that began together with the strongest one."""
+    """Return the earliest of the alarms that began together with the strongest one."""
     strongest = max(alarms, key=lambda alarm: (min(alarm.size, LARGEST), -alarm.onset))
     together = [alarm for alarm in alarms if abs(alarm.onset - strongest.onset) <= TOGETHER]
     return min(together, key=lambda alarm: (alarm.onset, alarm.metric))

@@ -23,7 +23,7 @@ from oven_llm.diagnosis.log_context import LogContext
 NONE: Final = "none"
 """The cause in a healthy run."""
 CLOSE: Final = 0.005
-"""Share by which a figure may differ from the host's, so that three digits must be right."""
+"""Maximum relative difference from the host's figure, so that three digits must be correct."""
 MOST: Final = 8
 """Maximum pieces of evidence."""
 
@@ -71,7 +71,7 @@ class RevertIf(_Strict):
         return self
 
     def holds(self, value: float) -> bool:
-        """Return whether a reading is beyond the bound. One that is not finite always is."""
+        """Return whether a reading is beyond the bound. A reading that is not finite always is."""
         if not math.isfinite(value):
             return True
         return value > self.above if self.above is not None else self.below is not None and value < self.below
@@ -160,8 +160,8 @@ def verified(
 
 
 def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
-    """Return the host's figure. Programs can call this. Raises AnswerRefusedError for a metric that is not announced,
-    or a stretch without a reading."""
+    """Return the host's figure. Programs can call this. Raises AnswerRefusedError if the metric is not announced or the
+    ticks contain no reading."""
     if metric not in log.announced:
         raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_shown(metric)}")
     readings = log.readings(metric, first, last)

@@ -33,12 +33,12 @@ from oven_runs.settings.committee_settings import CommitteeSettings
 log = logging.getLogger("oven.member")
 
 MAX_CONNECTED: Final = 2
-"""Judges that stay connected: the current one and the one before it, whose requests may still be under way."""
+"""Maximum connected judges: the current one and its predecessor, which may still have active requests."""
 
 LookUp: TypeAlias = Callable[[JudgeSpec], ConfiguredJudge]
 """Returns the member with another model. Raises OvenError if it cannot be configured."""
 Key: TypeAlias = tuple[JudgeSpec | None, int]
-"""A request's model (None: the configured one) and the number of the member's swap that chose it."""
+"""A request's model (None: the configured model) and the number of the swap that chose it."""
 
 
 @dataclass
@@ -188,7 +188,7 @@ class Accounts:
         return configured.connect(self._budget, self._account)
 
     def cached(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
-        """The judge behind the cache, if there is one."""
+        """Return the judge, wrapped in the cache if there is one."""
         if self._cache is None:
             return judge
         model, characters = configured.model, configured.watching.characters

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Settled(Generic[Question, Result]):
-    """A question with its result, or the reason why there is none."""
+    """A question with its result, or the reason for a missing result."""
 
     question: Question
     tick: int
@@ -49,7 +49,7 @@ class Desk(Generic[Question, Result]):
         self._news.set()
 
     def collect(self) -> Settled[Question, Result] | None:
-        """Return the result once; None if there is none."""
+        """Return the result once, or None without a result."""
         settled, self._settled = self._settled, None
         self.ready.clear()
         return settled

@@ -148,7 +148,7 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
 
 
 def prompt(figures: dict[str, Any]) -> Conversation:
-    """The question about a window's `summary`."""
+    """Return the prompt with a window's `summary`."""
     schema = object_schema(
         decision={"type": "string", "enum": ["nothing", "propose"]},
         actuator={"type": "string", "enum": list(figures["knobs"])},

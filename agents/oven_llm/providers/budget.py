@@ -21,7 +21,7 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 log = logging.getLogger("oven.member")
 
 RETRY_S: Final = 0.05
-"""Seconds between two checks whether a call that ended has made room."""
+"""Seconds between checks for budget released by finished calls."""
 
 
 class Budget:
@@ -48,7 +48,7 @@ class Budget:
         calls: int | None = None,
         path: Path | None = None,
     ) -> Self:
-        """A budget with these caps over all calls; None: no cap. Raises ConfigError for a cap that is not above 0."""
+        """Return a budget with these caps on all calls; None: no cap. Raises ConfigError for a cap of 0 or less."""
         try:
             limits = BudgetSettings(usd=usd, tokens=tokens, calls=calls)
         except ValidationError as error:
@@ -69,8 +69,8 @@ class Budget:
             )
 
     async def hold(self, account: str, most: Usage, model: ModelEndpoint) -> int | None:
-        """Reserve one call's greatest usage, and wait while calls under way hold what is left. Return the number to
-        book it with, or None if the ledger cannot be written and nothing is capped.
+        """Reserve one call's maximum usage, and wait while active calls reserve the remaining budget. Return the number
+        to book it with, or None if the ledger cannot be written and nothing is capped.
 
         Raises ModelFailure `budget` if a cap is used up, or if the ledger cannot be written and something is capped.
         """

@@ -70,7 +70,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the process, and everything that runs in it."""
+        """End the process and everything that runs in it."""
 
     @abstractmethod
     def interrupt(self) -> None:
@@ -88,7 +88,7 @@ class DeadlineError(Exception):
 
 
 class GoneError(Exception):
-    """The child ended by itself; the message says how."""
+    """The child exited unexpectedly. The message says how."""
 
 
 class Peer(Protocol):

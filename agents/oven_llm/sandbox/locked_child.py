@@ -33,7 +33,7 @@ FLAGS: Final = ("-P", "-s", "-S", "-B", "-X", "utf8")
 """The same as -I, but without -E: the environment is ours, and its PYTHONHASHSEED must count."""
 ROOT: Final = str(Path(oven_llm.__file__).parents[1])
 PIECE: Final = 1 << 16
-"""Bytes per read. Above 128 KiB the allocator would ask the kernel each time."""
+"""Bytes per read. Buffers above 128 KiB would cost a system call each."""
 PIPE_BYTES: Final = 1 << 20
 """Requested size of the pipes, for a large context."""
 F_SETPIPE_SZ: Final = 1031
@@ -113,7 +113,7 @@ class LockedChild:
         self._process.stderr.close()
 
     def _environment(self) -> dict[str, str]:
-        """Return an environment with nothing of the host's. A fixed hash seed lets a resumed run repeat itself. The
+        """Return an environment without the host's variables. A fixed hash seed makes resumed runs reproducible. The
         time zone needs no file, and numeric libraries use one thread."""
         variables = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
         variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

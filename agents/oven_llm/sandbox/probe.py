@@ -37,7 +37,7 @@ class Support:
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """The backends that can start here, strongest first."""
+        """Return the backends that can start here, strongest first."""
         available = {
             "landlock+seccomp": self.seccomp and self.landlock > 0,
             "seccomp": self.seccomp,
@@ -63,7 +63,7 @@ def probe() -> Support:
 
 
 def _has_binary() -> bool:
-    """Look where the package looks for its worker's program."""
+    """Return whether the package can find its worker's program."""
     sibling = Path(sys.executable).with_name("monty")
     return "MONTY_BIN" in os.environ or sibling.exists() or shutil.which("monty") is not None
 

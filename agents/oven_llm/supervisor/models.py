@@ -29,7 +29,7 @@ from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint
 from oven_runs.settings.language_models import ModelSettings
 
 TIMEOUT_S: Final = 120.0
-"""Seconds for one call with its retries. A long answer of a large model takes one minute."""
+"""Timeout of one call with its retries, in seconds. A large model's long answer takes one minute."""
 MAX_TOKENS: Final = 2048
 """Maximum tokens of an answer, as for Supervisor Distillation's supervisor."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -149,7 +149,7 @@ class AnthropicHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """The same as OpenAIHandler, with an address without /v1."""
+        """Takes the same arguments as OpenAIHandler, but the address does not include /v1."""
         provider, key = _at_address("anthropic", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 

@@ -1,7 +1,7 @@
-"""The bus for the rest of the project: connect, publish, subscribe, request, and the log.
+"""The message bus that all other modules use to connect, publish, subscribe, send requests and reach the log.
 
 It is a thin layer over nats-py. Connecting fails fast with the reason, while nats-py alone retries bad credentials
-silently. In oven_core.bus.log, appending reports what the log did, and reading survives the loss of a server.
+silently. In oven_core.bus.log, an append reports its result, and a reader survives the loss of a server.
 """
 
 from __future__ import annotations

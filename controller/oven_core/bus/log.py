@@ -1,4 +1,4 @@
-"""A run's log over one connection: append to it, and read it from any sequence on, live at its head."""
+"""Append to a run's log, and read it from any sequence number. At the head of the log, readers get new events live."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _WRONG_LAST_SEQUENCE = 10071
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An entry to append. A copy with its message id, if it has one, is not stored within the duplicate window."""
+    """An entry to append. Within the duplicate window, the log does not store a second one with the same message id."""
 
     subject: str
     data: bytes
@@ -87,7 +87,7 @@ class Entry:
 
 
 class AlreadyLoggedError(BusError):
-    """The subject already has a message: another replica was first."""
+    """Raised if the subject already has a message, because another replica was first."""
 
 
 class LogClient:
@@ -289,7 +289,7 @@ class LogClient:
 
 
 class _Standstill:
-    """Detects a consumer that only sends heartbeats although the log has more than was read."""
+    """Detects a consumer that sends only heartbeats although the log has unread events."""
 
     def __init__(self, head: Callable[[], Awaitable[int]], *, filtered: bool) -> None:
         self._ask, self._filtered = head, filtered

@@ -1,4 +1,4 @@
-"""nats-py's client with fixes for TLS, cancellation and final failures, and with fewer turns of the event loop.
+"""A nats-py client with fixes for TLS, cancellation and permanent failures, which needs fewer event loop iterations.
 
 Only this module and `watchdog` use nats-py's private attributes. pyproject.toml pins nats-py to the minor version that
 they were written for.
@@ -64,7 +64,7 @@ class _NoTlsError(NatsError):
 
 @dataclass(frozen=True, slots=True)
 class InlineMessage:
-    """A message for a subscriber that the connection's reader calls directly."""
+    """A message that the connection's reader passes directly to the subscriber's callback."""
 
     subject: str
     reply: str
@@ -73,12 +73,12 @@ class InlineMessage:
 
 
 class BusClient(Client):
-    """nats-py's client with three fixes.
+    """A nats-py client with three fixes.
 
-    A tls:// address requires TLS; otherwise anyone in between could pretend that the server has none. A task that is
-    cancelled while it waits for the client ends. Messages at every step need fewer turns of the event loop:
-    `request_ack`, `subscribe_inline`, and one write at the end of a turn for everything published in it, without the
-    flusher. A turn costs tens of microseconds in each of six processes, whose cores belong to the training.
+    A tls:// address requires TLS. Otherwise a man in the middle could pretend that the server has none. A task that is
+    cancelled while it waits for the client ends. Messages at every step need fewer event loop iterations, because of
+    `request_ack`, `subscribe_inline`, and one write per iteration for everything published in it, without the flusher.
+    An iteration costs tens of microseconds in each of six processes, whose cores belong to the training.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads a run's stream of sampled completions, message by message."""
+"""Read stored messages from a run's stream of sampled completions."""
 
 from __future__ import annotations
 

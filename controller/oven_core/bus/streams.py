@@ -1,11 +1,11 @@
-"""The streams of a run: the log, the agents' messages, which the log sources, and the newest sampled completions.
+"""A run's three JetStream streams: the log, the agents' messages (a source of the log), and sampled completions.
 
-The log has two streams, so that an agent never publishes to the log itself. Limits on the votes stream (rate, size,
-age) keep a flooding agent from delaying the others, and the log's one sequence still orders everything.
+Agents publish to a separate votes stream, never to the log itself. Limits on the votes stream (rate, size, age) keep a
+flooding agent from delaying the others. The log still gives all messages one sequence.
 
-Completions have a stream instead of a buffer in a process: the server limits its bytes, count and age, and it survives
-the death of any process. It confirms nothing, so that writers wait for nothing, and drops the oldest first. It has no
-consumer: the history service reads it message by message.
+Completions have a stream instead of a buffer in a process. The server limits its bytes, count and age, and it survives
+the death of any process. The stream sends no confirmations, so that writers never wait, and drops the oldest messages
+first. It has no consumer, because the history service reads it message by message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of each kind of actuator: shape, bounds, direction, and how a sentence shows them."""
+"""Validate, compare and format actuator values, by the kind of the actuator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTROL = {code: " " for code in (*range(32), 127)}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a value cannot be proposed. `problem` completes "agent x proposed V for A, " and has the remedy."""
+    """The reason why a value is refused. `problem` completes "agent x proposed V for A, " and has the remedy."""
 
     kind: Literal["type", "bounds"]
     problem: str

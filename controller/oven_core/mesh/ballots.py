@@ -1,4 +1,4 @@
-"""An open ballot: which agents may vote on it, their votes, and when it closes."""
+"""Ballots: which agents may vote, their votes so far, and when voting closes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FREE = {"value": None, "choices": (), "low": None, "high": None, "unit": ""}
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """An agent's newest vote on a ballot. `value` is what it wants: its own proposal, or the opening one for `for`."""
+    """An agent's newest vote on a ballot. `value` is its own proposal, or the opening proposal if it voted `for`."""
 
     vote: Vote
     value: Value
@@ -23,7 +23,7 @@ class Cast:
 
 @dataclass(slots=True)
 class Ballot:
-    """An open ballot. `casts` includes votes of shadow agents: the tally decides at the closing whose votes count."""
+    """An open ballot. `casts` includes votes of shadow agents: the tally decides at the close whose votes count."""
 
     opened: BallotOpened
     casts: dict[str, Cast] = field(default_factory=dict)

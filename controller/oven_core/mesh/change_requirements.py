@@ -1,4 +1,4 @@
-"""Requirements that a change has of a run, and the notation for changes, shared by the mesh and the agents."""
+"""Check whether a run meets a change's requirements, and write changes in short notation ("lr_scale:down")."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Forecast of a decision: the metric that judges it, the promised change, and each voter's stake.
+"""The forecast behind a decision: the metric that will judge it, the expected change, and each voter's stake.
 
-Agents choose the judging metric among those with a direction. A gauge without one judges nothing. Otherwise the agent
-would choose the direction too, and could name a gauge that its own knob moves (`learning_rate`), so that it could never
-be wrong. An actuator that moves its own metric (`moves_own_metric`: the reward's weights move the reward) is judged by
-held-out data, or not moved by agents at all.
+Agents choose the judging metric among the metrics with a better direction. A gauge without a direction judges nothing.
+Otherwise the agent would choose the direction too, and could name a gauge that its own knob moves (`learning_rate`). It
+could then never be wrong. Some actuators move their own metric (`moves_own_metric`: reward weights move the reward).
+Held-out data judge those, or else agents may not move them at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_HORIZON = 10
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """One voter's part in a decision."""
+    """One voter's stake in a decision."""
 
     agent: str
     stance: Literal["propose", "for", "against"]
@@ -41,7 +41,7 @@ class Stake:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The forecast that a decision is judged by."""
+    """The forecast by which a decision is judged."""
 
     target: str
     sign: int

@@ -1,4 +1,4 @@
-"""Guardrails: limits on a tally that passed. Each returns a sentence with its figures; empty: no objection."""
+"""Guardrails that can reject a change after a successful vote. Each returns a reason with figures, or ""."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Clear harm, charged to every agent that supported a change since the target was last healthy, even if changes
-overlap.
+"""Detect clear harm, and charge it to every agent that supported a change since the target was last healthy.
 
 An outcome is void if the next change cuts its window short, or if nothing was measured before. An agent that turned
 knobs fast enough could do any harm without being scored. So the target's healthy level is also compared with the
-measurements since then, regardless of the changes in between. Harm is clear at CLEAR standard errors with every new
+measurements since then, even if changes overlap. Harm is clear at CLEAR standard errors with every new
 measurement worse than every old one, or if the target stopped being finite.
 
 An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
@@ -32,8 +31,8 @@ PATIENCE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Clear harm to one target: the agents that supported changes since tick `since`, and the measurements on both
-    sides."""
+    """Clear harm to one target: the agents that supported changes since tick `since`, and measurements before and
+    after."""
 
     target: str
     sign: int
@@ -47,7 +46,7 @@ class Charge:
 
 @dataclass(slots=True)
 class _WatchedTarget:
-    """A target, its level while it was well, and the agents that carried changes since."""
+    """A target, its healthy level, and the agents that supported changes since then."""
 
     sign: int
     horizon: int
@@ -59,7 +58,7 @@ class _WatchedTarget:
 
 @dataclass(slots=True)
 class HarmWatch:
-    """The watched targets of one training. The outcomes feed it changes, and ask it at every observation."""
+    """The watched targets of one training. `Outcomes` reports changes to it and queries it at every observation."""
 
     samples: int
     _watched: dict[str, _WatchedTarget] = field(default_factory=dict)

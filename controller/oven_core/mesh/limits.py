@@ -1,9 +1,9 @@
-"""Limits on repetition: rollbacks to one place, votes of one agent, and reversals of one actuator.
+"""Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
 **Rollbacks.** Repeating a rollback without a gain is a loop: the run trains the same steps again and ends where it
-began. So at most MAX_ROLLBACKS lead to one place, or past it, until a held-out reading is better than all before it. No
-rollback goes to a place where one did harm. Without held-out readings, a rollback that discards n steps counts until
-the run is n steps past the step where it happened.
+began. So at most MAX_ROLLBACKS return to one step, or past it, until a held-out reading beats all earlier ones. If a
+rollback did harm, no other rollback goes to the same step. Without held-out readings, a rollback that discards n steps
+counts until the run is n steps past the step where it happened.
 
 **Votes.** A limited number of an agent's votes counts per tick, and it may have opened a limited number of the open
 ballots. An agent whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down,
@@ -46,7 +46,7 @@ class _Rollback:
 
 @dataclass(slots=True)
 class RollbackLimits:
-    """The rollbacks of one training. The mesh asks it before it adopts a rollback."""
+    """The rollbacks of one training. The mesh checks it before it adopts a rollback."""
 
     _rollbacks: list[_Rollback] = field(default_factory=list)
     _best: tuple[float, int] | None = None
@@ -112,7 +112,7 @@ _Argument: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _FailedBallots:
-    """Failed ballots in a row of one agent on one actuator."""
+    """Consecutive failed ballots of one agent on one actuator."""
 
     count: int
     tick: int

@@ -1,4 +1,4 @@
-"""Recent measurements of the metrics that can judge a decision, and the effect of a change on one of them."""
+"""Recent measurements of the metrics that can judge decisions, and estimates of a change's effect on a metric."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sound(value: float) -> bool:
 
 
 class Measurements:
-    """(tick, step, value) of each watched metric, oldest first, including values that are not sound."""
+    """Measurements of each watched metric as (tick, step, value), oldest first, including unsound values."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._by_metric: dict[str, deque[tuple[int, int, float]]] = {

@@ -1,7 +1,7 @@
-"""Effects of operators' commands: approve, veto, set, mute, trust, autonomy. Each one is answered once.
+"""Handle operators' commands: approve, veto, set, mute, trust and autonomy. Each command gets one answer.
 
-An operator overrides what agents have to respect (autonomy, quorum, cool-down, budget, largest change), but never the
-announced bounds. `hold`, `resume` and `stop` go to the learner and need no mesh; its receipt answers them.
+An operator overrides the limits on agents (autonomy, quorum, cool-down, budget, largest change), but never the
+announced bounds. `hold`, `resume` and `stop` go to the learner without the mesh. Its receipt answers them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oven_core.protocol.rules import ALL
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A decision that an operator's command asks for."""
+    """A decision that an operator's command requests."""
 
     spec: ActuatorSpec
     value: Value
@@ -31,7 +31,7 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a command, and what it causes."""
+    """The answer to a command, and its effects."""
 
     done: bool
     reason: str

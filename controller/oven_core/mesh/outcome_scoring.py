@@ -1,4 +1,4 @@
-"""Scores of outcomes: what a window showed of a decision, and how that moves reputations and trust."""
+"""Score a decision's measured outcome, and update reputations and trust accordingly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 5
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time after a decision in which its target is watched."""
+    """The period after a decision during which its target is watched."""
 
     decision: Decision
     forecast: Forecast
@@ -45,7 +45,7 @@ class Window:
 
 
 class Scoring:
-    """Turns closed windows into outcomes. Moves `state.reputations`, and earned trust in `state.trust`."""
+    """Turns closed windows into outcomes. Updates `state.reputations`, and earned trust in `state.trust`."""
 
     def __init__(self, state: State) -> None:
         self._state = state

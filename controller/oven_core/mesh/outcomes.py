@@ -1,4 +1,4 @@
-"""Outcomes: windows on the metric that judges each decision. When a window closes, reputations move.
+"""Measure each decision's outcome in a time window on its judging metric. When a window closes, reputations change.
 
 A window opens with the receipt of an applied decision. It compares two sets of measurements, with H the forecast's
 horizon. The earlier set is from the last H ticks, without ticks before the last other change judged by this metric. The
@@ -58,7 +58,7 @@ class _Rollback:
 
 
 class Outcomes:
-    """The open windows of one run. Of the state, it changes only `reputations` and earned `trust`."""
+    """The open windows of one run. In the state, it changes only `reputations` and earned `trust`."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Outputs of the mesh: the messages that a replica has computed, and whether the log has the same ones."""
+"""Messages that a mesh replica has computed, and a check that the log has the same ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Output:
 
 
 class ReadBack:
-    """Compares the log's entries on the mesh's own subjects with what this replica computed."""
+    """Compares the log's entries on the mesh's own subjects with this replica's outputs."""
 
     def __init__(self, pending: MutableMapping[str, Output]) -> None:
         """`pending` has the outputs that are computed and not yet in the log, by subject. Entries remove them."""

@@ -1,8 +1,8 @@
-"""Plans: proposals of one agent on several actuators, which are adopted all together or not at all.
+"""Plans: one agent's proposals for several actuators, which the mesh adopts all together or not at all.
 
 Some changes only work together: a rollback without its rate cut fails again, and a cut without its rollback keeps the
 harm. So the ballots of a plan close together, and a proposal counts only if every other part of its plan is adopted at
-the same time. A change that passes without the proposal passes anyway.
+the same time. If a change passes without the proposal, it is adopted regardless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The mesh's state of a run: actuators and their effective values, agents, clock, decisions in flight."""
+"""The mesh's view of a run: actuators and their effective values, agents, the clock, and decisions in flight."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
 
 
 class NumberSet:
-    """A set of whole numbers from 0 on. The learner's come in order, so few are stored."""
+    """A set of integers from 0. The learner's numbers arrive in order, so few are stored."""
 
     def __init__(self) -> None:
         self._next = 0  # all numbers below it are in the set
@@ -129,7 +129,7 @@ class ObservationPace:
 
 @dataclass
 class State:
-    """The run according to the inputs so far. Only `Mesh.step` changes it."""
+    """The state of the run after all inputs so far. Only `Mesh.step` changes it."""
 
     tick: int = 0
     started: bool = False

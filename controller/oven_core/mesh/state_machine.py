@@ -1,4 +1,4 @@
-"""The mesh's core: a deterministic state machine over one ordered log. No clock, no randomness, no I/O.
+"""The core of the mesh: a deterministic state machine over one ordered log, without a clock, randomness or I/O.
 
 The state changes only on inputs: messages of the learner, the agents and the operators. When the mesh's own outputs are
 read back from the log, they are only removed from `pending`. So a replica that replays to the head knows exactly which

@@ -1,4 +1,4 @@
-"""Counts the votes of a ballot: weights, sides, veto, majority and quorum. Explains the result in a sentence.
+"""Count the votes on a ballot (weights, sides, veto, majority, quorum), and explain the result in a sentence.
 
 Sums are exact (`math.fsum`) and values are sorted before they are merged, so the result does not depend on the order of
 the votes or the names of the agents.

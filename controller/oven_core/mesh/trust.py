@@ -1,4 +1,4 @@
-"""Trust in agents: whose vote counts on which actuator, by settings, by operators or by outcomes.
+"""Trust in agents, per actuator. It comes from the settings, from operators, or from good outcomes.
 
 An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot carry, veto or split a
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is

@@ -1,4 +1,4 @@
-"""Sides of a ballot and the merged value of a side: the weighted median on the actuator's own scale."""
+"""Group votes into sides, and merge each side's values into their weighted median on the actuator's scale."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The process of a mesh replica: the pure core between the log and a publisher.
+"""The process of a mesh replica: it reads the log, computes decisions and publishes them.
 
-It replays the log to its head, publishes what is still pending, and then publishes the outputs of each event. Any
-number of replicas may run: every output has its own subject, which accepts one message of the mesh, so only one copy
-enters the log. A forgery on such a subject neither counts nor blocks. All replicas know its sequence from the log, and
+It replays the log to its head, publishes pending outputs, and then publishes the outputs of each event. Any number of
+replicas may run. Every output has its own subject, which accepts one message from the mesh, so only one copy enters the
+log. A forgery on such a subject neither counts nor blocks. All replicas know its sequence from the log, and
 publish on the condition that the subject has nothing newer.
 
 The process also answers requests for past events and stored completions, for clients without rights on the streams' own
@@ -95,7 +95,7 @@ async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
 
 
 class _Replica:
-    """One mesh and its outbox, connected to the log."""
+    """A mesh and its pending outputs, connected to the log."""
 
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
         self._bus, self._run = bus, run
@@ -190,7 +190,7 @@ async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None
 
 
 class _Traces:
-    """The mesh's part of traces, outside the core. A ballot continues with the context of the vote that opened it, and
+    """The mesh's spans, recorded outside the core. A ballot inherits the trace context of the vote that opened it, and
     its tally is a span from there to the decision."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Private keys on the bus: one nkey (ed25519) per name, in a file that only its owner can read."""
+"""Private keys for the bus: one nkey (ed25519) per name, in a file that only its owner can read."""
 
 from __future__ import annotations
 

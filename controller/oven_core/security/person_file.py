@@ -1,4 +1,4 @@
-"""A person's credential file: everything for reaching one run from another machine.
+"""A person's credential file, with everything needed to reach one run from another machine.
 
 It has the run and its address, the person's own key, the public keys that verify the log, and the authority of the
 server's certificate. `creds add NAME --operator` or `--read-only` writes it, with mode 0600.

@@ -1,4 +1,4 @@
-"""TLS of a connection: the trusted authority, and the warning for a connection without TLS."""
+"""TLS settings of a connection: which certificate authority to trust, and a warning if TLS is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK. Only `tracing.start` imports this module, and only if tracing is on."""
+"""Create and export spans with the OpenTelemetry SDK. Only `tracing.start` imports this module, if tracing is on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """A separate tracer provider: the process-wide one and its current span belong to the training script.
+    """A separate tracer provider, because the global provider and its current span belong to the training script.
 
     The resource has only the service and the run. OpenTelemetry's detectors are not used, because they would add the
     command line, among other things.
@@ -129,7 +129,7 @@ class _OpenSpan(Span):
 
 
 class _ReportingExporter(SpanExporter):
-    """An exporter that reports its first failure in one line, while OpenTelemetry's would report each."""
+    """An exporter that reports only its first failure, in one line. OpenTelemetry's exporter would report each one."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self.url = url

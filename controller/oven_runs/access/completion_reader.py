@@ -1,4 +1,4 @@
-"""Reader of a run's sampled completions: the stored ones, and new ones as they come."""
+"""Read a run's sampled completions: the stored groups, and new groups as they arrive."""
 
 from __future__ import annotations
 

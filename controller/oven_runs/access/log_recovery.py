@@ -1,8 +1,8 @@
-"""Recovery of a stopped run's complete log from its store, log.jsonl and the learner's spool.
+"""Recover the complete log of a stopped run from its store, its log.jsonl and the learner's spool.
 
-If a learner's last messages are appended after the mesh has stopped, the mesh may not have made some decisions that are
-due, and a replay would miss them. So the recovery also computes the mesh's missing outputs and appends them under the
-mesh's key.
+If a learner's last messages are appended after the mesh has stopped, some decisions may be due that the mesh never
+made. A replay would report them as missing. So the recovery also computes the mesh's missing outputs, signs them with
+the mesh's key and appends them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Read what a log says about its decisions, and decide one of them again under other rules.
+"""Explain the decisions in a log, and re-run one of them under different rules.
 
-The result is open loop (oven_runs.log.counterfactual). An earlier divergence makes it less certain, and the answer
-names it.
+The result is an open-loop counterfactual (oven_runs.log.counterfactual). An earlier divergence makes it less certain,
+so the answer names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Access to one run for reading and commands, wherever the run's folder is.
+"""The common interface for reading and commanding a run, on this machine or another.
 
 There are two implementations. `local_run.LocalRun` has the run's folder. `remote_run.RemoteRun` has an address and a
-key, on another machine. `run_finder.find_run` chooses the one that a command refers to.
+key, on another machine. `run_finder.find_run` chooses between them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def warn(line: str) -> None:
 
 
 class RunAccess(ABC):
-    """A run as its readers and operators reach it."""
+    """Access to one run for its readers and operators."""
 
     run: str
     """The run's name."""

@@ -1,8 +1,8 @@
-"""Prompts that the agent `author` writes for the learner: two files in the run's folder, and both sides' checks.
+"""Exchange of prompts between the agent `author` and the learner, through two files in the run's folder.
 
 The learner writes `topics.json`: the topics that it trains on, with a few of their prompts. The author appends to
-`prompts.jsonl`, one `AuthoredPrompt` per line, which the learner reads between two steps. The text of a prompt is only
-in these files; the log has its hash. Neither side trusts the other, so each checks what it reads.
+`prompts.jsonl`, one `AuthoredPrompt` per line, and the learner reads it between two steps. The text of a prompt is only
+in these files, while the log has its hash. Neither side trusts the other, so each one validates its input.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AuthoredPrompt(BaseModel):
 
 
 class Topic(BaseModel):
-    """A topic, as the author sees it."""
+    """A training topic, with the information for the author."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -1,8 +1,8 @@
-"""Writes log.jsonl, with one line per event, next to the store during the run.
+"""Copy the log to log.jsonl during the run, one line per event, as a backup of the store.
 
 It runs in a process that follows the log anyway. The file is flushed now and then but not forced to the disk, because
-the store is authoritative and this file is the backup. If the file already exists, its lines are first compared with
-the events. So the same class continues a file, completes it, and finds its differences from the store.
+the store is authoritative and this file is only the backup. If the file already exists, its lines are first compared
+with the events. So the same class can continue a file, complete it, and find its differences from the store.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ FLUSH_BYTES = 1 << 20
 
 
 class Mirror:
-    """A growing copy of the log. `take` gets the unverified events in order. `fault` is the reason if a failing disk
-    ended the writing."""
+    """A growing copy of the log. Pass the unverified events to `take` in order. If a failing disk stopped the writing,
+    `fault` is the reason."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,8 +1,8 @@
-"""A run's spending on language models: one SQLite file, with an account for each caller.
+"""Track and cap a run's spending on language models, in a SQLite file with one account per caller.
 
-A call's greatest cost is reserved before the call, and its real cost is booked afterwards, each in one transaction over
-all accounts. So the caps apply across processes, across restarts of a judge or the stack, and across `--resume`. If a
-process dies, its reservations count as spent, because they may have been billed.
+Each call first reserves its maximum cost and books its real cost afterwards, each in one transaction over all accounts.
+So the caps apply across processes, across restarts of a judge or the stack, and across `--resume`. If a process dies,
+its reservations count as spent, because they may have been billed.
 
 SQLite's write-ahead log works among processes of one machine. A judge on another machine has its own run folder, and
 therefore its own file and caps.
@@ -46,7 +46,7 @@ _SUMS = ", ".join(f"SUM({field})" for field in _FIELDS.split(", "))
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """The cost of calls. The fields have the order of the tables' columns."""
+    """The number and cost of calls. The fields are in the same order as the tables' columns."""
 
     calls: int = 0
     """Calls that were or may have been billed."""
@@ -68,7 +68,7 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a call may not be made."""
+    """The reason why a call is refused."""
 
     cap: str
     """The setting and how much of it is used, for people."""
@@ -92,7 +92,7 @@ class Cap:
 
 
 class ModelSpend:
-    """One process's view of the file. Threads may share it."""
+    """Access to the spending file from one process. Threads may share it."""
 
     def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
         """Opens or creates the file; `path` None: in memory. Only this process may spend from `owner` and the accounts

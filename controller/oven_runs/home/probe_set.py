@@ -1,4 +1,4 @@
-"""The frontier model's answers to a fixed set of prompts, fetched once for the learner to read.
+"""A frontier model's answers to a fixed set of prompts, which are fetched once and then read by the learner.
 
     runs/<run>/probes/<key>.json          the answers, with alternatives to each token; only the owner may read it
     runs/<run>/probes/<key>.begin.json    the policy's first measurement, by training
@@ -28,7 +28,7 @@ SET_BYTES = 256 << 20
 
 
 class Alternative(BaseModel):
-    """A token that the model might have written, with its log-probability."""
+    """An alternative token with its log-probability."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class Alternative(BaseModel):
 
 
 class Token(BaseModel):
-    """One token that the model wrote."""
+    """One token of the model's answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

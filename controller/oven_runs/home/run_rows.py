@@ -1,4 +1,4 @@
-"""The rows of a list of runs: state, step, target metric, decisions, alerts, age and pace of each run in a home.
+"""Build the list of runs in a home, with one row per run, and cache it on disk.
 
 A row is computed from a digest of the run's log.jsonl. It is cached in `cache/run-rows.json` with the file's size and
 modification time, so that reopening the list reads only the logs that changed. Signatures are not checked: opening the
@@ -42,9 +42,9 @@ _HEAD: Final = 600
 
 
 class LogDigest:
-    """The facts that a row needs from one log. Each call of `advance` reads on.
+    """The data for one run's row, read from its log. Each call of `advance` reads a further slice.
 
-    Votes, closed steps and agents' statuses, which are most lines, are skipped without decoding.
+    Votes, closed steps and agents' statuses make up most lines and are skipped without decoding.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +110,7 @@ class _Cache(BaseModel):
 
 
 class RunRows:
-    """The rows of a home's runs. `look` finds new runs; `advance` reads their logs in slices."""
+    """The rows of all runs in a home. `look` finds new runs, and `advance` reads their logs in slices."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

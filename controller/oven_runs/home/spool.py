@@ -1,4 +1,4 @@
-"""spool.jsonl: learner messages that the log has not confirmed, saved until they are appended.
+"""The learner's spool (spool.jsonl): messages that the log has not confirmed yet, saved until they are appended.
 
 The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
 exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
@@ -40,7 +40,7 @@ _DATA: Final = b', "data": '
 
 @dataclass(frozen=True, slots=True)
 class SpooledMessage:
-    """A learner's message that is ready for the log."""
+    """A learner's message, ready to append to the log."""
 
     subject: str
     data: bytes
@@ -117,7 +117,7 @@ class SpoolContent:
 
 
 class Spool:
-    """The locked file. `content` is its present content."""
+    """The locked spool file. `content` is its current content."""
 
     def __init__(self, folder: Path, run: str, descriptor: int, content: SpoolContent) -> None:
         self.path = folder / NAME

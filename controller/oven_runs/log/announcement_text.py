@@ -1,4 +1,4 @@
-"""One sentence for each announcement that a learner makes during a run: for `log`, the monitor and `explain`."""
+"""Describe a learner's announcements in one sentence each, for `log`, the monitor and `explain`."""
 
 from __future__ import annotations
 

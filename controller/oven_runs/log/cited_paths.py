@@ -1,8 +1,8 @@
-"""Paths through the knowledge graph that votes cite, parsed from the text of their evidence.
+"""Parse the knowledge graph paths that votes cite in their evidence.
 
 An agent's process writes them as
-"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". A vote's evidence is free text.
-Other text is ignored.
+"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". Evidence is free text, so any
+other text is ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The result of an operator's command, folded from the log: logged, answered, decided, carried out. Pure."""
+"""Follow an operator's command through the log: whether it was logged, answered, decided and carried out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
 
 @dataclass
 class CommandResult:
-    """The log's messages about one command so far."""
+    """The messages in the log about one command, so far."""
 
     run: str
     command: OperatorCommand
@@ -130,7 +130,7 @@ class CommandResult:
 
 
 class CommandReport(BaseModel):
-    """The result of a command as `--json` prints it."""
+    """The JSON output for a command."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 

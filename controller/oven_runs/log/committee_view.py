@@ -1,4 +1,4 @@
-"""The remote members of a reward committee by the log: their models, weights and states. Pure."""
+"""The state of a reward committee's remote members (model, weight, status), computed from the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCORED = "committee/skipped_groups"
 
 @dataclass(frozen=True)
 class MemberLine:
-    """One remote member."""
+    """One remote member of the committee."""
 
     member: str
     judge: str
@@ -33,7 +33,7 @@ class MemberLine:
 
 @dataclass
 class CommitteeView:
-    """The committee's state, folded from the log's events in order."""
+    """The committee's state. Feed it the log's events in order."""
 
     started: RunStarted | None = None
     knobs: dict[str, Value] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Open-loop counterfactuals: a changed mesh over a recorded run, and where it diverges from the log.
+"""Open-loop counterfactuals: run a changed mesh over a recorded run, and find where its decisions diverge.
 
-The metrics are those of the recording, whatever this mesh decides. So only the first divergence is certain; after it
-the recording is that of a different run. Receipts only count for decisions that this mesh made, too. Announcements of
-the learner keep the recording's values.
+The metrics come from the recording, no matter what this mesh decides. So only the first divergence is certain. After
+it, the recording belongs to a different run. Receipts count only if this mesh made the same decision. Announcements of
+the learner keep the recorded values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from oven_core.protocol.rules import Rules
 
 
 class _Mesh(Mesh):
-    """Takes ids from the recording's sequences, so that the same event leads to the logged id."""
+    """A mesh that builds ids from the recording's sequences, so that the same event gets the logged id."""
 
     current_seq = ids_issued = 0
 
@@ -44,7 +44,7 @@ class _Mesh(Mesh):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A decision that differs between log and mesh. One of the two is None if only the other decided at that tick."""
+    """A decision that differs between log and mesh. If only one of them decided at that tick, the other is None."""
 
     tick: int
     actuator: str
@@ -64,7 +64,7 @@ def decision_text(decision: Decision | None) -> str:
 
 @dataclass
 class Verdicts:
-    """Counts of the decisions on one actuator by verdict."""
+    """The number of decisions on one actuator, by verdict."""
 
     logged: Counter[str] = field(default_factory=Counter)
     computed: Counter[str] = field(default_factory=Counter)

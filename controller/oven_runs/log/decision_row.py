@@ -1,4 +1,4 @@
-"""A decision in one row: step, proposer, change, verdict, receipt and outcome."""
+"""Summarise a decision in one row: step, proposer, change, verdict, receipt and outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
 
 class DecisionRow(BaseModel):
-    """One decision, as `decisions --json` prints it."""
+    """One decision in the JSON output of `decisions --json`."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -82,7 +82,7 @@ def row(explanation: Explanation) -> DecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Conditions on decisions. An empty one matches all."""
+    """Conditions for selecting decisions. An empty filter matches all of them."""
 
     since: Since = BEGINNING
     actuator: str = ""

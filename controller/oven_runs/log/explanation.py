@@ -1,4 +1,4 @@
-"""A decision with everything the log has about it: votes, receipt and outcome. A pure fold."""
+"""Collect everything that the log has about each decision: votes, receipt and outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An explanation as `explain --json` prints it: the log's messages, and what follows from them."""
+"""The JSON output of `explain --json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_runs.log.explanation import Explanation
 
 
 class OtherRuling(BaseModel):
-    """The decision under other rules."""
+    """The decision that other rules would have led to."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -41,7 +41,7 @@ class OtherRuling(BaseModel):
 
 
 class ExplanationReport(BaseModel):
-    """A decision with everything the log has about it; null if the log has nothing."""
+    """A decision with everything the log has about it. Fields are null if the log has nothing."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 

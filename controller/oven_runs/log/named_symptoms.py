@@ -1,4 +1,4 @@
-"""The symptoms that agents named in a run, and a question about them to the knowledge graph. A pure fold."""
+"""Collect the symptoms that agents named in a run, and build a knowledge graph query about them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Mention(NamedTuple):
 
 @dataclass
 class NamedSymptoms:
-    """Collects the symptoms of the log's events, passed in order."""
+    """Collects the symptoms. Feed it the log's events in order."""
 
     since: Since = BEGINNING
     _started: RunStarted | None = None

@@ -1,4 +1,4 @@
-"""Advice that waits for a person: the time that is left, and a reminder before it lapses. Pure."""
+"""Pending advice: how long people can still approve it, and when to remind them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def waiting(view: RunSummary) -> list[Decision]:
 
 
 class Reminders:
-    """Reminds of each advice once. Call `due` after each observation."""
+    """Selects the advice to remind people of, once each. Call `due` after each observation."""
 
     def __init__(self) -> None:
         self._reminded: set[str] = set()

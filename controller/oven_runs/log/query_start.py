@@ -1,4 +1,4 @@
-"""A start for a query of a run: a step, or a time before the newest event."""
+"""Parse the value of `--since`: a step, or a duration back from the newest event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMS: Final = "a step such as 120, or a time such as 90s, 30m, 2h or 1d"
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A step or a number of seconds; without either, the beginning of the run."""
+    """The start of a query: a step, or seconds before the newest event. By default, the beginning of the run."""
 
     step: int | None = None
     seconds: float | None = None

@@ -1,4 +1,4 @@
-"""A row in the list of runs: state, step, target metric, decisions, alerts, age and pace of one run."""
+"""One run's row in the list of runs: its state, progress, target metric, decisions and alerts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STALLED_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the list. Counts are None while its log is being read, and if it cannot be read."""
+    """One run in the list. Counts are None until its log has been read, or if it is unreadable."""
 
     run: str
     recipe: str = ""

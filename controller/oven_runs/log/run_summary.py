@@ -1,4 +1,4 @@
-"""Summary of a run so far, for `status` and the lines of `up`: a pure fold over its log."""
+"""Summarise a run so far from its log, for `status` and the progress lines of `up`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONSTANT = 3
 
 @dataclass
 class AgentView:
-    """An agent's state and counts."""
+    """An agent's state, with counts of its votes and decisions."""
 
     live: bool = False
     cannot_fire: str = ""
@@ -63,7 +63,7 @@ class AgentView:
 
 @dataclass
 class RunSummary:
-    """A run's summary, folded from the log's events in order."""
+    """The summary of a run. Feed it the log's events in order."""
 
     started: RunStarted | None = None
     ended: RunEnded | None = None

@@ -1,4 +1,4 @@
-"""Client for operators: it logs commands and follows what the mesh and the learner make of them."""
+"""A client for operators: it logs commands and waits for the responses of the mesh and the learner."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LONG_STEPS: Final = 3.0
 
 
 class ReceiptWait:
-    """The wait of one command for its receipt: for step boundaries, or for a limit. Times are in seconds."""
+    """How long a command waits for its receipt: a number of step boundaries, or a time limit. Times are in seconds."""
 
     def __init__(self, now: float, limit_s: float | None = None) -> None:
         """`limit_s`: a person's limit; None to wait for steps."""
@@ -90,7 +90,7 @@ class ReceiptWait:
 
 @dataclass
 class _Pending:
-    """A command that waits for its result."""
+    """A command whose result is pending."""
 
     result: CommandResult
     wait: ReceiptWait
@@ -101,7 +101,7 @@ class _Pending:
 class OperatorClient:
     """A connection as an operator. Several commands can be pending at a time.
 
-    It listens to messages on their way into the log: a hold has to work without the mesh, which answers `history`.
+    It listens to messages on their way into the log, because a hold has to work without the mesh and its `history`.
     The keyring verifies them.
     """
 

@@ -18,7 +18,7 @@ from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
 DONE: tuple[Status, ...] = ("applied", "noop")
-"""Outcomes after which the value is in force."""
+"""Outcomes after which the new value is active."""
 
 
 @dataclass(frozen=True, slots=True)

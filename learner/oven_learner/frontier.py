@@ -35,7 +35,7 @@ SYMBOLS = 257
 END = 256
 """The symbol of tokens without text."""
 LEAST = 1e-12
-"""Probabilities are at least this: a policy that rules a byte out is far away, but not infinitely far."""
+"""Minimum probability, so that the divergence stays finite for a policy that rules out a byte."""
 PLACES = 64
 """Rows of logits converted to probabilities at a time. With 150,000 tokens they take 77 MB in float64."""
 

@@ -27,7 +27,7 @@ log = logging.getLogger("oven.learner")
 T = TypeVar("T")
 
 ASK_S = 1.0
-"""Between two rounds of requests from the other ranks: gathering them costs as much again as the broadcast."""
+"""Seconds between two rounds of requests from the other ranks. Gathering them costs as much as the broadcast."""
 
 
 class Ranks:

@@ -87,7 +87,7 @@ class DiagnosisStore:
         return self._path(request.number)
 
     def end(self, number: int, result: DiagnosisResult) -> None:
-        """Write the outcome."""
+        """Write the outcome of the diagnosis."""
         outcome = {
             "diagnosis": result.diagnosis.plain() if result.diagnosis else None,
             "failure": result.kind or None,
@@ -150,7 +150,7 @@ class DiagnosisCompanion:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the run has no diagnoses left."""
+        """Whether the run has used all of its diagnoses."""
         return self._begun >= self._settings.diagnoses
 
     @property
@@ -166,7 +166,7 @@ class DiagnosisCompanion:
         self._answer_used.set()
 
     async def serve(self) -> None:
-        """Answer questions for as long as the process lives."""
+        """Answer requests until the process ends."""
         try:
             while True:
                 request = await self._desk.next_question()

@@ -71,7 +71,7 @@ class Alarm:
 
 NORM, RATIO = "optim/weight_norm", "optim/update_ratio"
 LARGEST: Final = 999.0
-"""Maximum size. A gauge that never moved has no noise, so the size of its first change is arbitrary."""
+"""Maximum size of an alarm. A gauge that never moved has no noise, so its first change has an arbitrary size."""
 
 
 def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
@@ -301,5 +301,5 @@ LEVELS: Final = "reward/*"
 
 
 def gauges_of(metric: str) -> tuple[Gauge, ...]:
-    """Return the gauges of a metric. Most of a user's own metrics have none."""
+    """Return the gauges of a metric. Most user-defined metrics have none."""
     return tuple(gauge for gauge in GAUGES if gauge.metric == metric or fnmatchcase(metric, gauge.metric))

@@ -89,7 +89,7 @@ class Judge:
         return self.controls is not None and self.controls.quarantined
 
     def instructions(self, request: ScoreRequest) -> str:
-        """The system prompt: the rubric and a description of the training."""
+        """Return the system prompt: the rubric and a description of the training."""
         return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).text_of("system")
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:

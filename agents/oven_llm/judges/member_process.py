@@ -37,9 +37,9 @@ from oven_runs.settings.judge_providers import NO_KEY, catalogue
 log = logging.getLogger("oven.member")
 
 MAX_WAITING: Final = 512
-"""Requests accepted at a time. Further ones are dropped, so that their deadlines pass."""
+"""Maximum pending requests. Further requests are dropped and miss their deadlines."""
 GRACE_S: Final = 2.0
-"""Seconds for requests under way when the process has to end."""
+"""Grace period in seconds for active requests when the process ends."""
 
 
 def main(args: list[str]) -> int:
@@ -118,7 +118,7 @@ async def host(
     credentials: Credentials | None,
     record: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT; requests under way then get a short grace period. `record` receives the probe."""
+    """Answer until SIGTERM or SIGINT, then give active requests a short grace period. `record` receives the probe."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)

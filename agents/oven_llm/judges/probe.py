@@ -113,7 +113,7 @@ async def probe(
 
 
 def usd_per_million(model: ModelEndpoint) -> tuple[float, float] | None:
-    """The price of input and output tokens in a short call; some models cost more beyond a length."""
+    """Return the price of input and output tokens in a short call. Some models charge more for long calls."""
     tokens = 1000
     input_usd, output_usd = (cost_usd(model, [usage]) for usage in (Usage(tokens, 0), Usage(0, tokens)))
     if input_usd is None or output_usd is None:
@@ -129,7 +129,7 @@ def _marked(question: Conversation, mark: str) -> Conversation:
 
 
 def _without_mark(text: str, mark: str) -> tuple[str, bool]:
-    """The reply without the mark, and whether it had the mark."""
+    """Return the reply without the mark, and whether it had the mark."""
     value: Any = None
     with contextlib.suppress(ValueError, RecursionError):  # the reply may have a fence, which `read_verdict` removes
         value = json.loads(text)

@@ -121,7 +121,7 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
 
 
 def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
-    """The reply's tokens with their alternatives; empty if they do not add up to its text."""
+    """Return the reply's tokens with their alternatives, or nothing if the tokens do not add up to its text."""
     tokens = reply.logprobs or ()
     if b"".join(token.data for token in tokens) != reply.text.encode():
         return ()

@@ -184,14 +184,14 @@ class SelfChecks:
 
 
 def _fraction(group: str) -> float:
-    """A pseudo-random number from 0 to 1 by the group's name, so that identical runs check the same groups."""
+    """Return a number from 0 to 1 derived from the group's name, so that identical runs check the same groups."""
     return int.from_bytes(hashlib.sha256(group.encode()).digest()[:4]) / 2**32
 
 
 def change_p_value(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], now: Sequence[Sequence[float]]
 ) -> float:
-    """The probability that an unchanged judge's scores are now at least this far from its first ones.
+    """Return the probability that an unchanged judge's scores would differ at least this much from its first scores.
 
     Each argument has the scores of the same groups in the same order. An unchanged judge is as far from its first
     scores now as it was the second time, apart from noise. So the two distances are exchangeable, and each group's

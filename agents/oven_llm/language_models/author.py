@@ -58,9 +58,9 @@ HORIZON: Final = 60
 MAX_TOKENS: Final = 1024
 """Maximum tokens of a reply, including reasoning."""
 TOKENS_PER_PROMPT: Final = 400
-"""Further tokens for each requested prompt."""
+"""Additional tokens per requested prompt."""
 EXAMPLE_CHARACTERS: Final = 800
-"""Length limit of an example that the model is shown."""
+"""Maximum characters of an example in the model's prompt."""
 
 SYSTEM: Final = f"""\
 You write training prompts for a language model that is trained by reinforcement learning. You see topics of its

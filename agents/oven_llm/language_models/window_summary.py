@@ -83,7 +83,7 @@ def _metrics(window: Window) -> dict[str, Any]:
 
 
 def _change(window: Window, receipt: Receipt) -> dict[str, Any]:
-    """A change of a knob, with the objective's mean before and after it."""
+    """Return a knob's change with the objective's mean before and after it."""
     metric = objective(window.run).name
     readings = [(o.tick, o.metrics[metric]) for o in window.observations if metric in o.metrics]
     before = [value for tick, value in readings if tick <= receipt.tick][-NEWEST:]

@@ -36,7 +36,7 @@ class AnthropicMessages:
     """A model behind this API."""
 
     def __init__(self, endpoint: ModelEndpoint, key: str) -> None:
-        """`endpoint.base_url` comes without /v1."""
+        """`endpoint.base_url` does not include /v1."""
         import anthropic
 
         silence_request_logs()

@@ -103,7 +103,7 @@ class AgreedTerms:
                 log.warning("%s", lack)
 
     def lacks(self) -> tuple[str, ...]:
-        """A sentence for each requested feature that the endpoint does not provide."""
+        """Return a sentence for each requested feature that the endpoint does not provide."""
         model = f"{self._endpoint.model} at {self._endpoint.provider}"
         lacks = []
         if self.now.schema == "json_object":

@@ -48,7 +48,7 @@ class RemoteModel:
             budget.check_priced(account, settings)
 
     def within(self, budget: Budget, account: str) -> RemoteModel:
-        """The same model, with its calls charged to an account. Raises ConfigError as the class does."""
+        """Return the same model, with its calls charged to an account. Raises ConfigError as the class does."""
         return RemoteModel(self._api, self.settings, self.terms, budget, account)
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:

@@ -88,7 +88,7 @@ class DeadlineError(Exception):
 
 
 class GoneError(Exception):
-    """The child ended by itself; the message says how."""
+    """The child exited unexpectedly. The message says how."""
 
 
 class Peer(Protocol):

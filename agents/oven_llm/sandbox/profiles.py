@@ -27,7 +27,7 @@ SCOPES_FROM, SCOPES = 6, 0b11
 
 READ: Final = READ_FILE | READ_DIR
 WRITE: Final = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-"""Rights to write, without links, sockets, pipes and devices, which could harm a reader outside."""
+"""Write permissions, except for links, sockets, pipes and devices, which could harm a reader outside."""
 
 
 def file_rights(version: int) -> int:

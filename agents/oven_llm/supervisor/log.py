@@ -33,7 +33,7 @@ LOCK: Final = "lock"
 """An empty file, locked by the process that writes to the folder."""
 REFUSED: Final = "refusal: the model refused to answer"
 REMOVED: Final = "[removed]"
-"""Replaces a secret, wherever it came from: an endpoint may echo the key that it was sent."""
+"""Replacement for secrets in every text, because an endpoint may echo its key."""
 
 
 class RunLogger:
@@ -198,7 +198,7 @@ class RecordedCalls:
         return outcomes.popleft() if outcomes else None
 
     def ran(self, step: int, code: str) -> bool:
-        """Return whether the log has this program of that step, once for each time that it is there."""
+        """Return whether the log contains this program at that step. Each recorded occurrence counts once."""
         if self._programs[step, code] <= 0:
             return False
         self._programs[step, code] -= 1

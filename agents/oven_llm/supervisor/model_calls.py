@@ -133,11 +133,11 @@ class ModelCalls:
         return sum((reply.usage for reply in self.replies if reply.usage is not None), Usage(0, 0))
 
     def close(self) -> None:
-        """Leave the calls in flight behind."""
+        """Abandon the active calls."""
         self._threads.close()
 
     def ask(self, step: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
-        """Return the answers in the order of the prompts, or the reasons why there are none. Raises StoppedError."""
+        """Return one answer per prompt, or the reason for a missing answer. Raises StoppedError."""
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._number += 1

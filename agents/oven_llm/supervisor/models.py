@@ -149,7 +149,7 @@ class AnthropicHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """The same as OpenAIHandler, with an address without /v1."""
+        """Takes the same arguments as OpenAIHandler, but the address does not include /v1."""
         provider, key = _at_address("anthropic", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 

@@ -191,7 +191,7 @@ class _Run:
         self._steps: list[Step] = []
 
     def stop(self) -> None:
-        """Cancel the run from another thread: leave the calls behind, and end the running block."""
+        """Cancel the run from another thread: abandon the active calls and end the running block."""
         self._stopped.set_result(None)
         if self._repl is not None:
             self._repl.interrupt()

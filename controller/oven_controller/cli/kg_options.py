@@ -28,7 +28,7 @@ GraphFile = Annotated[
 
 
 def checked_request(model: type[Request], values: Mapping[str, object]) -> Request:
-    """Build a request. Raises ConfigError that names the first wrong value."""
+    """Build a request. Raises ConfigError, which names the first wrong value."""
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -139,7 +139,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "schema": Command(f"{HERE}.schema:schema", "Print the JSON Schema of the messages."),
     },
 }
-"""Heading of the help → the commands under it."""
+"""The commands under each heading of the help."""
 
 
 class Program(LazyGroup):

@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, reason
 
 _CSV, _JSONL = (".csv",), (".jsonl", ".ndjson")
 _PARTS = ("__MIN", "__MAX")
-"""Endings of additional columns that W&B's panels export."""
+"""Suffixes of the additional columns in exports of W&B panels."""
 
 
 class History:
@@ -60,7 +60,7 @@ def _cell(cell: str) -> object:
 
 
 def _column_names(path: Path, header: Sequence[str]) -> list[str]:
-    """Remove the prefix "<run> - " of W&B's panels, and blank the names of their additional columns.
+    """Remove the prefix "<run> - " of W&B panels from column names, and blank the names of their additional columns.
 
     Raises ConfigError if the table has several runs.
     """

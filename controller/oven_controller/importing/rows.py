@@ -50,7 +50,7 @@ class Names(dict[str, str | None]):
         super().__init__()
         self.renamed = dict(renamed or {})
         self.step = next((name for name, new in self.renamed.items() if new == STEP), None)
-        """The column that the user named as the step."""
+        """The column that the user chose as the step."""
 
     def __missing__(self, name: str) -> str | None:
         usual = metric_name(name)

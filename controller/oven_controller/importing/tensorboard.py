@@ -41,7 +41,7 @@ class TensorBoard:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The event files in the order of the numbers in their names: the time in seconds, then a count.
+    """Return the event files, sorted by the numbers in their names: the time in seconds, then a count.
 
     Each restart of a training writes another file.
     """
@@ -50,7 +50,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _logged(files: list[Path], loader: Any, step: str | None) -> Iterator[Logged]:
-    """`step`: the tag whose values are the steps. It is logged in a separate call, so it is read first."""
+    """Yield logged values. `step` is the tag whose values are the steps. Its events are separate, so they are read
+    first.
+    """
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:

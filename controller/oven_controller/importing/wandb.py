@@ -28,9 +28,9 @@ _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK, _HEAD = 32 * 1024, struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
 _CALLS = "_step"
-"""W&B's own counter of calls."""
+"""W&B's own counter of logger calls."""
 _NO_STEPS = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
-"""Last parts of the names of axes that do not count steps."""
+"""Last name parts of axes that do not count steps."""
 
 
 class WandB:
@@ -87,7 +87,7 @@ class Axes:
         return list(steps.items())
 
     def _usual(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
-        """The step of metrics without an axis.
+        """Return the step of metrics without an axis.
 
         W&B's count of calls is in a different unit than other axes. So if there is another axis, its value in the row
         is used, else its newest value.

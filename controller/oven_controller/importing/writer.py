@@ -45,7 +45,7 @@ class Totals:
     timed: int = 0
     """Rows with their own time. The others get the time of the file's last change."""
     metrics: Counter[str] = field(default_factory=Counter)
-    """Name → number of rows that have it."""
+    """Number of rows per metric."""
     max_steps: int = 0
     completed: bool = True
 
@@ -56,7 +56,7 @@ class Rows:
     def __init__(
         self, rows: Iterable[Row], *, max_steps: int | None = None, reached: int | None = None, changed: float
     ) -> None:
-        """Read all rows. `max_steps` and `reached` are the source's own statements about its length.
+        """Read all rows. `max_steps` and `reached` are the planned and completed steps, if the source has them.
 
         `changed` is the time for rows without one, in seconds since 1970.
         """

@@ -22,7 +22,7 @@ class Reach:
     """The folder of Python files that may be backtested, which executes them. None: installed agents only."""
 
     def find(self, run: str | None, *, running: bool = False) -> RunAccess:
-        """Return the run that a call names. Raises ConfigError, UnknownNameError."""
+        """Return access to the run that a call names. Raises ConfigError, UnknownNameError."""
         if run is not None and self.run is not None and run != self.run:
             raise ConfigError(
                 f"this server serves run {self.run!r} only; omit `run`, or start another server for {run!r}"

@@ -19,13 +19,13 @@ class Cursor(BaseModel):
 
     v: Literal[3] = 3
     seq: int = 0
-    """Notices of events up to this one are in the outboxes, or were sent."""
+    """Sequence number of the last handled event. Notices up to it are in the outboxes or were sent."""
     recipients: dict[str, Outbox] = Field(default_factory=dict)
     """Outboxes by recipient name."""
 
 
 def load(run: Path) -> Cursor | None:
-    """Return None if there is no readable file. The notifier then skips the past."""
+    """Load the cursor; None if there is no readable file. The notifier then skips past events."""
     try:
         return Cursor.model_validate_json((run / FOLDER / NAME).read_bytes())
     except (OSError, ValidationError):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_runs.settings.notifications import Kind, Severity
 
 LISTED: Final = 5
-"""Notices that one message lists. It only counts the others."""
+"""Maximum notices that a message lists. It only counts the others."""
 
 
 class Notice(BaseModel):
@@ -35,7 +35,7 @@ class Message:
     run: str
     notices: Sequence[Notice]
     omitted: int = 0
-    """Older notices, which the message counts without listing them."""
+    """Number of older notices that the message does not list."""
 
     @property
     def notice(self) -> Notice:
@@ -65,7 +65,7 @@ class Message:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields for a webhook in addition to title and text."""
+        """Return fields for a webhook in addition to title and text."""
         return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
 
 

@@ -45,8 +45,7 @@ def _referenced(entry: RecipientSettings, addresses: dict[str, str]) -> Recipien
 
 
 def read(run: Path) -> Mapping[str, str]:
-    """Return number → address; empty if none was saved. Raises ConfigError if the file is damaged or others can
-    read it."""
+    """Return the saved addresses by number. Raises ConfigError if the file is damaged or others can read it."""
     path = run / FOLDER / NAME
     try:
         mode = path.stat().st_mode & 0o777

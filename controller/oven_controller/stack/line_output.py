@@ -29,7 +29,7 @@ from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.resolution import Resolved
 
 PROGRESS_LINES = 24
-"""Progress lines of a run with a known number of steps."""
+"""Number of progress lines in a run with a known number of steps."""
 MIN_INTERVAL_STEPS = 5
 INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
@@ -40,7 +40,7 @@ ASKED_TO_STOP = "asked to stop"
 
 
 def first_line(resolved: Resolved) -> str:
-    """The first line of a run: its start. A drill is announced as one."""
+    """Return the first line of a run. It announces a drill as a drill."""
     start = resolved.start
     if start is None:
         return "attached: decisions are logged, and knobs turn only where rules.autonomy says auto"
@@ -53,7 +53,7 @@ def first_line(resolved: Resolved) -> str:
 
 
 def command_text(command: OperatorCommand) -> str:
-    """A command in words: its action, its object and its reason."""
+    """Describe a command: its action, its object and its reason."""
     about = [command.subject_id, command.actuator, command.agent, command.autonomy or ""]
     if command.value is not None:
         about.append(text(command.value))
@@ -61,7 +61,7 @@ def command_text(command: OperatorCommand) -> str:
 
 
 def outcome(body: Outcome) -> str:
-    """The effect of a change on its target against the forecast, or why there is no score."""
+    """Describe the effect of a change on its target next to the forecast, or why there is no score."""
     subject = f"{body.actuator or 'clear harm'} on {body.target}"
     if not body.scored:
         return f"{subject} has no score: {body.reason}"
@@ -72,7 +72,7 @@ def outcome(body: Outcome) -> str:
 
 
 def voted(agent: AgentView) -> str:
-    """The votes of an agent in words."""
+    """Describe the votes of an agent."""
     backed = f"voted for {counted(agent.backed, 'adopted decision')}"
     return f"{counted(agent.proposals, 'proposal')}, {counted(agent.against, 'objection')}, {backed}"
 
@@ -158,7 +158,7 @@ class Headless:
                 pass
 
     def _decision(self, event: Event, body: Decision, before: str) -> None:
-        """Print a decision, but count repetitions of a proposal that is not adopted."""
+        """Print a decision. Repetitions of a proposal that is not adopted are only counted."""
         shown = verdict_text(body.verdict, body.reason)
         change = f"{body.actuator} {before} → {text(body.value)} {shown}"
         last, times = self._repeated.get(body.actuator, ("", 0))
@@ -235,7 +235,7 @@ class Headless:
         self.out(f"{(event.time - self._began).total_seconds():7.1f} s  {clean(line)}")
 
     def summary(self) -> list[str]:
-        """The outcome of the run, one fact per line."""
+        """Return the outcome of the run, one fact per line."""
         view = self.view
         how = view.ended.reason if view.ended else "stopped without a logged end"
         took = (view.last_time - self._began).total_seconds() if view.last_time else 0.0
@@ -264,7 +264,7 @@ class Headless:
         return [clean(line) for line in lines]
 
     def _agent_lines(self) -> list[str]:
-        """The agents' votes; one line for all that did nothing, and one for each reason why agents cannot fire."""
+        """Return the agents' votes, one line for all idle agents, and one line per reason why agents cannot fire."""
         view, lines, silent = self.view, list[str](), list[str]()
         unfit: dict[str, list[str]] = {}
         for name, agent in sorted(view.agents.items()):

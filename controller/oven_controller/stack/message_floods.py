@@ -15,7 +15,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Observation, Vote
 
 FREE: Final = 64
-"""Messages that an agent may be ahead of its share. A shipped agent sends at most a dozen per tick."""
+"""Maximum messages beyond an agent's share. A shipped agent sends at most a dozen per tick."""
 PER_TICK: Final = 4
 """An agent's share per tick: in lockstep one status, and one vote for each of a few ballots."""
 
@@ -28,7 +28,7 @@ class FloodDetector:
     """Called with the agent's name."""
     _tick: int = 0
     _ahead: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Agent → (messages ahead of its share, at which tick)."""
+    """For each agent, the messages beyond its share and the tick of that count."""
     _reported: set[str] = field(default_factory=set)
 
     def hear(self, event: Event) -> None:

@@ -38,7 +38,7 @@ MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
 Role: TypeAlias = Literal["critic", "adversary", "specialist", "style", "informativeness"]
 
 MOST_LOGPROBS = 20
-"""Alternatives per token that any provider offers: the limit of OpenAI and DeepSeek."""
+"""Maximum alternatives per token that any provider offers: the limit of OpenAI and DeepSeek."""
 
 
 class MemberSettings(BaseModel):
@@ -107,7 +107,7 @@ _OPTIONAL: dict[MemberKind, tuple[str, ...]] = {
     "rule": (),
     "verifier": ("model",),
 }
-"""Fields that each kind may have in addition to the required ones."""
+"""Optional fields of each kind of member."""
 
 
 class FrontierSettings(BaseModel):
@@ -145,7 +145,7 @@ class FrontierSettings(BaseModel):
 
     @property
     def member(self) -> MemberSettings:
-        """The model in the form of a member's settings. There must be a model."""
+        """Return the model in the form of a member's settings. A model must be set."""
         return MemberSettings(
             provider=self.provider,
             model=self.model,
@@ -221,5 +221,5 @@ class CommitteeSettings(BaseModel):
 
     @property
     def judges(self) -> dict[str, MemberSettings]:
-        """The members that are separate processes, asked over the bus."""
+        """The members that run as separate processes and are reached over the bus."""
         return {name: member for name, member in self.members.items() if member.kind == "llm"}

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.plugins import checked_function
 
 OF_RECIPES = 10
-"""Steps between two samples of a recipe. A recipe's data are generated, so no text is secret."""
+"""Default steps between two samples in a recipe. A recipe's data are generated, so no text is secret."""
 
 
 class CompletionsSettings(BaseModel):

@@ -128,7 +128,7 @@ class Settings(BaseModel):
 
     @property
     def completions_every(self) -> int:
-        """Steps between two samples of completions; 0 for none."""
+        """Return the steps between two samples of completions; 0 for none."""
         return self.completions.steps_between(attached=self.recipe == ATTACHED)
 
     @field_validator("kg")
@@ -147,7 +147,7 @@ class Settings(BaseModel):
 
 
 def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return every setting's name as it is written in --set."""
+    """Return the name of every setting, as written in --set."""
     dotted = []
     for name, field in model.model_fields.items():
         inner = field.annotation

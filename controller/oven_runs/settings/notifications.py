@@ -21,7 +21,7 @@ Severity: TypeAlias = Literal["info", "warning", "error"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """Severities from the lowest to the highest."""
 WEB_SCHEMES: Final = ("https", "http")
-"""Schemes of webhooks, which get the message as JSON, unless apprise knows the server as a chat's."""
+"""Schemes of webhooks. They get the message as JSON, unless apprise knows the server as a chat service."""
 VARIABLE_PREFIX: Final = "env:"
 """Prefix of the name of an environment variable that has the address."""
 SAVED_PREFIX: Final = "saved:"
@@ -38,8 +38,9 @@ def is_reference(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Return the part of an address that may be shown: a webhook's server, or a whole reference. Of other services it
-    is only the scheme, because a token may be in place of the host."""
+    """Return the part of an address that is safe to show: a webhook's server, or a whole reference. For other services,
+    return only the scheme, because the host may be a token.
+    """
     if is_reference(url):
         return url
     scheme, _, rest = url.partition("://")

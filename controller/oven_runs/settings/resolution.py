@@ -151,7 +151,7 @@ def named_recipe(
 def _layers(
     config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier: Mapping[str, Any] | None
 ) -> list[Layer]:
-    """The layers below the flags, the weakest first."""
+    """Return the layers below the flags, the weakest first."""
     layers = [Layer("the run's config.json", dict(earlier), "run")] if earlier else []
     if config is not None:
         layers.append(Layer(str(config), read_yaml(config), "file", key_lines(read_text(config))))

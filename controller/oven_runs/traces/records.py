@@ -8,11 +8,11 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 VERSION: Final = 1
-"""Version of the records. A reader refuses any other, because an unknown field may change the meaning."""
+"""Version of the records. Readers reject any other, because an unknown field may change the meaning."""
 
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
-"""Why a trace ended: the policy submitted; a text was cut or dropped, so the recorded states may be wrong; the turn
-limit; the time limit; the environment or the generation failed; unknown."""
+"""Reasons why a trace ended. Truncated: a text was cut or dropped, so the recorded states may be wrong. Turns and
+timeout: a limit was reached. Error: the environment or the generation failed."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -36,12 +36,12 @@ class Message(Record):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     reasoning: str = ""
-    """An assistant's reasoning, if the source stores it separately from the content."""
+    """The assistant's reasoning, if the source stores it separately from the content."""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
-    """The call that a tool message answers."""
+    """Id of the call that a tool message answers."""
     name: str = ""
-    """The tool of a tool message."""
+    """Name of the tool in a tool message."""
 
 
 class Tool(Record):
@@ -92,14 +92,14 @@ class TraceStep(Record):
     """The whole context, if it was rewritten before this step. The states after it extend this one."""
     action: Message
     result: tuple[Message, ...] | None = None
-    """The environment's answer: a tool message for each call. None if it was not recorded, empty if there was no
-    answer, as after a final message without calls."""
+    """The environment's answer, one tool message per call. None if it was not recorded. Empty if there was none, as
+    after a final message without calls."""
     reward: Real | None = None
     """The reward of this step alone; None if the source has none."""
     sampled: Sampled | None = None
     outcome: str = ""
-    """A digest of the environment's state and answer after the action, if it provides one. Actions with equal digests
-    are equivalent. Without the answer in it, all actions that only read would be equivalent."""
+    """A digest of the environment's state and answer after the action, if available. Actions with equal digests are
+    equivalent. It includes the answer because otherwise all read-only actions would be equivalent."""
 
 
 class Trace(Record):

@@ -49,13 +49,13 @@ class AdoptedDecisions:
     ) -> None:
         """`publish(applied, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
         self.answers_at_once = False
-        """Whether receipts that are certain are sent without waiting for a step."""
+        """Whether receipts whose outcome is certain are sent without waiting for a step."""
         self.other_training_until: int | None = None
         """Up to this tick, agents decided for another training."""
         self.seen_ids: set[str] = set()
-        """Ids of the decisions that arrived. A copy is not a second decision."""
+        """Ids of received decisions, used to ignore copies."""
         self.ranks_differ = ""
-        """Why the ranks must not continue: a change had different outcomes on them. Empty while they may."""
+        """Error message if a change had different outcomes on the ranks, which then must not continue, or empty."""
         self._run, self._actuators, self._ranks = run, actuators, ranks
         self._snapshots, self._publish = snapshots, publish
         self._waiting: list[Decision] = []

@@ -34,7 +34,7 @@ class Announcements:
         return names
 
     def add_due(self, names: Sequence[str]) -> None:
-        """Announce these at the next `publish`."""
+        """Announce these actuators at the next `publish`."""
         self._due.update(dict.fromkeys(names))
 
     def publish(self, send: Callable[[ActuatorSpec], object]) -> None:

@@ -67,7 +67,7 @@ class BestWeights:
         actuators.choice(BEST, lambda: self.ends_with, self._set, (WITH_LAST, WITH_BEST), effect="at_end")
 
     def evaluated(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Note what an evaluation measured of the current weights. A score that is not finite is never the best."""
+        """Record an evaluation of the current weights. A score that is not finite is never the best."""
         name = self.metric.name
         own = {name: metrics[name]} if name in metrics else {}
         score = self._ranks.same(self._ranks.mean(own, (name,)).get(name, math.nan))

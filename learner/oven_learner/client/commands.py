@@ -29,7 +29,7 @@ ABOUT_JUDGES = {
     "add": "{} answers and judges from the next step on",
     "remove": "it is not asked any more, and the others have its weight",
 }
-"""Action → the receipt's reason when it succeeded."""
+"""Action → the reason in the receipt of a successful command."""
 EXPIRED = Applied("expired", reason="the run ended first")
 
 
@@ -127,7 +127,7 @@ class Commands:
             self._publish(applied, OBEYED.get(command.action, command.actuator), command=command.id)
 
     def _start_probe(self, command: OperatorCommand) -> str:
-        """Return why the command is refused; empty if it is not, or not yet."""
+        """Return the reason for a refusal, or an empty string if the command is not refused yet."""
         seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
         if seats is None:
             return "this training has no reward committee"

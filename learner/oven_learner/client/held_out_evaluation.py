@@ -28,7 +28,7 @@ class Evaluation:
         self._evaluate, self._every, self._model = evaluate, every, model
         self._requested = False
         self.last: dict[str, float] = {}
-        """The newest measurement."""
+        """Results of the latest evaluation."""
 
     def request(self, _: float | None) -> None:
         """Evaluate at the next step, even if it is not due."""

@@ -33,10 +33,10 @@ class LoopClient(OvenClient):
     rate: RateReadback | None = None
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
-    """Settings for showing completions; None if they are not, as on all ranks but the first."""
+    """Settings for showing completions. None turns it off, as on all ranks except rank 0."""
     _steps = 0
     _last_step = 0
-    """The step that the loop passed last."""
+    """The loop's latest step."""
     _loop_rolls_back = False
     """Whether the loop's own step count goes back with a rollback."""
 

@@ -18,9 +18,9 @@ class SampleSchedule:
     numbers, because that would change the training."""
 
     def __init__(self, every: int, groups: int) -> None:
-        """`groups`: the most groups per selected step."""
+        """`groups`: maximum groups per selected step."""
         self.next = 0
-        """The step count at which the next is due. It is a plain number because it is read at every step."""
+        """The step count at which the next sample is due, a plain number because it is read at every step."""
         self._every, self._groups = every, groups
         self._turn = 0
 
@@ -66,7 +66,7 @@ class Sampling:
 def sampling_of(
     configured: CompletionsSettings | None, script_settings: Mapping[str, Any] | None, redact: Redact | None
 ) -> Sampling | None:
-    """Return how completions are shown; None if they are not.
+    """Return the settings for showing completions, or None.
 
     `script_settings` replace those `configured` for the run (None without a controller). Raises ConfigError for invalid
     settings or an unusable redaction.

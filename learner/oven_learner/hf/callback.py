@@ -81,7 +81,7 @@ class Options:
     mixture: Mixture | None
     stateful: Mapping[str, Stateful]
     sampling: Sampling | None
-    """Settings for showing completions; None if they are not."""
+    """Settings for showing completions, or None."""
 
 
 class Attachment(TrainerCallback):

@@ -298,7 +298,7 @@ class SaveSchedule(StepHook):
         self._requested = self._due_for_rollback = self._saving_for_rollback = False
 
     def request(self) -> None:
-        """Save after this step, because somebody asks for it."""
+        """Save after this step."""
         self._requested = True
 
     def request_for_rollback(self) -> None:

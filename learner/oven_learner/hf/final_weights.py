@@ -30,7 +30,7 @@ from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import KEPT
 
 MOST_ROWS = 64
-"""Held-out rows that are measured."""
+"""Maximum held-out rows to measure."""
 
 
 def choose_best(
@@ -39,7 +39,7 @@ def choose_best(
     evaluation: UserEvaluation | None,
     ranks: Ranks,
 ) -> BestWeights | None:
-    """Return the chooser of the best weights, or None if the run cannot end with them.
+    """Return a `BestWeights`, or None if the run cannot end with the best weights.
 
     It cannot if the main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
     (`load_best_model_at_end`), the model is sharded, or no copy fits into memory.

@@ -44,7 +44,7 @@ class EpochExtension:
             self._epochs_before = state.global_step // self._steps_per_epoch
 
     def over(self) -> bool:
-        """Whether this was the last planned epoch. Called at the end of each epoch."""
+        """Whether the last planned epoch has ended. Called at the end of each epoch."""
         self._epochs_done += 1
         return self._planned is not None and self._epochs_before + self._epochs_done >= self._planned
 

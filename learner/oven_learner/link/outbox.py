@@ -24,10 +24,10 @@ OVERHEAD_BYTES = 320
 UNMADE = 100_000
 """Messages that wait to be built if the process is starved. Beyond that the oldest observations are dropped."""
 AT_ONCE = 16
-"""Messages that are built before other tasks have their turn: about 0.3 ms."""
+"""Maximum messages to build before other tasks may run (about 0.3 ms)."""
 TAKEN = 256
 TAKEN_BYTES = 1 << 20
-"""Messages, and about how many bytes, that are handed out at a time."""
+"""Maximum messages, and approximate maximum bytes, returned at a time."""
 
 
 @dataclass(slots=True, eq=False)

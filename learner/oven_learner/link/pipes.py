@@ -107,7 +107,7 @@ class Inlet:
             os.set_blocking(fd, False)
         self.fd = fd
         self.ended = False
-        """The other end is closed, and everything was read."""
+        """Whether the other end is closed and everything has been read."""
         self._buffer = bytearray()
 
     def take(self) -> list[Any]:

@@ -65,7 +65,7 @@ NEWEST_WEIGHT = 0.25
 """Weight of the newest interval in the running mean of intervals."""
 AGAIN_S = 0.25
 AGAIN_MOST_S = 5.0
-"""The pause before another process is started: at first, and at most."""
+"""Initial and maximum pause in seconds before the worker is restarted."""
 CLOSING_S = 0.001
 KEEPING_S = 5.0
 """After the time for sending is over, the time for the process to disconnect and to write the rest to the disk."""

@@ -28,7 +28,7 @@ WAITING = 8
 """Samples that wait at each of three places (to be converted, for the pipe, for the server): about the groups of one
 step. Beyond that the oldest are dropped."""
 LAST_S = 0.5
-"""Seconds that the end of the training waits for samples that are being converted."""
+"""Timeout in seconds for converting the last samples when training ends."""
 
 
 class SampleQueue:

@@ -94,7 +94,7 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 class JudgeWatch:
-    """A monitor of the remote members `judges`. It always measures reliability; `weigh` lets this change weights."""
+    """A monitor of the remote members `judges`. Reliability is always measured, and `weigh` applies it to weights."""
 
     def __init__(self, judges: Sequence[str], *, weigh: bool = True) -> None:
         self._weigh = weigh

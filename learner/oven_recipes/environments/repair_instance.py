@@ -68,7 +68,7 @@ def instance_of(row: Mapping[str, Any], where: str) -> Instance:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{where}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
-    except ValueError as error:  # a string that should hold a list
+    except ValueError as error:  # a string that should contain a list
         raise ConfigError(f"{where}: FAIL_TO_PASS or PASS_TO_PASS is not a list, nor JSON of one: {error}") from None
     if not instance.FAIL_TO_PASS:
         raise ConfigError(f"{where}: {instance.instance_id} has no FAIL_TO_PASS, so nothing says that it is solved")

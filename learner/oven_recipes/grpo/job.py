@@ -92,7 +92,7 @@ def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Mod
 
 def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
     return GRPOConfig(
-        # Plain "constant" ignores warmup_steps without a word.
+        # Plain "constant" silently ignores warmup_steps.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
         per_device_train_batch_size=settings.prompts_per_step * settings.group_size,

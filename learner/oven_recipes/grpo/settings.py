@@ -38,7 +38,7 @@ class SortingSettings(RecipeSettings):
     heads: int = 4
     ffn: int = 512
 
-    # The supervised warm-up on mixed habits, which stands in for pre-training.
+    # The supervised warm-up on mixed habits, which replaces pre-training.
     sft_steps: int = Field(default=300, ge=0)
     sft_batch: int = Field(default=64, ge=1)
     sft_learning_rate: float = Field(default=2e-3, gt=0)

@@ -236,7 +236,7 @@ def _arguments(settings: PretrainSettings, start: Start, seed: int, workdir: Pat
         adam_beta1=settings.betas[0],
         adam_beta2=settings.betas[1],
         weight_decay=settings.weight_decay if start.weight_decay is None else start.weight_decay,
-        # Plain "constant" ignores warmup_steps without a word.
+        # Plain "constant" silently ignores warmup_steps.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=settings.lr_warmup_steps,
         per_device_train_batch_size=settings.batch,

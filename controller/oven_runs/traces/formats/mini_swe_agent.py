@@ -46,7 +46,7 @@ _ENDED: Final[Mapping[str, Ended]] = {
     "LimitsExceeded": "turns",
     "TimeExceeded": "timeout",
 }
-"""The end of a trace by `exit_status`. Any other status is the name of an error."""
+"""How a trace ended, by `exit_status`. Any other status is the name of an error."""
 _STATUS: Final[Mapping[Ended, str]] = {ended: status for status, ended in _ENDED.items()} | {
     "truncated": "ContextWindowExceededError",
     "error": "Error",

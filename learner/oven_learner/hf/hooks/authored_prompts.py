@@ -33,7 +33,7 @@ log = logging.getLogger("oven.learner")
 HELD = MetricSpec(name="data/authored", unit="prompts of an author's that can be drawn")
 REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="prompts of an author's that were not taken")
 HELD_OUT_ROWS = 20_000
-"""The most rows of each evaluation set that are compared; more would delay the first step."""
+"""Maximum rows to compare per evaluation set. More would delay the first step."""
 
 
 class AuthoredPromptsReader(StepHook):

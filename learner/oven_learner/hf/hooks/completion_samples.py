@@ -68,10 +68,8 @@ class CompletionSamples(StepHook):
         return batch
 
     def _hand_over(self, client: OvenClient, trained: int) -> None:
-        """Hand over the groups whose turn it is.
-
-        This runs in one step of ten, so it uses calls into C and no loop in Python. Only the rows of a group are picked
-        from each column: copying a column would touch every object in it.
+        """Queue the groups that are due. This runs in one of ten steps, so it uses C calls instead of Python loops.
+        Only the rows of a group are picked from each column: copying a column would touch every object in it.
         """
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
         logs, size = trainer._logs, trainer.num_generations

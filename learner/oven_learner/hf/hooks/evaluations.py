@@ -20,7 +20,7 @@ class UserEvaluation(Evaluation, StepHook):
     """Calls the user's function at the start, every few steps, at the end, and on request from an agent."""
 
     newest: dict[str, float] | None = None
-    """The measurement at the end of the newest step; None if there was none."""
+    """Results of the evaluation at the end of the latest step, or None."""
 
     def begin(self, ranks: Ranks) -> None:
         self.last = {}

@@ -42,7 +42,7 @@ class StepEnd:
     """Gradient steps of this training so far, including those that rollbacks threw away."""
     last: bool
     published_names: frozenset[str]
-    """The numbers on their way from the device that are published for this step."""
+    """Names of the numbers in transfer from the device that are published for this step."""
     metrics: dict[str, float]
     """The other metrics."""
 
@@ -72,7 +72,7 @@ class StepHook:
         """Add metrics to the step before it is published."""
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        """Tell the trainer what to do before the next step. Decisions have been applied."""
+        """Control the trainer before the next step. Decisions have been applied."""
 
     def close(self) -> None:
         """Training has ended or failed."""
@@ -209,7 +209,7 @@ class Repeated(StepHook):
         self._chunk = 0
 
     def begin(self, ranks: Ranks) -> None:
-        """A step of such a trainer is one chunk."""
+        """Prepare counting. A step of such a trainer is one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
         self._prompts = sampler.prompts if sampler is not None and not sampler.answered else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
